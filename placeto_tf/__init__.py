@@ -1,0 +1,59 @@
+"""placeto_tf: decides on which device each op of a TensorFlow graph runs.
+
+  import placeto_tf as placeto
+
+  graph = placeto.load_graph("model.meta", batch_size=32)
+  result = placeto.place(graph, placeto.Cluster.parse("k80:4"), max_seconds=60)
+  placed = result.placement.apply(graph_def)
+
+The public names are imported on first use, so that `import placeto_tf` costs nothing and programs
+can still choose the Keras version before TensorFlow comes in.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from placeto_tf.errors import (
+  ClusterError,
+  CostError,
+  GraphError,
+  MeasurementError,
+  PlacementError,
+  PlacetoError,
+  SetupError,
+)
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cluster": "placeto_tf.clusters",
+    "ComputationGraph": "placeto_tf.graphs",
+    "Device": "placeto_tf.clusters",
+    "MeasuredStep": "placeto_tf.runtime.measuring",
+    "OpCosts": "placeto_tf.costs",
+    "Placement": "placeto_tf.placements",
+    "PlacingResult": "placeto_tf.placing",
+    "estimate_costs": "placeto_tf.costs",
+    "load_graph": "placeto_tf.graphs",
+    "load_placed": "placeto_tf.placements",
+    "measure": "placeto_tf.runtime.measuring",
+    "place": "placeto_tf.placing",
+    "simulate": "placeto_tf.placing",
+}
+
+__all__ = sorted(_HOMES) + [
+    "ClusterError", "CostError", "GraphError", "MeasurementError", "PlacementError", "PlacetoError",
+    "SetupError"]
+
+
+def __getattr__(name: str):
+  if name not in _HOMES:
+    raise AttributeError(f"module 'placeto_tf' has no attribute {name!r}")
+  value = getattr(importlib.import_module(_HOMES[name]), name)
+  globals()[name] = value
+  return value
+
+
+def __dir__():
+  return sorted(set(globals()) | set(__all__))

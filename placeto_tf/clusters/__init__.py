@@ -1,0 +1,6 @@
+"""Devices and the links between them: described, read from JSON, or found on this machine."""
+
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.constraints import allowed_devices
+
+__all__ = ["Cluster", "Device", "allowed_devices"]

@@ -1,0 +1,264 @@
+"""`Cluster`: devices and the links between them, as the simulator and the policies see them.
+
+A cluster comes from a short string, a JSON file or its parts:
+
+  Cluster.parse("k80:4")          four K80 dies and the host CPU they hang on
+  Cluster.parse("a100:2+cpu:1")   two A100s and one CPU that may take any op
+  Cluster.parse("local")          what TensorFlow finds on this machine
+  Cluster.parse("cluster.json")   as `cluster_json` describes
+
+Legend: D devices, K device kinds (devices that cost every op the same).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any, Mapping, Tuple, Union
+
+import numpy as np
+
+from placeto_tf.errors import ClusterError
+
+_NAME = re.compile(
+    r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
+READY_ORDERS = ("arrival", "critical_path", "executor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """One device.
+
+  Attributes:
+    name: as TensorFlow writes it: "/GPU:0", "/job:worker/task:1/device:CPU:0".
+    type: TensorFlow device type, which decides what kernels there are: "GPU", "CPU".
+    memory_bytes: what placements may fill.
+    efficiency: achieved over peak speed, in (0, 1]; divides estimated compute costs.
+    properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
+      numCores, bandwidth, environment, ...), from which grappler estimates costs.
+    host: takes only ops that have no kernel on a device that is not a host.
+    op_efficiency: op type -> efficiency, for the types where it is known to differ.
+  """
+
+  name: str
+  type: str
+  memory_bytes: int
+  efficiency: float = 1.0
+  properties: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  host: bool = False
+  op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for field in ("name", "type"):
+      value = getattr(self, field)
+      if not isinstance(value, str) or not value:
+        raise ClusterError(f"a device's {field} is {value!r}; expected a string such as "
+                           f"{'/GPU:0' if field == 'name' else 'GPU'!r}")
+    if not _NAME.match(self.name) or _NAME.match(self.name).group(1).upper() != self.type.upper():
+      raise ClusterError(
+          f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
+          f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
+    if not _is_number(self.memory_bytes) or self.memory_bytes <= 0:
+      raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r}; expected more "
+                         "than 0 bytes")
+    for field in ("properties", "op_efficiency"):
+      if not isinstance(getattr(self, field), Mapping):
+        raise ClusterError(
+            f"{field} of {self.name} is {getattr(self, field)!r}; expected a mapping")
+    for label, value in [("efficiency", self.efficiency)] + [
+        (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()]:
+      if not _is_number(value) or not 0 < value <= 1:
+        raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
+                           "speed, more than 0 and at most 1")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cluster:
+  """Devices, links, and what the simulator charges for them.
+
+  Attributes:
+    devices: [D].
+    bandwidth_bytes_per_us: [D, D] float64, from row to column; the diagonal is not used.
+    latency_us: [D, D] float64, how long the sender's bus stays busy after a transfer.
+    op_overhead_us: how long a device stays busy after an op that launches a kernel.
+
+  The fields below extend the reference simulator; their defaults leave it as it is.
+
+    transfer_per_destination: an output wanted by several devices is sent once to each, in the
+      order of the devices, instead of once to all.
+    receiver_contention: a device receives one transfer at a time; the head of a bus waits until
+      all its receivers are free.
+    sender_us_per_transfer, sender_us_per_byte: compute time that a transfer takes on its sender
+      (packing), queued like an op, before the transfer enters the bus queue.
+    receiver_us_per_transfer, receiver_us_per_byte: compute time that a transfer takes on each
+      receiver (unpacking), queued like an op when the transfer ends; the consumers wait for it.
+    compute_streams: how many ops a device runs side by side, each at full speed.
+    ready_order: "arrival", or "critical_path": of the ready ops a device takes the one with the
+      longest path of compute time to the end of the graph, by arrival among equals. Or "executor":
+      that of TensorFlow's executor with one thread a device, depth first; unpacking then happens
+      at once, and stops what the device runs.
+    inline_op_types: op types that the executor runs at once, in the thread that made them ready.
+    delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
+      which it keeps neither bus nor device busy.
+  """
+
+  devices: Tuple[Device, ...]
+  bandwidth_bytes_per_us: np.ndarray  # [D, D]
+  latency_us: np.ndarray  # [D, D]
+  op_overhead_us: float = 0.0
+  transfer_per_destination: bool = False
+  receiver_contention: bool = False
+  sender_us_per_transfer: float = 0.0
+  sender_us_per_byte: float = 0.0
+  receiver_us_per_transfer: float = 0.0
+  receiver_us_per_byte: float = 0.0
+  compute_streams: int = 1
+  ready_order: str = "arrival"
+  inline_op_types: Tuple[str, ...] = ()
+  delivery_us: float = 0.0
+
+  def __post_init__(self):
+    object.__setattr__(self, "devices", tuple(self.devices))
+    if not self.devices:
+      raise ClusterError("the cluster has zero devices; expected at least one")
+    seen = set()
+    for name in self.device_names:
+      if name in seen:
+        raise ClusterError(f"device name {name!r} appears twice; give each device its own name")
+      seen.add(name)
+    for field in ("bandwidth_bytes_per_us", "latency_us"):
+      object.__setattr__(self, field, self._link_matrix(field))
+    for field in dataclasses.fields(self):
+      self._check_scalar(field.name, field.default)
+    types = self.inline_op_types
+    if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
+      raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
+    object.__setattr__(self, "inline_op_types", tuple(types))
+    if self.delivery_us and self.ready_order != "executor":
+      raise ClusterError(f"delivery_us is {self.delivery_us} with ready_order "
+                         f"{self.ready_order!r}; it needs \"executor\"")
+    if self.ready_order not in READY_ORDERS:
+      raise ClusterError(f"ready_order is {self.ready_order!r}; expected one of "
+                         f"{', '.join(READY_ORDERS)}")
+
+  def _check_scalar(self, name: str, default: Any) -> None:
+    """By the type of the field's default, so that a field added later is checked too."""
+    value = getattr(self, name)
+    if isinstance(default, bool):
+      if not isinstance(value, bool):
+        raise ClusterError(f"{name} is {value!r}; expected true or false")
+    elif isinstance(default, int):
+      if not _is_number(value) or value != int(value) or value < 1:
+        raise ClusterError(f"{name} is {value!r}; expected a whole number, 1 or more")
+      object.__setattr__(self, name, int(value))
+    elif isinstance(default, float):
+      if not _is_number(value) or value < 0:
+        raise ClusterError(f"{name} is {value!r}; expected a number that is 0 or more")
+
+  def _link_matrix(self, field: str) -> np.ndarray:
+    """A checked [D, D] copy whose unused diagonal says that staying costs nothing."""
+    d, name = len(self.devices), self.device_names
+    try:
+      matrix = np.array(getattr(self, field), dtype=np.float64)
+    except (TypeError, ValueError):
+      raise ClusterError(f"{field} is not an array of numbers; expected [{d}, {d}]") from None
+    if matrix.shape != (d, d):
+      raise ClusterError(
+          f"{field} has shape {list(matrix.shape)}, expected [{d}, {d}] for {d} devices")
+    bandwidth = field == "bandwidth_bytes_per_us"
+    # Finite everywhere, so that features computed from whole rows stay finite.
+    np.fill_diagonal(matrix, 1.0 if bandwidth else 0.0)
+    wrong = np.argwhere(~(np.isfinite(matrix) & ((matrix > 0) if bandwidth else (matrix >= 0))))
+    if len(wrong):
+      i, j = (int(k) for k in wrong[0])
+      raise ClusterError(
+          f"{field} from {name[i]} to {name[j]} is {matrix[i, j]}; expected a finite number "
+          + ("above 0" if bandwidth else "that is not negative"))
+    if bandwidth and d > 1:
+      np.fill_diagonal(matrix, matrix.max())
+    matrix.flags.writeable = False
+    return matrix
+
+  @classmethod
+  def parse(cls, text: str) -> Cluster:
+    """The cluster that a string describes: presets with counts, a JSON file's path, or "local".
+
+    A GPU preset brings a host "/CPU:0" that takes only ops without a GPU kernel; with an explicit
+    "+cpu:n" there is no such host, and the CPUs are devices like the others.
+
+    Raises:
+      ClusterError: an unknown preset, a count that is not 1 or more, or a file that is wrong.
+    """
+    from placeto_tf.clusters import presets  # imports this module
+    return presets.parse(text)
+
+  @classmethod
+  def from_json(cls, source: Union[str, Mapping[str, Any]]) -> Cluster:
+    """From JSON text or its parsed object, in the format of `cluster_json`.
+
+    Raises:
+      ClusterError: bad JSON; an unknown, missing or wrong field; a link that is missing.
+    """
+    from placeto_tf.clusters import cluster_json  # imports this module
+    return cluster_json.from_json(source)
+
+  def to_json(self) -> dict:
+    """A JSON object that `from_json` reads back to an equal cluster."""
+    from placeto_tf.clusters import cluster_json  # imports this module
+    return cluster_json.to_json(self)
+
+  @classmethod
+  def load(cls, path: str) -> Cluster:
+    """Reads a JSON file. Raises: ClusterError, which names the file."""
+    from placeto_tf.clusters import cluster_json  # imports this module
+    return cluster_json.load(path)
+
+  def save(self, path: str) -> None:
+    """Writes a JSON file, atomically. Raises: ClusterError where it cannot be written."""
+    from placeto_tf.clusters import cluster_json  # imports this module
+    cluster_json.save(self, path)
+
+  @property
+  def num_devices(self) -> int:
+    """D."""
+    return len(self.devices)
+
+  @property
+  def device_names(self) -> Tuple[str, ...]:
+    """[D] names."""
+    return tuple(device.name for device in self.devices)
+
+  @functools.cached_property
+  def memory_bytes(self) -> np.ndarray:
+    """[D] float64."""
+    return np.array([device.memory_bytes for device in self.devices], dtype=np.float64)
+
+  @functools.cached_property
+  def device_kinds(self) -> np.ndarray:
+    """[D] int32: devices of one kind share a column of `OpCosts.compute_us`."""
+    return self._kinds[0]
+
+  @property
+  def kind_devices(self) -> Tuple[Device, ...]:
+    """[K] the first device of each kind."""
+    return self._kinds[1]
+
+  @functools.cached_property
+  def _kinds(self):
+    kinds, representatives, index = {}, [], []
+    for device in self.devices:
+      key = (device.type, device.efficiency, repr(sorted(device.properties.items())),
+             repr(sorted(device.op_efficiency.items())))
+      if key not in kinds:
+        kinds[key] = len(representatives)
+        representatives.append(device)
+      index.append(kinds[key])
+    return np.array(index, dtype=np.int32), tuple(representatives)
+
+
+def _is_number(value: Any) -> bool:
+  """A finite real number; JSON's true and false are not numbers."""
+  return (isinstance(value, (int, float, np.integer, np.floating))
+          and not isinstance(value, bool) and math.isfinite(value))

@@ -1,0 +1,233 @@
+"""The cluster JSON: how a `Cluster` is written to a file and read back.
+
+  {"devices": [{"name": "/GPU:0", "type": "GPU", "memory_bytes": 12884901888,
+                "efficiency": 0.3, "properties": {"type": "GPU", "frequency": 823, ...}}, ...],
+   "links": {"default": {"bandwidth_bytes_per_us": 7600, "latency_us": 25},
+             "pairs": [{"from": "/GPU:0", "to": "/GPU:1", "bandwidth_bytes_per_us": 12000,
+                        "latency_us": 25}, ...]},
+   "op_overhead_us": 5.7}
+
+A device may further have "host" (default false) and "op_efficiency" (default empty); its
+"efficiency" is 1 where it is left out, its "properties" those of DeviceProperties in proto JSON.
+Links are directed. "default" stands for every pair that "pairs" does not list; a pair may leave
+out what it shares with the default. Every extension of the simulator is one more field, named as
+in `Cluster`, and is written only where it differs from its default, off.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from typing import Any, Dict, List, Mapping, Union
+
+import numpy as np
+
+from placeto_tf import atomic
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.errors import ClusterError
+
+_LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
+_PROPERTY_FIELDS = frozenset(
+    "type vendor model frequency numCores environment numRegisters l1CacheSize l2CacheSize "
+    "l3CacheSize sharedMemorySizePerMultiprocessor memorySize bandwidth".split())
+
+
+def to_json(cluster: Cluster) -> Dict[str, Any]:
+  """A JSON object with every field of the cluster that is not its default."""
+  found: Dict[str, Any] = {"devices": [_fields_to_json(device) for device in cluster.devices]}
+  links = _links_to_json(cluster)
+  if links:
+    found["links"] = links
+  found.update(_fields_to_json(cluster, skip=("devices",) + _LINK_FIELDS))
+  # Always written, because a reader of the file cannot guess it.
+  found["op_overhead_us"] = float(cluster.op_overhead_us)
+  return found
+
+
+def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
+  """Reads JSON text or a parsed object; see `Cluster.from_json`."""
+  if isinstance(source, str):
+    try:
+      source = json.loads(source)
+    except ValueError as error:
+      raise ClusterError(
+          f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
+  fields = dataclasses.fields(Cluster)
+  extensions = [field.name for field in fields if field.name not in ("devices",) + _LINK_FIELDS]
+  _expect_object(source, "the cluster", required=("devices",), optional=["links"] + extensions)
+  if not isinstance(source["devices"], list) or not source["devices"]:
+    raise ClusterError(
+        "\"devices\" of the cluster is empty; expected a list of at least one device")
+  devices = [_device_from_json(device, i) for i, device in enumerate(source["devices"])]
+  # Names must be unique before pairs can refer to them.
+  names: Dict[str, int] = {}
+  for i, device in enumerate(devices):
+    if names.setdefault(device.name, i) != i:
+      raise ClusterError(
+          f"device name {device.name!r} appears twice; give each device its own name")
+  matrices = _links_from_json(source.get("links", {}), names)
+  values = {name: _from_json_value(source[name]) for name in extensions if name in source}
+  try:
+    return Cluster(tuple(devices), **matrices, **values)
+  except (TypeError, ValueError) as error:  # an extension of the wrong type
+    raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
+
+
+def load(path: str) -> Cluster:
+  """Reads a JSON file; see `Cluster.load`."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      text = file.read()
+  except (OSError, UnicodeDecodeError) as error:
+    reason = getattr(error, "strerror", None) or "not text"
+    raise ClusterError(
+        f"cannot read the cluster file {path!r} ({reason}); expected a JSON file's path") from None
+  try:
+    return from_json(text)
+  except ClusterError as error:
+    raise ClusterError(f"{path}: {error}") from None
+
+
+def save(cluster: Cluster, path: str) -> None:
+  """Writes beside the file and renames, so that a reader never sees half of it."""
+  text = json.dumps(to_json(cluster), indent=1) + "\n"
+  atomic.write(path, text.encode("utf-8"), what="the cluster file ", error_type=ClusterError)
+
+
+def _fields_to_json(instance: Any, skip=()) -> Dict[str, Any]:
+  """The fields of a dataclass that differ from their defaults, in order."""
+  found = {}
+  for field in dataclasses.fields(instance):
+    value = getattr(instance, field.name)
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+      default = field.default_factory()
+    if field.name in skip or (default is not dataclasses.MISSING and _equal(value, default)):
+      continue
+    found[field.name] = _to_json_value(value)
+  return found
+
+
+def _equal(a: Any, b: Any) -> bool:
+  if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+    return a is not None and b is not None and np.array_equal(a, b)
+  return a == b
+
+
+def _to_json_value(value: Any) -> Any:
+  if isinstance(value, np.ndarray):
+    return value.tolist()
+  if isinstance(value, np.generic):
+    return value.item()
+  if isinstance(value, Mapping):
+    return {key: _to_json_value(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_to_json_value(item) for item in value]
+  return value
+
+
+def _from_json_value(value: Any) -> Any:
+  """Lists of numbers become arrays, which is what array fields of `Cluster` hold."""
+  if not isinstance(value, list):
+    return value
+  try:
+    return np.array(value, dtype=np.float64)
+  except (TypeError, ValueError):
+    return tuple(value)
+
+
+def _expect_object(value: Any, what: str, required=(), optional=()) -> None:
+  """Raises ClusterError unless `value` is an object with these fields and no others."""
+  if not isinstance(value, Mapping):
+    raise ClusterError(f"{what} is {value!r:.60}; expected an object")
+  known = list(required) + list(optional)
+  for name in value:
+    if name not in known:
+      raise ClusterError(f"{what} has an unknown field {name!r}; expected {', '.join(known)}")
+  for name in required:
+    if name not in value:
+      raise ClusterError(f"{what} has no field {name!r}; add it")
+
+
+def _device_from_json(value: Any, index: int) -> Device:
+  fields = dataclasses.fields(Device)
+  required = ("name", "type", "memory_bytes")
+  what = f"device {index}"
+  if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+    what = f"device {value['name']!r}"
+  _expect_object(value, what, required,
+                 [field.name for field in fields if field.name not in required])
+  properties = value.get("properties", {})
+  _expect_object(properties, f"\"properties\" of {what}", optional=sorted(_PROPERTY_FIELDS))
+  if not isinstance(value.get("host", False), bool):
+    raise ClusterError(f"\"host\" of {what} is {value['host']!r}; expected true or false")
+  return Device(**value)
+
+
+def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarray]:
+  """[D, D] matrices of bandwidth and latency."""
+  _expect_object(links, "\"links\"", optional=("default", "pairs"))
+  d = len(names)
+  default = links.get("default", {})
+  _expect_object(default, "\"default\" of \"links\"", optional=_LINK_FIELDS)
+  matrices = {
+      field: np.full((d, d), _number(default, field, "the default link"), dtype=np.float64)
+      for field in _LINK_FIELDS}
+  pairs = links.get("pairs", [])
+  if not isinstance(pairs, list):
+    raise ClusterError(f"\"pairs\" of \"links\" is {pairs!r:.60}; expected a list of links")
+  seen = set()
+  for k, pair in enumerate(pairs):
+    _expect_object(pair, f"link {k} of \"pairs\"", required=("from", "to"), optional=_LINK_FIELDS)
+    for end in ("from", "to"):
+      if not isinstance(pair[end], str) or pair[end] not in names:
+        raise ClusterError(f"link {k} of \"pairs\" goes {end} {pair[end]!r}, which is no device; "
+                           f"expected one of {', '.join(names)}")
+    i, j = names[pair["from"]], names[pair["to"]]
+    if i == j or (i, j) in seen:
+      raise ClusterError(f"link {k} of \"pairs\", from {pair['from']} to {pair['to']}, "
+                         + ("joins a device to itself" if i == j else "is listed twice")
+                         + "; remove it")
+    seen.add((i, j))
+    for field in _LINK_FIELDS:
+      if field in pair:
+        matrices[field][i, j] = _number(pair, field, f"the link {pair['from']} to {pair['to']}")
+  for field in _LINK_FIELDS:
+    missing = np.isnan(matrices[field])
+    np.fill_diagonal(missing, False)
+    if missing.any():
+      i, j = (int(k) for k in np.argwhere(missing)[0])
+      ends = list(names)
+      raise ClusterError(f"the link from {ends[i]} to {ends[j]} has no {field}; list it in "
+                         "\"pairs\" or give a \"default\"")
+  return matrices
+
+
+def _number(link: Mapping[str, Any], field: str, what: str) -> float:
+  """NaN where the field is missing; `Cluster` checks the range, which needs all of them."""
+  value = link.get(field, float("nan"))
+  if isinstance(value, bool) or not isinstance(value, (int, float)) or (
+      field in link and not np.isfinite(value)):
+    raise ClusterError(f"{field} of {what} is {value!r}; expected a number")
+  return float(value)
+
+
+def _links_to_json(cluster: Cluster) -> Dict[str, Any]:
+  """The most frequent link as the default, the others as pairs."""
+  names = cluster.device_names
+  links: List[Any] = []
+  for i in range(cluster.num_devices):
+    for j in range(cluster.num_devices):
+      if i != j:
+        values = tuple(float(getattr(cluster, field)[i, j]) for field in _LINK_FIELDS)
+        links.append((names[i], names[j], values))
+  if not links:
+    return {}
+  default = collections.Counter(values for _, _, values in links).most_common(1)[0][0]
+  found: Dict[str, Any] = {"default": dict(zip(_LINK_FIELDS, default))}
+  pairs = [{"from": a, "to": b, **dict(zip(_LINK_FIELDS, values))}
+           for a, b, values in links if values != default]
+  if pairs:
+    found["pairs"] = pairs
+  return found

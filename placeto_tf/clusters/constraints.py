@@ -1,0 +1,44 @@
+"""Which devices each op may run on: kernels, hosts and colocation.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+
+def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+  """[N, D] bool: where each op may run; equal for ops that are colocated.
+
+  An op may run where it has a kernel; on a host only if no op it is colocated with could do
+  without the host, that is if the whole set has no common device that is not a host.
+
+  Raises:
+    PlacementError: an op, or a set of colocated ops, has no device.
+  """
+  n, d = graph.num_ops, cluster.num_devices
+  kernel_column = {name: k for k, name in enumerate(graph.kernel_types)}
+  allowed = np.ones((n, d), dtype=bool)
+  for j, device in enumerate(cluster.devices):
+    if device.type in kernel_column:
+      allowed[:, j] = graph.has_kernel[:, kernel_column[device.type]]
+  together = np.ones((n, d), dtype=bool)
+  np.logical_and.at(together, graph.colocation, allowed)
+  together = together[graph.colocation]
+  hosts = np.array([device.host for device in cluster.devices], dtype=bool)
+  elsewhere = (together & ~hosts).any(axis=1)
+  together[np.ix_(elsewhere, hosts)] = False
+  stuck = np.flatnonzero(~together.any(axis=1))
+  if len(stuck):
+    op = int(stuck[0])
+    mates = int((graph.colocation == graph.colocation[op]).sum()) - 1
+    raise PlacementError(
+        f"op {graph.op_names[op]!r} ({graph.op_types[op]}), colocated with {mates} others, has a "
+        f"common kernel on none of {', '.join(cluster.device_names)}; add a device that has one, "
+        "such as +cpu:1")
+  return together

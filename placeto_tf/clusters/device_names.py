@@ -1,0 +1,64 @@
+"""Device strings as TensorFlow understands them: full, partial, and the legacy spelling."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, Optional, Sequence
+
+_PART = re.compile(
+    r"(?i)(?:(job|replica|task):([\w.*-]+)|(?:device:)?([a-z_]\w*)(?::(\d+|\*))?)")
+
+
+def find_device(names: Sequence[str], text: str) -> Optional[int]:
+  """Index of the first device name that agrees with all that a device string says.
+
+  "/GPU:1", "/device:GPU:1" and "/job:worker/task:0/gpu:1" are all understood; "" and strings
+  without a device ("/job:worker") agree with the first device there is. None where no device
+  agrees.
+  """
+  wanted = _fields(text)
+  if wanted is None:
+    return None
+  for index, name in enumerate(names):
+    # What the cluster's own name leaves out, such as the job, agrees with anything.
+    has = _fields(name) or {}
+    if all(has.get(field, value) == value for field, value in wanted.items()):
+      return index
+  return None
+
+
+def canonical(name: str) -> Optional[str]:
+  """The name as TensorFlow's parser takes it for any device type, or None if it is no device.
+
+  "/GPU:0" -> "/device:GPU:0", "/job:worker/task:1/cpu:0" -> "/job:worker/task:1/device:CPU:0".
+  Replica 0, the only one there ever is, is left out. A type and an index are a must.
+  """
+  fields = _fields(name) if name.startswith("/") else None
+  if fields is None or not {"type", "index"} <= set(fields):
+    return None
+  if fields.get("replica") == "0":
+    del fields["replica"]
+  places = "".join(
+      f"/{key}:{fields[key]}" for key in ("job", "replica", "task") if key in fields)
+  return f"{places}/device:{fields['type']}:{int(fields['index'])}"
+
+
+def match(names: Iterable[str], cluster_names: Iterable[str]) -> Dict[str, Optional[int]]:
+  """Name -> index of the cluster's device of that name in whatever spelling, or None."""
+  index = {(canonical(name) or name): i for i, name in enumerate(cluster_names)}
+  return {name: index.get(canonical(name) or name) for name in names}
+
+
+def _fields(name: str) -> Optional[Dict[str, str]]:
+  """The parts that a device string gives; None where it is no device string."""
+  fields: Dict[str, str] = {}
+  for part in filter(None, name.split("/")):
+    found = _PART.fullmatch(part)
+    if not found:
+      return None
+    key, value, kind, index = found.groups()
+    new = {key.lower(): value} if key else {"type": kind.upper(), "index": index}
+    if set(new) & set(fields):
+      return None
+    fields.update(new)
+  return {key: value for key, value in fields.items() if value not in (None, "*")}

@@ -1,0 +1,169 @@
+"""`Cluster.parse("local")`: the devices that TensorFlow finds on this machine.
+
+Grappler describes them as DeviceProperties. Three things it gets wrong for its own cost model, or
+cannot know, are mended:
+  - it counts 64 cores to every GPU multiprocessor from compute capability 6 on, and no tensor
+    cores; those that do more are counted as several;
+  - it counts one flop a cycle to a CPU core, whatever its vector units;
+  - it knows neither links nor what part of the peak is reached: those are the presets', of the
+    same generation, with PCIe between GPUs, because TensorFlow does not say where NVLink is.
+`calibrate` measures what is assumed here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters import presets
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.errors import ClusterError
+
+# Compute capability -> multiprocessors of 64 cores that one of its own is worth. Those of consumer
+# cards and of all since 8.6 have 128 cores; those of data-center cards multiply float32 matrices on
+# tensor cores, in TF32, eight times as fast as on their 64 or 128 cores.
+_WORTH = {(6, 1): 2, (8, 0): 8, (9, 0): 16, (10, 0): 16}
+_WORTH_SINCE = ((8, 6), 2)
+# First compute capability that the preset does not stand for.
+_GENERATIONS = (((6, 0), "k80"), ((7, 0), "p100"), ((8, 0), "v100"), ((9, 0), "a100"))
+_NEWEST = "h100"
+# Flops a cycle in float32: fused multiply-adds on two vector units.
+_FLOPS_OF_FLAG = (("avx512f", 64), ("avx2", 32), ("avx", 16))
+_FLOPS_WITHOUT_FLAG = 16  # two units of four lanes (SSE, NEON)
+# Training InceptionV3 with a batch of 4 took one core with AVX-512 1.17 s, 0.95 s at its peak.
+_CPU_EFFICIENCY = 0.8
+_CPU_BANDWIDTH_KB = 32_000_000  # what grappler assumes where the properties have none
+_CPU_FREQUENCY = 2_500
+_UNKNOWN_MEMORY_BYTES = 16 * 2**30
+
+
+def local_cluster() -> Cluster:
+  """Describes this machine.
+
+  With GPUs, "/CPU:0" is their host. CPU devices that were split with
+  `tf.config.set_logical_device_configuration` are devices of their own.
+
+  Raises:
+    ClusterError: TensorFlow finds no device.
+  """
+  import tensorflow as tf
+
+  found = {named.name.rpartition("device:")[2]: named.properties for named in _grappler_devices()}
+  logical: List[Tuple[str, Any]] = []
+  for kind in ("GPU", "CPU"):
+    number = 0
+    for physical in tf.config.list_physical_devices(kind):
+      properties = found.get(f"{kind}:{physical.name.rpartition(':')[2]}")
+      parts = tf.config.get_logical_device_configuration(physical) or [None]
+      for _ in parts:
+        if properties is not None:
+          logical.append((f"/{kind}:{number}", properties))
+        number += 1
+  return from_properties(logical)
+
+
+def from_properties(named: Sequence[Tuple[str, Any]]) -> Cluster:
+  """A cluster of (name, DeviceProperties) pairs, GPUs first.
+
+  Raises:
+    ClusterError: there is no device.
+  """
+  if not named:
+    raise ClusterError("TensorFlow finds no CPU or GPU on this machine; describe a cluster, as in "
+                       "k80:4")
+  with_gpus = any(properties.type == "GPU" for _, properties in named)
+  cpus = sum(properties.type == "CPU" for _, properties in named)
+  devices, members = [], []
+  for name, properties in named:
+    if properties.type == "GPU":
+      device, preset = _gpu(name, properties)
+    else:
+      device, preset = _cpu(name, properties, cpus, host=with_gpus)
+    devices.append(device)
+    members.append(preset)
+  d = len(devices)
+  bandwidth, latency = np.ones((d, d)), np.zeros((d, d))
+  for i, a in enumerate(members):
+    for j, b in enumerate(members):
+      both_cpus = a.type == b.type == "CPU"
+      link = a.peer if both_cpus else presets.slower_host_link(a, b)
+      bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
+  overhead = max(preset.op_overhead_us for preset in members)
+  return Cluster(tuple(devices), bandwidth, latency, overhead)
+
+
+def _grappler_devices() -> List[Any]:
+  """NamedDevices of this machine."""
+  from tensorflow.python.grappler import cluster as grappler_cluster
+
+  cluster = grappler_cluster.Cluster()
+  try:
+    return cluster.ListDevices()
+  finally:
+    cluster.Shutdown()
+
+
+def _gpu(name: str, properties: Any) -> Tuple[Device, presets.Preset]:
+  capability = _capability(properties.environment.get("architecture", ""))
+  preset = presets.preset(next(
+      (known for limit, known in _GENERATIONS if capability < limit), _NEWEST))
+  fields = _fields(properties)
+  since, worth = _WORTH_SINCE
+  fields["numCores"] = properties.num_cores * _WORTH.get(
+      capability, worth if capability >= since else 1)
+  # Some CUDA versions no longer report clocks.
+  for field in ("numCores", "frequency", "bandwidth"):
+    fields[field] = int(fields.get(field, 0)) or preset.properties[field]
+  fields["environment"] = {"architecture": f"{capability[0]}.{capability[1]}"}
+  memory_bytes = properties.memory_size if properties.memory_size > 0 else preset.memory_bytes
+  return Device(name, "GPU", memory_bytes, preset.efficiency, fields), preset
+
+
+def _cpu(name: str, properties: Any, sharing: int, host: bool) -> Tuple[Device, presets.Preset]:
+  """Args: sharing, the number of CPU devices that share cores and memory."""
+  fields = _fields(properties)
+  cores = max(1, properties.num_cores // sharing)
+  fields["numCores"] = cores * _flops_a_cycle()
+  fields["frequency"] = properties.frequency if properties.frequency > 0 else _CPU_FREQUENCY
+  fields["bandwidth"] = (
+      properties.bandwidth if properties.bandwidth > 0 else _CPU_BANDWIDTH_KB // sharing)
+  # TensorFlow reports 256 MB for every CPU device.
+  memory_bytes = _physical_memory_bytes() // sharing
+  fields.pop("memorySize", None)
+  return Device(name, "CPU", memory_bytes, _CPU_EFFICIENCY, fields, host), presets.preset("cpu")
+
+
+def _fields(properties: Any) -> Dict[str, Any]:
+  """Proto JSON, its 64-bit integers as numbers."""
+  from google.protobuf import json_format
+
+  fields = json_format.MessageToDict(properties)
+  return {key: int(value) if isinstance(value, str) and value.isdigit() and key != "model"
+          else value for key, value in fields.items()}
+
+
+def _capability(text: str) -> Tuple[int, int]:
+  """(7, 0) of "7.0"; (0, 0) of what is no number."""
+  major, _, minor = text.partition(".")
+  if not major.isdigit():
+    return 0, 0
+  return int(major), int(minor) if minor.isdigit() else 0
+
+
+def _flops_a_cycle() -> int:
+  """Of one core, from the flags that Linux lists."""
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+      flags = next((line.split() for line in file if line.startswith("flags")), [])
+  except OSError:
+    flags = []
+  return next((flops for flag, flops in _FLOPS_OF_FLAG if flag in flags), _FLOPS_WITHOUT_FLAG)
+
+
+def _physical_memory_bytes() -> int:
+  try:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  except (AttributeError, OSError, ValueError):  # not on Windows
+    return _UNKNOWN_MEMORY_BYTES

@@ -1,0 +1,88 @@
+"""Counted work on disk, so that the costs of a graph seen before take no time.
+
+An entry holds the `OpWork` of one graph as NumPy arrays. Its key covers all that the counts depend
+on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
+does not depend on devices, so one entry serves every cluster.
+
+Entries are written beside and renamed; one that cannot be read counts as missing, and one that
+cannot be written is done without: a cache must never be the reason that something fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from typing import Any, Optional
+
+import numpy as np
+
+from placeto_tf.costs.work import OpWork
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_FORMAT = 2  # to be raised whenever ops are counted differently
+_MAX_ENTRIES = 100  # a few hundred kB each
+_SUFFIX = ".work.npz"
+_ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name != "notes")
+
+
+def default_folder() -> str:
+  """`placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
+  # The specification has relative paths ignored.
+  base = os.environ.get("XDG_CACHE_HOME", "")
+  if not os.path.isabs(base):
+    base = os.path.join(os.path.expanduser("~"), ".cache")
+  return os.path.join(base, "placeto_tf", "costs")
+
+
+def key_of(graph: ComputationGraph, graph_def: Any) -> str:
+  """Hex digest that is equal only for graphs of equal work."""
+  from tensorflow import version
+
+  digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
+  digest.update(graph_def.SerializeToString(deterministic=True))
+  return digest.hexdigest()[:40]
+
+
+def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
+  """The entry, or None where there is none that fits the graph."""
+  path = os.path.join(folder, key + _SUFFIX)
+  try:
+    # Opened here, because NumPy leaves a damaged file open.
+    with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+      arrays = {name: file[name] for name in _ARRAYS}
+      notes = tuple(json.loads(str(file["notes"])))
+  except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
+          NotImplementedError, zipfile.BadZipFile, zlib.error):
+    return None
+  shapes_fit = all(
+      array.shape == ((graph.num_outputs if name == "output_bytes" else graph.num_ops),)
+      for name, array in arrays.items())
+  if not shapes_fit:
+    return None
+  with contextlib.suppress(OSError):
+    os.utime(path)  # the oldest entries go first
+  return OpWork(**arrays, notes=notes)
+
+
+def store(folder: str, key: str, work: OpWork) -> None:
+  """Writes an entry, and removes the ones used longest ago where there are too many."""
+  arrays = {name: getattr(work, name) for name in _ARRAYS}
+  with contextlib.suppress(OSError):
+    os.makedirs(folder, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+    try:
+      with os.fdopen(descriptor, "wb") as file:
+        np.savez_compressed(file, notes=np.array(json.dumps(work.notes)), **arrays)
+      os.replace(temporary, os.path.join(folder, key + _SUFFIX))
+    except BaseException:
+      os.unlink(temporary)
+      raise
+    entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
+    for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
+      os.unlink(path)

@@ -1,0 +1,240 @@
+"""Known costs in TensorFlow's own formats: CostGraphDef and OpPerformanceList.
+
+CostGraphDef holds a graph together with its costs, in whole microseconds. Its costs are taken as
+they are, on every kind of device: a `compute_cost` of 0 is an op that launches no kernel.
+
+  node.name, node.id               op; ids are positions
+  node.input_info, control_input   edges
+  node.output_info[].size          bytes of an output; -1, not known to TensorFlow, counts as 0
+  node.compute_cost                microseconds
+  node.temporary_memory_size, persistent_memory_size
+  node.is_final                    the outputs are fetched
+
+OpPerformanceList holds costs alone, in nanoseconds, an entry for each op and kind of device:
+
+  op_performance.node, op.op       op and its type
+  op_performance.op.device         DeviceProperties of the kind; its type says where it was measured
+  op_performance.compute_cost      nanoseconds, all executions in a step together
+  op_performance.op_memory         output_memory[], temp_memory, persistent_memory
+
+Legend: N ops, K device kinds, O outputs of all ops together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf import graphs
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import ClusterError, CostError
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+
+
+@dataclasses.dataclass
+class Measurement:
+  """What a file says about one op on one type of device.
+
+  Attributes:
+    device_type: "CPU", "GPU", or "" where the file does not say.
+    compute_us: time of all executions in a step.
+    output_bytes: of each output, or None where the file does not say.
+    temporary_bytes, persistent_bytes: None where the file does not say.
+  """
+
+  device_type: str
+  compute_us: float
+  output_bytes: Optional[Sequence[int]] = None
+  temporary_bytes: Optional[int] = None
+  persistent_bytes: Optional[int] = None
+
+
+def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
+  """The costs that a graph read from a CostGraphDef came with.
+
+  Raises:
+    CostError: a cost or size is negative.
+    GraphError: the graph is from another source.
+  """
+  output_bytes = np.zeros(graph.num_outputs)
+  compute_us = np.zeros(graph.num_ops)
+  temporary, persistent = np.zeros(graph.num_ops), np.zeros(graph.num_ops)
+  unknown: List[str] = []
+  for i, node in enumerate(graphs.cost_nodes(graph)):
+    measured = _of_cost_node(node, unknown)
+    compute_us[i] = measured.compute_us
+    temporary[i], persistent[i] = measured.temporary_bytes, measured.persistent_bytes
+    output_bytes[graph.output_offsets[i]:graph.output_offsets[i + 1]] = measured.output_bytes
+  return OpCosts(
+      np.repeat(compute_us[:, None], len(cluster.kind_devices), axis=1), output_bytes, persistent,
+      temporary, _unknown_sizes(unknown))
+
+
+def to_cost_graph(
+    graph: ComputationGraph, costs: OpCosts, *, kind: int = 0,
+    device_names: Optional[Sequence[str]] = None) -> Any:
+  """A CostGraphDef from which `load_graph` and `estimate_costs` read the same graph and costs.
+
+  Times are rounded to whole microseconds, but to no less than 1 for an op that launches a kernel,
+  so that it keeps its per-op overhead. Of the K kinds of devices it holds one.
+
+  Args:
+    graph: the graph.
+    costs: its costs.
+    kind: whose column of `compute_us` to write.
+    device_names: [N] device of each op, for a graph that has been placed.
+
+  Raises:
+    CostError: the costs are of another graph, or there is no such kind.
+  """
+  from tensorflow.core.framework import cost_graph_pb2
+
+  _check_belongs(graph, costs)
+  if not 0 <= kind < costs.num_kinds:
+    raise CostError(f"device kind {kind} is not in the costs; expected 0 to {costs.num_kinds - 1}")
+  result = cost_graph_pb2.CostGraphDef()
+  for i, name in enumerate(graph.op_names):
+    node = result.node.add(
+        name=name, id=i, compute_cost=_whole(costs.compute_us[i, kind]),
+        temporary_memory_size=int(round(costs.temporary_bytes[i])),
+        persistent_memory_size=int(round(costs.persistent_bytes[i])),
+        device=device_names[i] if device_names is not None else "")
+    outputs = range(graph.output_offsets[i], graph.output_offsets[i + 1])
+    for output in outputs:
+      node.output_info.add(size=int(round(costs.output_bytes[output])), alias_input_port=-1)
+    node.is_final = any(graph.fetched_outputs[output] for output in outputs)
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    if port == CONTROL:
+      result.node[consumer].control_input.append(producer)
+    else:
+      result.node[consumer].input_info.add(preceding_node=producer, preceding_port=port)
+  return result
+
+
+def to_op_performances(graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> Any:
+  """An OpPerformanceList with an entry for each op on each kind of device.
+
+  Raises:
+    CostError: the costs are of another graph or cluster.
+  """
+  from tensorflow.core.grappler.costs import op_performance_data_pb2
+
+  _check_belongs(graph, costs)
+  devices = cluster.kind_devices
+  if costs.num_kinds != len(devices):
+    raise CostError(f"the costs are of {costs.num_kinds} kinds of devices, the cluster has "
+                    f"{len(devices)}; estimate costs for this cluster")
+  result = op_performance_data_pb2.OpPerformanceList()
+  for k, device in enumerate(devices):
+    properties = _properties(device)
+    for i, name in enumerate(graph.op_names):
+      entry = result.op_performance.add(
+          node=name, compute_cost=_whole(costs.compute_us[i, k] * 1e3),
+          temporary_memory_size=int(round(costs.temporary_bytes[i])))
+      entry.op.op = graph.op_types[i]
+      entry.op.device.CopyFrom(properties)
+      sizes = costs.output_bytes[graph.output_offsets[i]:graph.output_offsets[i + 1]]
+      entry.op_memory.output_memory.extend(int(round(size)) for size in sizes)
+      entry.op_memory.temp_memory = int(round(costs.temporary_bytes[i]))
+      entry.op_memory.persistent_memory = int(round(costs.persistent_bytes[i]))
+  return result
+
+
+def of_cost_graph(cost_graph: Any) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
+  """Op name -> what a CostGraphDef says, and notes.
+
+  Raises:
+    CostError: a cost or size is negative.
+  """
+  found: Dict[str, List[Measurement]] = {}
+  unknown: List[str] = []
+  for node in cost_graph.node:
+    found.setdefault(node.name, []).append(_of_cost_node(node, unknown))
+  return found, _unknown_sizes(unknown)
+
+
+def of_op_performances(performances: Any) -> Dict[str, List[Measurement]]:
+  """Op name -> what an OpPerformanceList says.
+
+  Raises:
+    CostError: a cost or size is negative.
+  """
+  found: Dict[str, List[Measurement]] = {}
+  for entry in performances.op_performance:
+    memory = entry.op_memory
+    sizes = list(memory.output_memory) + [memory.temp_memory, memory.persistent_memory]
+    if entry.compute_cost < 0 or any(size < 0 for size in sizes):
+      raise CostError(f"op {entry.node!r} has a negative cost or size in its OpPerformance; "
+                      "measure it again")
+    known = entry.HasField("op_memory")
+    found.setdefault(entry.node, []).append(Measurement(
+        entry.op.device.type, entry.compute_cost * 1e-3,
+        list(memory.output_memory) if known else None,
+        memory.temp_memory if known else None, memory.persistent_memory if known else None))
+  return found
+
+
+def device_type(name: str) -> str:
+  """"GPU" of "/job:worker/device:GPU:0" or "/GPU:0", "" where the name tells no type."""
+  for part in reversed(name.split("/")):
+    fields = part.split(":")
+    if fields[0] == "device" and len(fields) > 1:
+      return fields[1].upper()
+    if fields[0].upper() in ("CPU", "GPU", "TPU"):
+      return fields[0].upper()
+  return ""
+
+
+def _of_cost_node(node: Any, unknown: List[str]) -> Measurement:
+  """Appends the node's name to `unknown` where sizes of its outputs are not known."""
+  for field in ("compute_cost", "temporary_memory_size", "persistent_memory_size"):
+    if getattr(node, field) < 0:
+      raise CostError(f"op {node.name!r} has {field} {getattr(node, field)} in its CostGraphDef; "
+                      "expected a number that is not negative")
+  sizes = [info.size for info in node.output_info]
+  if any(size < -1 for size in sizes):
+    raise CostError(f"op {node.name!r} has an output of {min(sizes)} bytes in its CostGraphDef; "
+                    "expected a number that is not negative")
+  if any(size < 0 for size in sizes):
+    unknown.append(node.name)
+  return Measurement(
+      device_type(node.device), float(node.compute_cost), [max(size, 0) for size in sizes],
+      node.temporary_memory_size, node.persistent_memory_size)
+
+
+def _unknown_sizes(names: List[str]) -> Tuple[str, ...]:
+  if not names:
+    return ()
+  return (f"{len(names)} ops ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) have "
+          "outputs whose size the CostGraphDef does not know (-1): taken as 0 bytes",)
+
+
+def _whole(cost: float) -> int:
+  """Rounded, but 0 only for what costs nothing."""
+  return max(1, int(round(cost))) if cost > 0 else 0
+
+
+def _check_belongs(graph: ComputationGraph, costs: OpCosts) -> None:
+  if costs.num_ops != graph.num_ops or len(costs.output_bytes) != graph.num_outputs:
+    raise CostError(
+        f"the costs are of {costs.num_ops} ops and {len(costs.output_bytes)} outputs, the graph "
+        f"has {graph.num_ops} and {graph.num_outputs}; estimate costs for this graph")
+
+
+def _properties(device: Device) -> Any:
+  """DeviceProperties of the device, its type filled in."""
+  from google.protobuf import json_format
+  from tensorflow.core.protobuf import device_properties_pb2
+
+  properties = device_properties_pb2.DeviceProperties()
+  try:
+    json_format.ParseDict(dict(device.properties), properties)
+  except json_format.ParseError as error:
+    raise ClusterError(f"properties of {device.name} are no DeviceProperties ({error}); correct "
+                       "them in the cluster's JSON") from None
+  properties.type = device.type
+  return properties

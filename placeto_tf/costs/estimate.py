@@ -1,0 +1,129 @@
+"""`estimate_costs`: what every op of a graph costs on the devices of a cluster.
+
+Estimated costs are flops over peak plus bytes over bandwidth (`work`, `roofline`), divided by the
+device's efficiency, times how often the op runs in a step.
+
+Legend: N ops, K device kinds, O outputs of all ops together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Callable, Union
+
+import numpy as np
+
+from placeto_tf import graphs
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.costs import cache as cache_files
+from placeto_tf.costs import traces
+from placeto_tf.costs.cost_graph import own_costs
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs.roofline import peak
+from placeto_tf.costs.work import OpWork, count_work
+from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+Source = Union[str, "os.PathLike[str]", Callable[[ComputationGraph, Cluster], OpCosts]]
+
+
+def estimate_costs(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    *,
+    source: Source = "grappler",
+    cache: Union[bool, str] = True,
+) -> OpCosts:
+  """Compute time and bytes of every op on every kind of device.
+
+  Args:
+    graph: the graph; one read from a CostGraphDef has its own costs, which "grappler" leaves as
+      they are.
+    cluster: whose devices to estimate for.
+    source: "grappler"; the path of an OpPerformanceList, RunMetadata, StepStats or CostGraphDef
+      file, whose times are taken as they are and the rest estimated; or a callable
+      `(graph, cluster) -> OpCosts`.
+    cache: whether to keep what grappler counts in the user's cache folder, or another folder to
+      keep it in.
+
+  Raises:
+    CostError: costs that are missing, negative, not a number, or of another graph.
+    ClusterError: a device's properties do not say how fast it is.
+  """
+  if callable(source):
+    costs = source(graph, cluster)
+    _check_given(graph, cluster, costs)
+    return costs
+  if not isinstance(source, (str, os.PathLike)):
+    raise CostError(f"the source of costs is {source!r:.60}; expected \"grappler\", the path of a "
+                    "file, or a callable")
+  # A file is read first: that its path is wrong should not take seconds to find out.
+  measured = None if source == "grappler" else traces.read(os.fspath(source), graph)
+  if graph.source is not None and graph.source.format == "cost_graph_def":
+    costs = own_costs(graph, cluster)
+  else:
+    costs = from_work(graph, cluster, _work(graph, cache))
+  if measured is not None:
+    found, notes = measured
+    costs = traces.apply(graph, cluster, found, costs)
+    costs = dataclasses.replace(costs, notes=costs.notes + notes)
+  return costs
+
+
+def _work(graph: ComputationGraph, cache: Union[bool, str]) -> OpWork:
+  """Counted work, from the cache where it has it."""
+  graph_def = graphs.analysis_graph_def(graph)
+  if cache is False:
+    return count_work(graph, graph_def)
+  folder = cache_files.default_folder() if cache is True else os.fspath(cache)
+  key = cache_files.key_of(graph, graph_def)
+  work = cache_files.load(folder, key, graph)
+  if work is None:
+    work = count_work(graph, graph_def)
+    cache_files.store(folder, key, work)
+  return work
+
+
+def _check_given(graph: ComputationGraph, cluster: Cluster, costs: Any) -> None:
+  """Raises CostError where what a callable returned does not fit."""
+  if not isinstance(costs, OpCosts):
+    raise CostError(f"the source of costs returned {type(costs).__name__}; expected OpCosts")
+  found = (costs.num_ops, costs.num_kinds, len(costs.output_bytes))
+  expected = (graph.num_ops, len(cluster.kind_devices), graph.num_outputs)
+  if found != expected:
+    raise CostError(f"the source of costs returned {found} ops, device kinds and outputs; expected "
+                    f"{expected} of this graph on this cluster")
+
+
+def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:
+  """Turns counted work into time on each kind of device.
+
+  Raises:
+    ClusterError: a device's properties do not say how fast it is.
+    CostError: a cost overflows.
+  """
+  compute_us = np.stack(
+      [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
+  return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
+                 tuple(work.notes))
+
+
+def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:
+  """[N] time of all executions of each op in a step."""
+  best = peak(device)
+  efficiency = np.full(graph.num_ops, device.efficiency)
+  if device.op_efficiency:
+    efficiency = np.array(
+        [device.op_efficiency.get(op_type, device.efficiency) for op_type in graph.op_types])
+  peak_us = work.flops / best.flops_per_us + work.moved_bytes / best.bytes_per_us
+  launches = work.launches_on_gpu if device.type == "GPU" else work.launches
+  found = np.where(launches, peak_us * graph.executions / efficiency, 0.0)
+  wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (launches & (found == 0)))
+  if len(wrong):
+    i = int(wrong[0])
+    raise CostError(
+        f"op {graph.op_names[i]!r} ({graph.op_types[i]}) costs {found[i]} us on {device.name}; "
+        "expected a finite cost above 0, so check its shapes and the device's properties")
+  return found
+

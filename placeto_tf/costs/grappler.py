@@ -1,0 +1,119 @@
+"""Grappler's op-level cost model, asked once for a graph, whatever the devices.
+
+Grappler estimates an op as flops / peak + bytes / bandwidth (it lets the two not overlap), from
+the shapes it infers, in whole microseconds. On real devices that calls three quarters of a graph's
+ops free. So it is asked for a device where one flop takes one microsecond and one byte another:
+the answer then *is* the op's flops and bytes, to the unit, and `roofline` turns them into time
+on any device by the formula grappler itself uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Dict, List, Sequence
+
+from placeto_tf.errors import CostError
+
+_UNIT_NS = 1_000  # what a flop and a byte take on the reference device at scale 1
+_LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole step
+
+
+@dataclasses.dataclass(frozen=True)
+class OpEstimate:
+  """What grappler counts for one execution of an op."""
+
+  flops: float
+  moved_bytes: float
+  temporary_bytes: float
+
+
+class Question:
+  """A GraphDef put to grappler: shapes are cheap to ask for, counts take three times as long."""
+
+  def __init__(self, graph_def: Any, fetches: Sequence[str]):
+    """Analyses a GraphDef.
+
+    Args:
+      graph_def: the graph; its devices are not looked at.
+      fetches: names of the ops to run; nothing else is counted.
+
+    Raises:
+      CostError: grappler cannot read the graph.
+    """
+    from tensorflow.core.protobuf import meta_graph_pb2
+    from tensorflow.python.grappler import item as grappler_item
+
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    meta_graph.graph_def.CopyFrom(graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
+    with _readable():
+      self._item = grappler_item.Item(meta_graph, ignore_user_placement=True)
+
+  def outputs(self) -> Dict[str, List[Any]]:
+    """Op name -> `OpInfo.TensorProperties` of each output: dtype and inferred shape.
+
+    Raises:
+      CostError: grappler cannot infer shapes.
+    """
+    with _readable():
+      return self._item.GetOpProperties()
+
+  def estimates(self) -> Dict[str, OpEstimate]:
+    """Op name -> counts, at the finest scale at which they do not overflow.
+
+    Ops that grappler's scheduler does not reach (behind a branch known not to be taken) are
+    missing.
+
+    Raises:
+      CostError: grappler cannot read the graph, or its counts overflow.
+    """
+    for scale in (1, 10**3, 10**6):
+      with _readable():
+        performances = _measure(self._item, scale)
+      # Each summand is checked, because a sum that has overflowed may be anything.
+      if all(performance.compute_time >= 0 and performance.memory_time >= 0
+             for performance in performances) and sum(
+                 performance.compute_time + performance.memory_time
+                 for performance in performances) < _LIMIT_NS:
+        break
+    else:
+      raise CostError("the graph's flops overflow grappler's counters even in millions; check the "
+                      "shapes of its feeds")
+    unit = scale / _UNIT_NS
+    return {
+        performance.node: OpEstimate(
+            performance.compute_time * unit, performance.memory_time * unit,
+            float(max(performance.op_memory.temp_memory, 0)))
+        for performance in performances}
+
+
+@contextlib.contextmanager
+def _readable():
+  """Turns what grappler throws at a graph it cannot read into a CostError."""
+  try:
+    yield
+  except CostError:
+    raise
+  except Exception as error:  # its bindings throw several kinds, some of TensorFlow's own
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    raise CostError(f"grappler cannot analyse the graph ({reason}); give measured costs instead, "
+                    "as a CostGraphDef or an OpPerformanceList file") from error
+
+
+def _measure(item: Any, scale: int) -> List[Any]:
+  """OpPerformance of each op on the reference device, made `scale` times faster."""
+  from tensorflow.core.protobuf import device_properties_pb2
+  from tensorflow.python.grappler import cluster as grappler_cluster
+
+  # A CPU, because grappler takes its flops from cores * MHz without further factors.
+  properties = device_properties_pb2.DeviceProperties(
+      type="CPU", num_cores=1, frequency=scale, bandwidth=1_000 * scale)
+  device = device_properties_pb2.NamedDevice(
+      name="/job:localhost/replica:0/task:0/device:CPU:0", properties=properties)
+  cluster = grappler_cluster.Cluster(devices=[device])
+  try:
+    performances, _, _ = cluster.MeasureCosts(item)
+  finally:
+    cluster.Shutdown()
+  return performances

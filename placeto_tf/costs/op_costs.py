@@ -1,0 +1,58 @@
+"""`OpCosts`: what each op of a graph costs on each kind of device.
+
+Legend: N ops, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Tuple
+
+import numpy as np
+
+from placeto_tf.errors import CostError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpCosts:
+  """Compute time and bytes of every op of one graph on the device kinds of one cluster.
+
+  Attributes:
+    compute_us: [N, K] float64 time for all executions of the op in a step; exactly 0 only for
+      an op that launches no kernel, and so pays no per-op overhead.
+    output_bytes: [O] float64 bytes of each output tensor.
+    persistent_bytes: [N] float64 held throughout the step (variables).
+    temporary_bytes: [N] float64 held while the op runs.
+    notes: sentences on what had to be assumed, for the user to read.
+  """
+
+  compute_us: np.ndarray  # [N, K]
+  output_bytes: np.ndarray  # [O]
+  persistent_bytes: np.ndarray  # [N]
+  temporary_bytes: np.ndarray  # [N]
+  notes: Tuple[str, ...] = ()
+
+  def __post_init__(self):
+    n = len(self.compute_us)
+    for name, ndim in (("compute_us", 2), ("output_bytes", 1), ("persistent_bytes", 1),
+                       ("temporary_bytes", 1)):
+      array = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+      object.__setattr__(self, name, array)
+      if array.ndim != ndim or (name != "output_bytes" and len(array) != n):
+        raise CostError(f"{name} has shape {array.shape}, expected {ndim} dimensions and {n} rows")
+      wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
+      if len(wrong):
+        at = tuple(int(i) for i in wrong[0])
+        raise CostError(
+            f"{name}{list(at)} is {array[at]}; expected a finite number that is not negative")
+      array.flags.writeable = False
+
+  @property
+  def num_ops(self) -> int:
+    """N."""
+    return len(self.compute_us)
+
+  @property
+  def num_kinds(self) -> int:
+    """K."""
+    return self.compute_us.shape[1]

@@ -1,0 +1,63 @@
+"""Peak speed of a device from its DeviceProperties, by the formula of grappler's cost model.
+
+A device's flops a microsecond and bytes a microsecond turn counted work into estimated time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Mapping
+
+from placeto_tf.clusters.cluster import Device
+from placeto_tf.errors import ClusterError
+
+# Cores of a multiprocessor by compute capability: the first row whose limit is above it.
+_CORES_OF_MULTIPROCESSOR = ((3.0, 32), (4.0, 192), (6.0, 128), (math.inf, 64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+  """What a device does at best: a fused multiply-add is two flops."""
+
+  flops_per_us: float
+  bytes_per_us: float
+
+
+def peak(device: Device) -> Peak:
+  """The peak that grappler's `OpLevelCostEstimator::GetDeviceInfo` reads from the properties.
+
+  Raises:
+    ClusterError: a property is missing or is not a number, so that ops would cost nothing.
+  """
+  properties = device.properties
+  cores, megahertz = _number(device, "numCores"), _number(device, "frequency")
+  if device.type == "GPU":
+    capability = _capability(device, properties.get("environment", {}))
+    factor = 2 * next(count for limit, count in _CORES_OF_MULTIPROCESSOR if capability < limit)
+  else:
+    factor = 1
+  return Peak(cores * megahertz * factor, _number(device, "bandwidth") * 1e-3)
+
+
+def _capability(device: Device, environment: Mapping[str, Any]) -> float:
+  value = environment.get("architecture")
+  try:
+    return float(value)
+  except (TypeError, ValueError):
+    raise ClusterError(
+        f"environment.architecture of {device.name} is {value!r}; expected a compute capability "
+        "such as \"7.0\" in its properties") from None
+
+
+def _number(device: Device, name: str) -> float:
+  value = device.properties.get(name)
+  try:
+    number = float(value)  # proto JSON writes 64-bit integers as strings
+  except (TypeError, ValueError):
+    number = math.nan
+  if not (math.isfinite(number) and number > 0):
+    raise ClusterError(
+        f"property {name} of {device.name} is {value!r}; expected a number above 0, from which "
+        "costs are estimated, or take costs from a file")
+  return number

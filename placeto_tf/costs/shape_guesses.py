@@ -1,0 +1,153 @@
+"""Shapes that grappler's inference does not find but that are plain from the graph.
+
+  StackPop, TensorListPopBack   the shape of what was pushed: what the gradient of a loop reads
+  Reshape                       one unknown dimension, from the number of elements
+  Unique                        at most all elements of its input
+  UnsortedSegmentSum, ...       at most as many segments as there are indices
+  SplitV                        equal parts, along the first axis that divides
+  FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
+
+"At most" and "equal" are assumptions; whoever asks is told which outputs were guessed.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from placeto_tf.costs.tensor_sizes import Tensor, num_elements, passed_on, split_input
+
+_STACKS = ("Stack", "StackV2")
+_STACK_PUSHES = ("StackPush", "StackPushV2")
+_STACK_POPS = ("StackPop", "StackPopV2")
+_UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
+_SEGMENTS = ("UnsortedSegmentSum", "UnsortedSegmentProd", "UnsortedSegmentMax",
+             "UnsortedSegmentMin")
+_CANDIDATES = frozenset(
+    _STACK_POPS + _UNIQUE + _SEGMENTS
+    + ("TensorListPopBack", "Reshape", "SplitV", "FusedBatchNormV3"))
+
+_Outputs = Mapping[str, Sequence[Any]]
+
+
+class Guesser:
+  """Guesses for one graph, pass by pass."""
+
+  def __init__(self, graph_def: Any):
+    self._nodes = {node.name: node for node in graph_def.node}
+    self._candidates = [node for node in graph_def.node if node.op in _CANDIDATES]
+    self._pushed_on: Optional[Dict[str, Tensor]] = None
+
+  def guess(self, outputs: _Outputs) -> Dict[Tensor, Any]:
+    """(op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
+
+    Args:
+      outputs: op name -> TensorProperties of each output, as far as known.
+    """
+    found = {}
+    for node in self._candidates:
+      for port, tensor in enumerate(outputs.get(node.name, ())):
+        if num_elements(tensor.shape)[1]:
+          continue
+        dims = self._dims(node, port, tensor, outputs)
+        if dims is not None:
+          guess = type(tensor)()
+          guess.dtype = tensor.dtype
+          for size in dims:
+            guess.shape.dim.add(size=size)
+          found[node.name, port] = guess
+    return found
+
+  def _dims(self, node: Any, port: int, tensor: Any, outputs: _Outputs) -> Optional[List[int]]:
+    """Dimensions of an output whose shape is not known, None if they cannot be guessed."""
+    if node.op == "FusedBatchNormV3":
+      return [0] if port == 5 else None
+    if node.op in _STACK_POPS or node.op == "TensorListPopBack":
+      element = self._pushed(node)
+      return _known_dims(outputs, element) if element else None
+    inputs = [split_input(name) for name in node.input if not name.startswith("^")]
+    data = _known_dims(outputs, inputs[0]) if inputs else None
+    if data is None:
+      return None
+    if node.op in _UNIQUE:
+      return data if port == 0 else None
+    if node.op == "Reshape":
+      return _reshaped(data, tensor)
+    if node.op == "SplitV":
+      return _part(data, len(outputs[node.name]))
+    indices = _known_dims(outputs, inputs[1])
+    if indices is None:
+      return None
+    rows = 1
+    for size in indices:
+      rows *= size
+    return [rows] + data[len(indices):]
+
+  def _pushed(self, pop: Any) -> Optional[Tensor]:
+    """The tensor that a pop takes out again."""
+    if pop.op == "TensorListPopBack":
+      push = self._trace(pop.input[0], ("TensorListPushBack",))
+      return split_input(self._nodes[push].input[1]) if push else None
+    if self._pushed_on is None:
+      self._pushed_on = {}
+      for node in self._nodes.values():
+        if node.op in _STACK_PUSHES:
+          stack = self._trace(node.input[0], _STACKS)
+          if stack:
+            self._pushed_on[stack] = split_input(node.input[1])
+    return self._pushed_on.get(self._trace(pop.input[0], _STACKS) or "")
+
+  def _trace(self, input_name: str, ops: Sequence[str]) -> Optional[str]:
+    """Name of the nearest op of one of these types that a handle or list comes from."""
+    start = split_input(input_name)
+    queue, seen = collections.deque([start]), {start}
+    while queue:
+      name, port = queue.popleft()
+      node = self._nodes.get(name)
+      if node is None:
+        continue
+      if node.op in ops:
+        return name
+      # What is left of a list after a pop came from the same pushes.
+      tensors = ([split_input(node.input[0])] if node.op == "TensorListPopBack"
+                 else passed_on(node, port))
+      for tensor in tensors:
+        if tensor not in seen:
+          seen.add(tensor)
+          queue.append(tensor)
+    return None
+
+
+def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
+  name, port = tensor
+  tensors = outputs.get(name, ())
+  if not 0 <= port < len(tensors) or not num_elements(tensors[port].shape)[1]:
+    return None
+  return [dim.size for dim in tensors[port].shape.dim]
+
+
+def _reshaped(data: List[int], tensor: Any) -> Optional[List[int]]:
+  """The output's dimensions where at most one is unknown; flat where not even the rank is known."""
+  elements = 1
+  for size in data:
+    elements *= size
+  if tensor.shape.unknown_rank:
+    return [elements]
+  dims = [dim.size for dim in tensor.shape.dim]
+  known = 1
+  for size in dims:
+    known *= max(size, 1)
+  unknown = [i for i, size in enumerate(dims) if size < 0]
+  if len(unknown) > 1:  # the product is right, which is all that bytes depend on
+    return [elements if i == unknown[0] else 1 for i in range(len(dims))] if known == 1 else None
+  if elements % known:
+    return None
+  dims[unknown[0]] = elements // known
+  return dims
+
+
+def _part(data: List[int], parts: int) -> Optional[List[int]]:
+  for axis, size in enumerate(data):
+    if parts and size % parts == 0:
+      return data[:axis] + [size // parts] + data[axis + 1:]
+  return None

@@ -1,0 +1,115 @@
+"""Bytes of tensors and variables, from inferred shapes and from attributes."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+Tensor = Tuple[str, int]  # op name and output port
+
+# What TensorFlow keeps for an element whose content is elsewhere; handles are never moved.
+_STRING_BYTES = 24
+_OPAQUE = ("resource", "variant")
+
+PASS_ON = frozenset("""
+    Identity IdentityN RefIdentity Enter RefEnter Exit RefExit NextIteration RefNextIteration
+    Switch RefSwitch _SwitchN Merge RefMerge StopGradient PreventGradient
+    """.split())
+VARIABLES = frozenset(("VarHandleOp", "Variable", "VariableV2", "AutoReloadVariable"))
+
+
+def split_input(name: str) -> Tensor:
+  """("op", port) of a NodeDef's input; port -1 for a control input."""
+  if name.startswith("^"):
+    return name[1:], -1
+  op, colon, port = name.rpartition(":")
+  return (op, int(port)) if colon and port.isdigit() else (name, 0)
+
+
+def item_bytes(dtype: int) -> int:
+  """Bytes of one element of a `DataType` enum value (reference types as their base)."""
+  from tensorflow.python.framework import dtypes
+
+  base = dtype - 100 if dtype > 100 else dtype
+  try:
+    found = dtypes.as_dtype(base)
+  except TypeError:
+    return 0  # DT_INVALID, of an output whose type was not inferred
+  if found.name in _OPAQUE:
+    return 0
+  return _STRING_BYTES if found.name == "string" else found.size
+
+
+def num_elements(shape: Any) -> Tuple[int, bool]:
+  """(elements, known) of a TensorShapeProto; an unknown dimension counts 1, as in grappler."""
+  known, elements = not shape.unknown_rank, 1
+  for dim in shape.dim:
+    if dim.size < 0:
+      known = False
+    else:
+      elements *= dim.size
+  return elements, known
+
+
+def tensor_bytes(tensor: Any) -> Tuple[int, bool]:
+  """(bytes, known) of an `OpInfo.TensorProperties`."""
+  size = item_bytes(tensor.dtype)
+  if size == 0:
+    return 0, True
+  elements, known = num_elements(tensor.shape)
+  return elements * size, known
+
+
+class VariableSizes:
+  """Finds the variable behind a handle or reference, through what only passes it on.
+
+  Attributes:
+    bytes_of: variable op's name -> (bytes, known).
+  """
+
+  def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]]):
+    self._nodes = nodes
+    self._memo: Dict[Tensor, str] = {}
+    self.bytes_of: Dict[str, Tuple[int, bool]] = {}
+    for name, node in nodes.items():
+      if node.op in VARIABLES:
+        elements, known = num_elements(node.attr["shape"].shape)
+        self.bytes_of[name] = (elements * item_bytes(node.attr["dtype"].type), known)
+    # A handle made without a shape (by some importers) is as large as what is read through it.
+    for name, node in nodes.items():
+      if node.op == "ReadVariableOp" and node.input and outputs.get(name):
+        variable = self.find(node.input[0])
+        if variable and not self.bytes_of[variable][1]:
+          self.bytes_of[variable] = tensor_bytes(outputs[name][0])
+
+  def find(self, input_name: str) -> str:
+    """Name of the variable op that an input comes from, "" if from none."""
+    start = split_input(input_name)
+    if start not in self._memo:
+      self._memo[start] = self._search(start)
+    return self._memo[start]
+
+  def _search(self, start: Tensor) -> str:
+    queue, seen = collections.deque([start]), {start}
+    while queue:
+      name, port = queue.popleft()
+      node = self._nodes.get(name)
+      if port < 0 or node is None:
+        continue
+      if node.op in VARIABLES:
+        return name
+      for tensor in passed_on(node, port):
+        if tensor not in seen:
+          seen.add(tensor)
+          queue.append(tensor)
+    return ""
+
+
+def passed_on(node: Any, port: int) -> List[Tensor]:
+  """(op, port) of the inputs that output `port` of the node may be."""
+  if node.op not in PASS_ON:
+    return []
+  inputs = [split_input(name) for name in node.input if not name.startswith("^")]
+  if node.op == "IdentityN":
+    return inputs[port:port + 1]
+  return inputs if node.op in ("Merge", "RefMerge") else inputs[:1]

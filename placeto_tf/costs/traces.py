@@ -1,0 +1,205 @@
+"""Costs from a file: OpPerformanceList, RunMetadata, StepStats or CostGraphDef.
+
+The bytes of these protos parse as one another, so a file is read as each of them, and what names
+the most ops of the graph is what it is. Of a RunMetadata the step's statistics are taken, and the
+cost graph where there are none.
+
+A time holds for all devices of the type it was measured on (for all devices where the file does
+not say), as it is: no efficiency is applied. What the file does not say is estimated, and noted.
+
+Legend: N ops, K device kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.cost_graph import (
+    Measurement,
+    device_type,
+    of_cost_graph,
+    of_op_performances,
+)
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_Measurements = Mapping[str, Sequence[Measurement]]
+_FORMATS = "an OpPerformanceList, RunMetadata, StepStats or CostGraphDef"
+# What a GPU's kernels took; the device's own entry says how long launching them took.
+_ALL_STREAMS = "/stream:all"
+
+
+def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, ...]]:
+  """Reads what a file says about the ops of a graph.
+
+  Returns:
+    Op name -> measurements, of ops of the graph alone, and notes.
+
+  Raises:
+    CostError: the file cannot be read, is none of the formats, or names no op of the graph, or
+      a cost in it is negative.
+  """
+  try:
+    with open(path, "rb") as file:
+      content = file.read()
+  except OSError as error:
+    raise CostError(f"cannot read the costs file {path!r} ({error.strerror}); expected {_FORMATS}"
+                    ) from None
+  candidates = _candidates(content)
+  if not candidates:
+    raise CostError(f"the costs file {path!r} is none of the protos that hold costs; expected "
+                    f"{_FORMATS}, binary or text")
+  index = graph.op_index
+  hits = [sum(_op_name(name, index) in index for name in names) for _, names in candidates]
+  best = int(np.argmax(hits))
+  if not hits[best]:
+    raise CostError(f"the costs file {path!r} names no op of the graph; expected {_FORMATS} of "
+                    "this very graph")
+  try:
+    found, notes = candidates[best][0]()
+  except CostError as error:
+    raise CostError(f"{path}: {error}") from None
+  ours: Dict[str, List[Measurement]] = {}
+  for name, measurements in found.items():
+    op = _op_name(name, index)
+    if op in index:
+      ours.setdefault(op, []).extend(measurements)
+  return ours, notes
+
+
+def apply(
+    graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts
+) -> OpCosts:
+  """Estimated costs with what was measured in their place.
+
+  Raises:
+    CostError: a measured op has another number of outputs.
+  """
+  compute_us = estimated.compute_us.copy()
+  output_bytes = estimated.output_bytes.copy()
+  temporary, persistent = estimated.temporary_bytes.copy(), estimated.persistent_bytes.copy()
+  covered = np.zeros(compute_us.shape, dtype=bool)
+  for name, measurements in measured.items():
+    i = graph.op_index[name]
+    for k, device in enumerate(cluster.kind_devices):
+      times = [m.compute_us for m in measurements if m.device_type in ("", device.type)]
+      if times:
+        compute_us[i, k] = sum(times) / len(times)
+        covered[i, k] = True
+    _apply_memory(graph, i, measurements[0], output_bytes, temporary, persistent)
+  notes = list(estimated.notes) if not covered.all() else []
+  for k, device in enumerate(cluster.kind_devices):
+    missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
+    if len(missing):
+      names = ", ".join([graph.op_names[i] for i in missing[:3]] + ["..."] * (len(missing) > 3))
+      notes.append(f"{len(missing)} ops ({names}) have no measured cost on a {device.type} such as "
+                   f"{device.name}: estimated instead")
+  return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes))
+
+
+def _apply_memory(graph, i, measurement, output_bytes, temporary, persistent) -> None:
+  """Puts the sizes that a measurement knows in place of the estimated ones of op `i`."""
+  if measurement.output_bytes is not None:
+    start, end = graph.output_offsets[i], graph.output_offsets[i + 1]
+    if len(measurement.output_bytes) == end - start:
+      output_bytes[start:end] = measurement.output_bytes
+    elif measurement.output_bytes:
+      raise CostError(
+          f"op {graph.op_names[i]!r} has {end - start} outputs, but its measured costs have "
+          f"{len(measurement.output_bytes)}; measure this graph")
+  if measurement.temporary_bytes is not None:
+    temporary[i] = measurement.temporary_bytes
+  if measurement.persistent_bytes is not None:
+    persistent[i] = measurement.persistent_bytes
+
+
+def _op_name(name: str, index: Mapping[str, int]) -> str:
+  """GPU streams append the op type: "dense/MatMul:MatMul"."""
+  return name if name in index else name.rpartition(":")[0]
+
+
+def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
+  """(reader, names of what would be ops) for every proto that the content parses as."""
+  from tensorflow.core.framework import cost_graph_pb2, step_stats_pb2
+  from tensorflow.core.grappler.costs import op_performance_data_pb2
+  from tensorflow.core.protobuf import config_pb2
+
+  found = []
+  performances = _parse(content, op_performance_data_pb2.OpPerformanceList)
+  if performances is not None:
+    found.append((lambda: (of_op_performances(performances), ()),
+                  [entry.node for entry in performances.op_performance]))
+  cost_graph = _parse(content, cost_graph_pb2.CostGraphDef)
+  if cost_graph is not None:
+    found.append((lambda: of_cost_graph(cost_graph), [node.name for node in cost_graph.node]))
+  metadata = _parse(content, config_pb2.RunMetadata)
+  if metadata is not None:
+    if metadata.step_stats.dev_stats:
+      found.append((lambda: (_of_step_stats(metadata.step_stats), ()),
+                    _step_names(metadata.step_stats)))
+    else:
+      found.append((lambda: of_cost_graph(metadata.cost_graph),
+                    [node.name for node in metadata.cost_graph.node]))
+  step_stats = _parse(content, step_stats_pb2.StepStats)
+  if step_stats is not None:
+    found.append((lambda: (_of_step_stats(step_stats), ()), _step_names(step_stats)))
+  return found
+
+
+def _parse(content: bytes, proto_type: Any) -> Any:
+  """The proto, or None where the content is neither its binary nor its text form."""
+  from google.protobuf import message, text_format
+
+  proto = proto_type()
+  try:
+    proto.ParseFromString(content)
+    return proto
+  except message.DecodeError:
+    pass
+  try:
+    return text_format.Parse(content.decode("utf-8"), proto_type())
+  except (UnicodeDecodeError, text_format.ParseError):
+    return None
+
+
+def _step_names(step_stats: Any) -> List[str]:
+  return [node.node_name for device in step_stats.dev_stats for node in device.node_stats]
+
+
+def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
+  """Sums what each op took in all its executions, from start to end of its kernel."""
+  totals: Dict[Tuple[str, str], float] = {}
+  # Sorted so that streams come last and replace the launch times of the same device.
+  kernels: Dict[Tuple[str, str], float] = {}
+  for device in step_stats.dev_stats:
+    streams = "/stream:" in device.device
+    if streams and not device.device.endswith(_ALL_STREAMS):
+      continue  # each kernel is listed again under its own stream
+    kind = device_type(device.device.partition("/stream:")[0])
+    for node in device.node_stats:
+      spent_us = _spent_us(node)
+      if spent_us < 0:
+        raise CostError(f"op {node.node_name!r} ends before it starts in its trace; measure it "
+                        "again")
+      name = node.node_name.rpartition(":")[0] or node.node_name if streams else node.node_name
+      table = kernels if streams else totals
+      table[name, kind] = table.get((name, kind), 0.0) + spent_us
+  totals.update(kernels)
+  found: Dict[str, List[Measurement]] = {}
+  for (name, kind), spent_us in totals.items():
+    found.setdefault(name, []).append(Measurement(kind, spent_us))
+  return found
+
+
+def _spent_us(node: Any) -> float:
+  if node.op_end_rel_nanos or node.all_end_rel_nanos:
+    if node.op_end_rel_nanos:
+      return (node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
+    return node.all_end_rel_nanos * 1e-3
+  if node.op_end_rel_micros:
+    return float(node.op_end_rel_micros - node.op_start_rel_micros)
+  return float(node.all_end_rel_micros)

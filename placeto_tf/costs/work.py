@@ -1,0 +1,257 @@
+"""`OpWork`: what each op of a graph does, in flops and bytes, whatever device it runs on.
+
+The counts come from grappler where it can see, and from here where it cannot:
+  - Optimizer and resource ops hide their variables behind handles. A dense update reads and writes
+    each variable and reads its other inputs; a sparse one does so for the rows it touches.
+  - Ops that only rearrange, and those that grappler's scheduler does not reach, move their inputs
+    and outputs.
+  - Ops that launch no kernel (see `kernel_launches`) do nothing.
+
+Memory: a variable's bytes are persistent on the op that makes it (VarHandleOp, VariableV2; so are
+an optimizer's slots), a constant's on the constant. What a read of a variable yields counts as an
+output with the variable's bytes: it takes no time, but its bytes travel if another device reads.
+
+Legend: N ops, O outputs of all ops together.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.costs.guarded import analyse
+from placeto_tf.costs.kernel_launches import launches_kernel
+from placeto_tf.costs.tensor_sizes import (
+    VARIABLES,
+    Tensor,
+    VariableSizes,
+    num_elements,
+    split_input,
+    tensor_bytes,
+)
+from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_CALLS = frozenset("""
+    While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall
+    StatefulPartitionedCall SymbolicGradient RemoteCall MapDefun
+    """.split())
+_SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpWork:
+  """Work of one execution of each op, and the bytes it holds.
+
+  Attributes:
+    flops, moved_bytes: [N] float64; moved between device memory and cores.
+    launches, launches_on_gpu: [N] bool, whether a kernel runs on a CPU, and on a GPU.
+    temporary_bytes, persistent_bytes: [N] float64.
+    output_bytes: [O] float64.
+    notes: sentences on what had to be assumed.
+  """
+
+  flops: np.ndarray  # [N]
+  moved_bytes: np.ndarray  # [N]
+  launches: np.ndarray  # [N]
+  launches_on_gpu: np.ndarray  # [N]
+  temporary_bytes: np.ndarray  # [N]
+  persistent_bytes: np.ndarray  # [N]
+  output_bytes: np.ndarray  # [O]
+  notes: Tuple[str, ...] = ()
+
+
+def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
+  """Counts the work of every op of a graph.
+
+  Args:
+    graph: the ops to count.
+    graph_def: their NodeDefs, with static shapes at the placeholders.
+
+  Raises:
+    CostError: an op has no NodeDef, or grappler cannot read the graph.
+  """
+  nodes = {node.name: node for node in graph_def.node}
+  for name in graph.op_names:
+    if name not in nodes:
+      raise CostError(f"op {name!r} is missing in the graph that costs are estimated from; load "
+                      "the graph again")
+  answer = analyse(graph_def)
+  counter = _Counter(nodes, answer.outputs)
+  n = graph.num_ops
+  flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
+  launches, launches_on_gpu = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+  persistent, output_bytes = np.zeros(n), np.zeros(graph.num_outputs)
+  unestimated: List[int] = []
+  variables_seen = set()
+  for i, name in enumerate(graph.op_names):
+    node = nodes[name]
+    offset = graph.output_offsets[i]
+    for port in range(graph.output_offsets[i + 1] - offset):
+      output_bytes[offset + port] = counter.tensor(name, port)
+    if node.op in VARIABLES:
+      identity = _identity(node)
+      if identity not in variables_seen:  # two handles of one variable hold it once
+        variables_seen.add(identity)
+        persistent[i] = counter.variable(name)
+    elif node.op in ("Const", "HostConst", "ImmutableConst"):
+      persistent[i] = counter.tensor(name, 0)
+    launches[i] = launches_kernel(node, "CPU")
+    if not launches[i]:
+      continue
+    launches_on_gpu[i] = launches_kernel(node, "GPU")
+    estimate = answer.estimates.get(name)
+    temporary[i] = estimate.temporary_bytes if estimate else 0.0
+    update = counter.variable_access(node)
+    if update is not None:
+      flops[i], moved[i] = update
+    elif estimate and estimate.flops + estimate.moved_bytes > 0:
+      flops[i], moved[i] = estimate.flops, estimate.moved_bytes
+    else:
+      flops[i], moved[i] = counter.elementwise(node)
+      unestimated.append(i)
+    if flops[i] + moved[i] <= 0:
+      moved[i] = _SCALAR_BYTES
+  notes = _notes(graph, flops, launches, unestimated, counter, answer.guessed)
+  return OpWork(flops, moved, launches, launches_on_gpu, temporary, persistent, output_bytes,
+                notes)
+
+
+class _Counter:
+  """Bytes of tensors and variables, and a memory of which were not known."""
+
+  def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Any]):
+    self._outputs = outputs
+    self._sizes: Dict[Tensor, Tuple[int, bool]] = {}
+    self._variables = VariableSizes(nodes, outputs)
+    self.unknown_shapes: Dict[str, None] = {}  # op names, in order
+    self.unknown_variables: Dict[str, None] = {}
+
+  def tensor(self, name: str, port: int) -> float:
+    """Bytes of an output; noted where its shape is not fully known."""
+    key = (name, port)
+    if key not in self._sizes:
+      tensors = self._outputs.get(name, ())
+      self._sizes[key] = tensor_bytes(tensors[port]) if port < len(tensors) else (0, False)
+      if not self._sizes[key][1]:
+        self.unknown_shapes[name] = None
+    return float(self._sizes[key][0])
+
+  def variable(self, name: str) -> float:
+    """Bytes of a variable; noted where its shape is not fully known."""
+    size, known = self._variables.bytes_of[name]
+    if not known:
+      self.unknown_variables[name] = None
+    return float(size)
+
+  def elementwise(self, node: Any) -> Tuple[float, float]:
+    """(flops, bytes) of an op that touches each element of its inputs and outputs once."""
+    tensors = [split_input(name) for name in node.input if not name.startswith("^")]
+    tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
+    elements = [num_elements(self._outputs[name][port].shape)[0]
+                for name, port in tensors if port < len(self._outputs.get(name, ()))]
+    return float(max(elements, default=0)), sum(self.tensor(*tensor) for tensor in tensors)
+
+  def variable_access(self, node: Any) -> Any:
+    """(flops, bytes) of an op that reads or updates variables, None for any other op."""
+    kind = _access_kind(node.op)
+    if kind is None:
+      return None
+    variables, others = [], []
+    for name in node.input:
+      if name.startswith("^"):
+        continue
+      found = self._variables.find(name)
+      if found and self._is_handle(name):
+        variables.append(self.variable(found))
+      else:
+        others.append(self.tensor(*split_input(name)))
+    if kind == "gather":
+      # Reads the rows it yields.
+      moved = 2 * self.tensor(node.name, 0) + sum(others)
+      return 0.0, moved
+    if kind == "assign":
+      return 0.0, sum(variables) + sum(others)
+    if kind == "sparse":
+      # The gradient has the rows that are touched, and is the largest of the other inputs.
+      rows = max(others, default=0.0)
+      variables = [min(size, rows) for size in variables]
+    moved = 2 * sum(variables) + sum(others)
+    return moved / 4, moved  # about one flop for each number moved, most of them float32
+
+  def _is_handle(self, input_name: str) -> bool:
+    """Resource (20) or reference (above 100): not a value that was read from the variable."""
+    name, port = split_input(input_name)
+    tensors = self._outputs.get(name, ())
+    return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
+
+
+def _access_kind(op: str) -> Any:
+  if op in ("AssignVariableOp", "Assign"):
+    return "assign"
+  if op in ("ResourceGather", "ResourceGatherNd"):
+    return "gather"
+  if "SparseApply" in op or op.startswith(("ResourceScatter", "Scatter")) and op not in (
+      "ScatterNd", "ScatterNdNonAliasingAdd"):
+    return "sparse"
+  if op.startswith(("ResourceApply", "Apply", "ResourceAccumulatorApply", "AssignAdd",
+                    "AssignSub")):
+    return "dense"
+  return None
+
+
+def _identity(node: Any) -> Tuple[str, ...]:
+  shared = node.attr["shared_name"].s.decode("utf-8", "replace")
+  # Without a shared name, the op's own is what tells variables apart.
+  return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)
+
+
+def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
+           unestimated: List[int], counter: _Counter,
+           guessed: Sequence[Tensor]) -> Tuple[str, ...]:
+  notes = []
+  types = graph.op_types
+  if unestimated:
+    notes.append(
+        f"grappler gives no estimate for {len(unestimated)} ops "
+        f"({_most(types[i] for i in unestimated)}): costed by the bytes of their inputs and "
+        "outputs and one flop an element")
+  calls = [i for i, op_type in enumerate(types) if op_type in _CALLS]
+  if calls:
+    notes.append(
+        f"{len(calls)} ops call functions ({_most(types[i] for i in calls)}): costed as if they "
+        "only moved their inputs and outputs, so inline them for costs that can be relied on")
+  skipped = set(unestimated).union(calls)
+  bytes_only = [i for i in np.flatnonzero(launches & (flops == 0)) if i not in skipped]
+  if bytes_only:
+    notes.append(
+        f"grappler counts no flops for {len(bytes_only)} ops "
+        f"({_most(types[i] for i in bytes_only)}): costed by the bytes they move")
+  # The reserve of a batch normalization, which nothing reads, is not worth a word.
+  assumed = [name for name, _ in guessed
+             if types[graph.op_index[name]] != "FusedBatchNormV3"] if guessed else []
+  if assumed:
+    notes.append(
+        f"{len(assumed)} outputs have shapes that depend on values ({_some(assumed)}): assumed as "
+        "what was pushed for a pop, as the largest there can be for unique values, as equal parts "
+        "for a split")
+  for names, what in ((counter.unknown_shapes, "ops have outputs"),
+                      (counter.unknown_variables, "variables are")):
+    if names:
+      notes.append(
+          f"{len(names)} {what} of unknown shape ({_some(list(names))}): unknown dimensions count "
+          "as 1")
+  return tuple(notes)
+
+
+def _most(op_types: Iterable[str]) -> str:
+  counted = collections.Counter(op_types).most_common()
+  return _some([f"{count} {name}" for name, count in counted], limit=6)
+
+
+def _some(names: List[str], limit: int = 3) -> str:
+  rest = len(names) - limit
+  return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

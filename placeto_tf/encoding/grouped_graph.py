@@ -1,0 +1,173 @@
+"""`GroupedGraph`: a graph of groups on a cluster as arrays, all that a policy knows of a problem.
+
+It holds what stays the same whatever the placement. Two groups may feed each other, since a
+group's ops need not lie side by side, so the graph of groups may have cycles; the order of the
+groups is that of their first ops, as `Grouping` numbers them.
+
+Legend: N ops, G groups, E edges between groups, D devices, L links (ordered pairs of devices).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.grouping import Grouping
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupedGraph:
+  """Groups, the dataflow between them, devices, and the links between those.
+
+  Attributes:
+    compute_us: [G, D] float64, compute time of all of a group's ops on each device.
+    output_bytes: [G] float64, bytes of the tensors that other groups read.
+    persistent_bytes: [G] float64, held throughout the step.
+    working_bytes: [G] float64, all outputs plus the largest temporary.
+    num_ops: [G] int32.
+    first_op, last_op, main_op: [G] int32, the group's first and last op in topological order and
+      the one that computes longest: their start times stand for the group's.
+    sources, targets: [E] int32 groups, unique pairs sorted by (source, target), no self-loops.
+    edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
+    allowed: [G, D] bool.
+    memory_bytes: [D] float64.
+    bandwidth_bytes_per_us, latency_us: [D, D] float64.
+    is_host: [D] bool.
+  """
+
+  compute_us: np.ndarray  # [G, D]
+  output_bytes: np.ndarray  # [G]
+  persistent_bytes: np.ndarray  # [G]
+  working_bytes: np.ndarray  # [G]
+  num_ops: np.ndarray  # [G]
+  first_op: np.ndarray  # [G]
+  last_op: np.ndarray  # [G]
+  main_op: np.ndarray  # [G]
+  sources: np.ndarray  # [E]
+  targets: np.ndarray  # [E]
+  edge_bytes: np.ndarray  # [E]
+  allowed: np.ndarray  # [G, D]
+  memory_bytes: np.ndarray  # [D]
+  bandwidth_bytes_per_us: np.ndarray  # [D, D]
+  latency_us: np.ndarray  # [D, D]
+  is_host: np.ndarray  # [D]
+
+  @property
+  def num_groups(self) -> int:
+    """G."""
+    return len(self.output_bytes)
+
+  @property
+  def num_devices(self) -> int:
+    """D."""
+    return len(self.memory_bytes)
+
+  @property
+  def num_edges(self) -> int:
+    """E."""
+    return len(self.sources)
+
+  @functools.cached_property
+  def ancestors(self) -> np.ndarray:
+    """[G, G] bool: row g marks the groups from which a path leads to g, g itself left out."""
+    g = self.num_groups
+    reach = np.zeros((g, g), dtype=bool)
+    reach[self.targets, self.sources] = True
+    while True:  # paths of twice the length each time
+      longer = reach | (reach.astype(np.float32) @ reach.astype(np.float32) > 0)
+      if (longer == reach).all():
+        break
+      reach = longer
+    reach[np.arange(g), np.arange(g)] = False
+    return reach
+
+  @property
+  def descendants(self) -> np.ndarray:
+    """[G, G] bool: row g marks the groups to which a path leads from g."""
+    return self.ancestors.T
+
+  @functools.cached_property
+  def parallel(self) -> np.ndarray:
+    """[G, G] bool: row g marks the groups that no path connects with g."""
+    apart = ~(self.ancestors | self.descendants)
+    apart[np.arange(self.num_groups), np.arange(self.num_groups)] = False
+    return apart
+
+  @functools.cached_property
+  def link_sources(self) -> np.ndarray:
+    """[L] int32 devices, every ordered pair of two devices."""
+    return np.nonzero(~np.eye(self.num_devices, dtype=bool))[0].astype(np.int32)
+
+  @functools.cached_property
+  def link_targets(self) -> np.ndarray:
+    """[L] int32."""
+    return np.nonzero(~np.eye(self.num_devices, dtype=bool))[1].astype(np.int32)
+
+  @classmethod
+  def build(
+      cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, grouping: Grouping,
+      allowed: np.ndarray) -> GroupedGraph:
+    """Adds up the ops of each group; `allowed` is [G, D] bool."""
+    g, group_of_op = grouping.num_groups, grouping.group_of_op
+
+    def total(of_op):
+      return np.bincount(group_of_op, weights=of_op, minlength=g)
+
+    output_owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
+    op_output_bytes = np.bincount(
+        output_owner, weights=costs.output_bytes, minlength=graph.num_ops)
+    largest_temporary = np.zeros(g)
+    np.maximum.at(largest_temporary, group_of_op, costs.temporary_bytes)
+    compute_us = np.stack(
+        [total(costs.compute_us[:, kind]) for kind in cluster.device_kinds], axis=1)
+    sources, targets, edge_bytes, output_bytes = _group_edges(graph, costs, group_of_op, g)
+
+    # A stable sort by group of ops in topological order: first and last are the slices' ends.
+    order = graph.topological_order
+    by_group = order[np.argsort(group_of_op[order], kind="stable")]
+    ends = np.cumsum(np.bincount(group_of_op, minlength=g))
+    longest = costs.compute_us.max(axis=1)
+    heaviest = np.lexsort((np.arange(graph.num_ops), -longest, group_of_op))
+    starts = np.concatenate([[0], ends[:-1]])
+    return cls(
+        compute_us=compute_us,
+        output_bytes=output_bytes,
+        persistent_bytes=total(costs.persistent_bytes),
+        working_bytes=total(op_output_bytes) + largest_temporary,
+        num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
+        first_op=by_group[starts].astype(np.int32),
+        last_op=by_group[ends - 1].astype(np.int32),
+        main_op=heaviest[starts].astype(np.int32),
+        sources=sources,
+        targets=targets,
+        edge_bytes=edge_bytes,
+        allowed=np.asarray(allowed, dtype=bool),
+        memory_bytes=cluster.memory_bytes,
+        bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us,
+        latency_us=cluster.latency_us,
+        is_host=np.array([device.host for device in cluster.devices], dtype=bool),
+    )
+
+
+def _group_edges(graph, costs, group_of_op, g):
+  """Edges between groups and their bytes; a tensor counts once for each group that reads it."""
+  outputs = graph.edge_outputs
+  source = group_of_op[graph.edge_producers].astype(np.int64)
+  target = group_of_op[graph.edge_consumers].astype(np.int64)
+  cut = source != target
+  pairs = np.unique(source[cut] * g + target[cut])
+  data = cut & (outputs >= 0)
+  # (tensor, reading group) once each, however many ops of the group read it
+  reads = np.unique(np.stack([outputs[data].astype(np.int64), target[data], source[data]]), axis=1)
+  bytes_of_pair = np.zeros(len(pairs))
+  np.add.at(
+      bytes_of_pair, np.searchsorted(pairs, reads[2] * g + reads[1]), costs.output_bytes[reads[0]])
+  tensors, first = np.unique(reads[0], return_index=True)
+  output_bytes = np.bincount(
+      reads[2][first], weights=costs.output_bytes[tensors], minlength=g).astype(np.float64)
+  return ((pairs // g).astype(np.int32), (pairs % g).astype(np.int32), bytes_of_pair, output_bytes)

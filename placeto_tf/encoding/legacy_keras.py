@@ -1,0 +1,64 @@
+"""Checks, before anything imports it, that TensorFlow GNN and tf-agents will meet Keras 2.
+
+Both are written against Keras 2. TensorFlow up to 2.15 brings it as `tf.keras`; later ones bring
+Keras 3 there, unless `tf-keras` is installed and the environment asks for it before TensorFlow is
+first imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from typing import Mapping, Optional
+
+from placeto_tf.errors import SetupError
+
+VARIABLE = "TF_USE_LEGACY_KERAS"
+_TRUE = ("1", "true", "True")  # what TensorFlow itself accepts
+
+
+def check_legacy_keras(
+    environ: Optional[Mapping[str, str]] = None, tensorflow_version: Optional[str] = None) -> None:
+  """Raises SetupError, naming the remedy, unless `tf.keras` is or will be Keras 2.
+
+  Args:
+    environ: for tests; default `os.environ`.
+    tensorflow_version: for tests; default the installed one's.
+  """
+  version = tensorflow_version or _tensorflow_version()
+  major, minor = (int(part) for part in version.split(".")[:2])
+  value = (os.environ if environ is None else environ).get(VARIABLE)
+  installed = importlib.util.find_spec("tf_keras") is not None
+  if (major, minor) < (2, 16):
+    if value in _TRUE and not installed:
+      raise SetupError(
+          f"{VARIABLE} is {value!r}, but tf-keras is not installed and TensorFlow {version} needs "
+          f"neither; unset {VARIABLE} before TensorFlow is first imported")
+    return
+  if not installed:
+    raise SetupError(
+        f"TensorFlow {version} brings Keras 3 and tf-keras is not installed; the policies need "
+        f"Keras 2: pip install 'tf-keras=={major}.{minor}.*'")
+  if value not in _TRUE:
+    raise SetupError(
+        f"{VARIABLE} is {value!r} and TensorFlow {version} brings Keras 3, but the policies need "
+        f"Keras 2; set {VARIABLE}=1 before TensorFlow is first imported")
+  tensorflow = sys.modules.get("tensorflow")
+  # A half-imported TensorFlow has no `keras` yet; it will read the variable, which is set.
+  if tensorflow is not None and hasattr(tensorflow, "keras"):
+    found = tensorflow.keras.layers.Layer.__module__
+    if not found.startswith("tf_keras."):
+      raise SetupError(
+          f"TensorFlow was imported before {VARIABLE} was set and stands on Keras 3 ({found}), but "
+          f"the policies need Keras 2; set {VARIABLE}=1 before TensorFlow is first imported")
+
+
+def _tensorflow_version() -> str:
+  for name in ("tensorflow", "tensorflow-cpu"):
+    try:
+      return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  raise SetupError("TensorFlow is not installed; pip install tensorflow")

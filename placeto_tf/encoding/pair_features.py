@@ -1,0 +1,325 @@
+"""Features of (group, device) pairs: what it would mean for a group to be on a device.
+
+All are free of scale: times over the step time or over the mean time of a group, bytes over
+memory limits or over all bytes of the group, so that one set of weights serves any graph and any
+cluster. Loads and communication follow every move at once; what the last simulation found (starts,
+waits, when devices were busy) is as old as that simulation, which allows several moves between two.
+
+Times in units of a group's mean compute time go through `squash`, sign(x) log(1 + |x|).
+
+Legend: B placements side by side, N ops, G groups, D devices, K bins of the step's time, F
+features. For group g on device d, `without` means the device as if g were not on it.
+
+  0 stays          1 if g is on d now
+  1 compute        of g on d, in units
+  2 compute_rise   over that on its device now, in units
+  3 load           of d without g, over the step
+  4 load_excess    load of d with g minus the largest load, over the step
+  5 load_relative  load of d without g minus the mean load of allowed devices, over the step
+  6 comm_in        transfers to g from groups not on d, in units
+  7 comm_out       transfers from g to groups not on d, in units
+  8 comm_rise      comm_in + comm_out minus those on the device now, in units
+  9 local_in       share of the bytes g reads that are on d
+ 10 local_out      share of the bytes g hands on that go to d
+ 11 local_groups   share of neighbours on d
+ 12 bus            of d: its outgoing transfers over the step
+ 13 bus_here       the same of the device now
+ 14 memory         peak of d with g, over the limit
+ 15 memory_share   what g holds, over the limit of d
+ 16 start          of g over the step
+ 17 span           from g's first start to its last end, over the step
+ 18 ready_rise     when inputs could be on d minus the start now, in units
+ 19 wait           that g's ops spent in the queue, in units
+ 20 overlap        how busy d without g is while g computes, 0 to 1
+ 21 overlap_rise   over that on the device now
+ 22 busy_later     how busy d is from g's start on, 0 to 1
+ 23 slack          from g's end to when its consumers could start at once, in units
+ 24 late           ready on d + compute - when consumers need it, in units
+ 25 rank           longest path from g to the end, over the longest path
+ 26 depth          longest path to g, over the longest path
+ 27 queue          wait of the ops of d while g computes, per time computed, squashed
+ 28 devices        1 over the number of devices g may use
+ 29 slower         compute on d over that on the fastest device, minus 1, squashed
+ 30 degree         number of neighbours, squashed
+ 31 share          compute of g on d over the step, times 10, squashed
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.pair_tables import PairTables
+from placeto_tf.simulation.event_loop import compiled
+
+NAMES: Tuple[str, ...] = (
+    "stays", "compute", "compute_rise", "load", "load_excess", "load_relative", "comm_in",
+    "comm_out", "comm_rise", "local_in", "local_out", "local_groups", "bus", "bus_here", "memory",
+    "memory_share", "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later",
+    "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
+# Those that only a simulation knows, for ablations.
+TIMING: Tuple[str, ...] = (
+    "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later", "slack", "late",
+    "queue")
+NUM_FEATURES = len(NAMES)
+BINS = 32
+_CLIP = 8.0
+
+
+@compiled(nogil=True)
+def squash(x):
+  """sign(x) log(1 + |x|)."""
+  return math.log1p(x) if x >= 0 else -math.log1p(-x)
+
+
+@compiled(nogil=True)
+def observe(place, start_us, step_us, peak_bytes, pair, op, state):
+  """Fills the state of one placement from its simulation.
+
+  Args:
+    place: [G] int32; start_us: [N] float64; step_us: float; peak_bytes: [D] float64.
+    pair, op: `PairTables.pair_arguments`, `.op_arguments`.
+    state: (placement [G] int32, start [G], finish [G], wait [G], load [D], bus [D], memory [D],
+      work [G, K], busy [D, K], queue [D, K], step [1]), all float64 us or bytes, filled.
+  """
+  (compute_us, _, _, _, _, out_offsets, out_groups, out_bytes, _, _, _, _, _, _, _) = pair
+  (op_groups, op_us, edge_offsets, edge_producers, edge_bytes, us_per_byte, latency_us) = op
+  placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
+  placement[:] = place
+  step[0] = max(step_us, 1e-9)
+  start[:] = np.inf
+  finish[:] = 0.0
+  wait[:] = 0.0
+  load[:] = 0.0
+  bus[:] = 0.0
+  work[:] = 0.0
+  busy[:] = 0.0
+  queue[:] = 0.0
+  memory[:] = peak_bytes
+  width = step[0] / BINS
+  for i in range(op_groups.shape[0]):
+    g = op_groups[i]
+    d = place[g]
+    begin, length = start_us[i], op_us[i, d]
+    end = begin + length
+    start[g] = min(start[g], begin)
+    finish[g] = max(finish[g], end)
+    ready = 0.0
+    for e in range(edge_offsets[i], edge_offsets[i + 1]):
+      p = edge_producers[e]
+      source = place[op_groups[p]]
+      ready = max(
+          ready, start_us[p] + op_us[p, source] + edge_bytes[e] * us_per_byte[source, d])
+    waited = max(0.0, begin - ready)
+    wait[g] += waited
+    first = min(BINS - 1, int(begin / width))
+    queue[d, first] += waited
+    last = min(BINS - 1, int(end / width))
+    for k in range(first, last + 1):
+      part = min(end, (k + 1) * width) - max(begin, k * width)
+      if part > 0:
+        work[g, k] += part
+        busy[d, k] += part
+  for g in range(place.shape[0]):
+    d = place[g]
+    load[d] += compute_us[g, d]
+    for e in range(out_offsets[g], out_offsets[g + 1]):
+      to = place[out_groups[e]]
+      if to != d:
+        bus[d] += out_bytes[e] * us_per_byte[d, to] + latency_us[d, to]
+
+
+@compiled(nogil=True)
+def move(g, to, pair, state):
+  """Puts group g on device `to` in a state: loads, buses and memory at once, times unchanged."""
+  (compute_us, _, in_offsets, in_groups, in_bytes, out_offsets, out_groups, out_bytes, us_per_byte,
+   latency_us, held_bytes, _, _, _, _) = pair
+  placement, _, _, _, load, bus, memory, work, busy, _, _ = state
+  here = placement[g]
+  if to == here:
+    return
+  load[here] -= compute_us[g, here]
+  load[to] += compute_us[g, to]
+  memory[here] -= held_bytes[g]
+  memory[to] += held_bytes[g]
+  for k in range(BINS):
+    busy[here, k] -= work[g, k]
+    busy[to, k] += work[g, k]
+  for e in range(in_offsets[g], in_offsets[g + 1]):
+    source = placement[in_groups[e]]
+    if source != here:
+      bus[source] -= in_bytes[e] * us_per_byte[source, here] + latency_us[source, here]
+    if source != to:
+      bus[source] += in_bytes[e] * us_per_byte[source, to] + latency_us[source, to]
+  for e in range(out_offsets[g], out_offsets[g + 1]):
+    target = placement[out_groups[e]]
+    if target != here:
+      bus[here] -= out_bytes[e] * us_per_byte[here, target] + latency_us[here, target]
+    if target != to:
+      bus[to] += out_bytes[e] * us_per_byte[to, target] + latency_us[to, target]
+  placement[g] = to
+
+
+@compiled(nogil=True)
+def features(g, pair, state, scratch, out):
+  """Fills out [D, F] float32 with the features of group g on every allowed device, else 0.
+
+  Args: scratch: [6, D] float64.
+  """
+  (compute_us, allowed, in_offsets, in_groups, in_bytes, out_offsets, out_groups, out_bytes,
+   us_per_byte, latency_us, held_bytes, memory_bytes, rank, depth, unit_us) = pair
+  placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
+  comm_in, comm_out, ready, need, local_in, local_out = scratch
+  d_count = load.shape[0]
+  here = placement[g]
+  step_us = step[0]
+  width = step_us / BINS
+  scratch[:] = 0.0
+  need[:] = step_us
+  neighbours = (in_offsets[g + 1] - in_offsets[g]) + (out_offsets[g + 1] - out_offsets[g])
+  bytes_in, bytes_out = 0.0, 0.0
+  for e in range(in_offsets[g], in_offsets[g + 1]):
+    q = in_groups[e]
+    source = placement[q]
+    ended = min(finish[q], start[g])
+    bytes_in += in_bytes[e]
+    local_in[source] += in_bytes[e]
+    for d in range(d_count):
+      took = 0.0
+      if source != d:
+        took = in_bytes[e] * us_per_byte[source, d] + latency_us[source, d]
+      comm_in[d] += took
+      ready[d] = max(ready[d], ended + took)
+  for e in range(out_offsets[g], out_offsets[g + 1]):
+    q = out_groups[e]
+    target = placement[q]
+    begins = max(start[q], finish[g])
+    bytes_out += out_bytes[e]
+    local_out[target] += out_bytes[e]
+    for d in range(d_count):
+      takes = 0.0
+      if target != d:
+        takes = out_bytes[e] * us_per_byte[d, target] + latency_us[d, target]
+      comm_out[d] += takes
+      need[d] = min(need[d], begins - takes)
+  largest, mean, usable, fastest = 0.0, 0.0, 0.0, np.inf
+  for d in range(d_count):
+    largest = max(largest, load[d])
+    if allowed[g, d]:
+      usable += 1.0
+      mean += load[d]
+      fastest = min(fastest, compute_us[g, d])
+  mean = (mean - compute_us[g, here]) / usable
+  computed = 0.0
+  for k in range(BINS):
+    computed += work[g, k]
+  computed = max(computed, 1e-9)
+  first = min(BINS - 1, int(start[g] / width))
+  same_in, same_out = 0, 0
+  for d in range(-1, d_count):  # the device now comes first: others are compared with it
+    at = here if d < 0 else d
+    row = out[at]
+    if d >= 0 and not allowed[g, at]:
+      row[:] = 0.0
+      continue
+    overlap, queued, later = 0.0, 0.0, 0.0
+    for k in range(BINS):
+      others = busy[at, k] - (work[g, k] if at == here else 0.0)
+      share = work[g, k] / computed
+      overlap += share * others
+      queued += share * queue[at, k] / max(busy[at, k], 0.05 * width)
+      if k >= first:
+        later += others
+    overlap /= width
+    later /= width * (BINS - first)
+    comm = comm_in[at] + comm_out[at]
+    if d < 0:
+      overlap_here, comm_here = overlap, comm
+      continue
+    compute = compute_us[g, at]
+    without = load[at] - (compute if at == here else 0.0)
+    held = memory[at] + (0.0 if at == here else held_bytes[g])
+    same_in, same_out = 0, 0
+    for e in range(in_offsets[g], in_offsets[g + 1]):
+      same_in += placement[in_groups[e]] == at
+    for e in range(out_offsets[g], out_offsets[g + 1]):
+      same_out += placement[out_groups[e]] == at
+    row[0] = 1.0 if at == here else 0.0
+    row[1] = squash(compute / unit_us)
+    row[2] = squash((compute - compute_us[g, here]) / unit_us)
+    row[3] = without / step_us
+    row[4] = (without + compute - largest) / step_us
+    row[5] = (without - mean) / step_us
+    row[6] = squash(comm_in[at] / unit_us)
+    row[7] = squash(comm_out[at] / unit_us)
+    row[8] = squash((comm - comm_here) / unit_us)
+    row[9] = local_in[at] / max(bytes_in, 1.0)
+    row[10] = local_out[at] / max(bytes_out, 1.0)
+    row[11] = (same_in + same_out) / max(neighbours, 1)
+    row[12] = bus[at] / step_us
+    row[13] = bus[here] / step_us
+    row[14] = held / memory_bytes[at]
+    row[15] = held_bytes[g] / memory_bytes[at]
+    row[16] = start[g] / step_us
+    row[17] = (finish[g] - start[g]) / step_us
+    row[18] = squash((ready[at] - start[g]) / unit_us)
+    row[19] = squash(wait[g] / unit_us)
+    row[20] = overlap
+    row[21] = overlap - overlap_here
+    row[22] = later
+    row[23] = squash((need[at] - finish[g]) / unit_us)
+    row[24] = squash((ready[at] + compute - need[at]) / unit_us)
+    row[25] = rank[g]
+    row[26] = depth[g]
+    row[27] = squash(queued)
+    row[28] = 1.0 / usable
+    row[29] = squash(compute / max(fastest, 1e-9) - 1.0)
+    row[30] = squash(neighbours)
+    row[31] = squash(10.0 * compute / step_us)
+    for f in range(row.shape[0]):
+      row[f] = min(_CLIP, max(-_CLIP, row[f]))
+
+
+class PairState:
+  """B placements of one problem's groups, and the features of their pairs.
+
+  Attributes:
+    tables: of the problem.
+    placement: [B, G] int32, moves since the last `observe` included.
+  """
+
+  def __init__(self, tables: PairTables, rows: int):
+    g, d = tables.num_groups, tables.num_devices
+    self.tables = tables
+    self._pair, self._op = tables.pair_arguments, tables.op_arguments
+    self.states = [
+        (np.zeros(g, np.int32), np.zeros(g), np.zeros(g), np.zeros(g), np.zeros(d), np.zeros(d),
+         np.zeros(d), np.zeros((g, BINS)), np.zeros((d, BINS)), np.zeros((d, BINS)), np.ones(1))
+        for _ in range(rows)]
+    self._scratch = np.zeros((6, d))
+
+  @property
+  def placement(self) -> np.ndarray:
+    """[B, G] int32."""
+    return np.stack([state[0] for state in self.states])
+
+  def observe(
+      self, row: int, placement: np.ndarray, start_us: np.ndarray, step_us: float,
+      peak_bytes: np.ndarray) -> None:
+    """Takes over a simulated placement [G]: start_us [N], peak_bytes [D]."""
+    observe(placement, start_us, float(step_us), peak_bytes, self._pair, self._op, self.states[row])
+
+  def move(self, row: int, group: int, device: int) -> None:
+    """Moves a group without simulating."""
+    move(int(group), int(device), self._pair, self.states[row])
+
+  def features(self, groups: np.ndarray, out: Optional[np.ndarray] = None) -> np.ndarray:
+    """[B, D, F] float32 of one group a row; `out` may have more devices, which stay as they are."""
+    d = self.tables.num_devices
+    if out is None:
+      out = np.zeros((len(self.states), d, NUM_FEATURES), np.float32)
+    for row, state in enumerate(self.states):
+      features(int(groups[row]), self._pair, state, self._scratch, out[row, :d])
+    return out

@@ -1,0 +1,134 @@
+"""`PairTables`: what the features of (group, device) pairs need that no move changes.
+
+Legend: N ops, G groups, E edges between ops, F edges between groups, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.simulation.bounds import longest_path_us, remaining_path_us
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairTables:
+  """A grouped graph on its cluster, as the compiled loops of `pair_features` read it.
+
+  Attributes:
+    compute_us: [G, D] float64.
+    allowed: [G, D] bool.
+    in_offsets: [G+1] int32; `in_groups`, `in_bytes` [F] are the groups that each reads, and what.
+    out_offsets: [G+1] int32; `out_groups`, `out_bytes` [F] likewise of those that read it.
+    us_per_byte, latency_us: [D, D] float64, 0 on the diagonal.
+    held_bytes: [G] float64, memory that moves with the group: persistent and working bytes.
+    memory_bytes: [D] float64.
+    rank, depth: [G] float64 in [0, 1]: longest path of compute time from the group's first op to
+      the end, and to it from the beginning, over the longest path of all.
+    unit_us: what times are measured in: the mean compute time of a group that may be moved.
+    op_groups: [N] int32; op_us: [N, D] float64.
+    edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
+      edge_bytes [E] float64.
+    movable: int32 groups with more than one allowed device, in order.
+  """
+
+  compute_us: np.ndarray
+  allowed: np.ndarray
+  in_offsets: np.ndarray
+  in_groups: np.ndarray
+  in_bytes: np.ndarray
+  out_offsets: np.ndarray
+  out_groups: np.ndarray
+  out_bytes: np.ndarray
+  us_per_byte: np.ndarray
+  latency_us: np.ndarray
+  held_bytes: np.ndarray
+  memory_bytes: np.ndarray
+  rank: np.ndarray
+  depth: np.ndarray
+  unit_us: float
+  op_groups: np.ndarray
+  op_us: np.ndarray
+  edge_offsets: np.ndarray
+  edge_producers: np.ndarray
+  edge_bytes: np.ndarray
+  movable: np.ndarray
+
+  @property
+  def num_groups(self) -> int:
+    """G."""
+    return len(self.held_bytes)
+
+  @property
+  def num_devices(self) -> int:
+    """D."""
+    return len(self.memory_bytes)
+
+  @property
+  def pair_arguments(self) -> tuple:
+    """What the loop over pairs takes."""
+    return (
+        self.compute_us, self.allowed, self.in_offsets, self.in_groups, self.in_bytes,
+        self.out_offsets, self.out_groups, self.out_bytes, self.us_per_byte, self.latency_us,
+        self.held_bytes, self.memory_bytes, self.rank, self.depth, self.unit_us)
+
+  @property
+  def op_arguments(self) -> tuple:
+    """What the loop over ops takes."""
+    return (
+        self.op_groups, self.op_us, self.edge_offsets, self.edge_producers, self.edge_bytes,
+        self.us_per_byte, self.latency_us)
+
+  @classmethod
+  def build(cls, problem: PlacementProblem) -> PairTables:
+    """Of a problem and its groups."""
+    graph, costs, cluster = problem.graph, problem.costs, problem.cluster
+    grouping = problem.grouping
+    grouped = GroupedGraph.build(graph, costs, cluster, grouping, problem.allowed)
+    g, groups = grouping.num_groups, grouping.group_of_op
+    off = ~np.eye(cluster.num_devices, dtype=bool)
+    op_us = costs.compute_us[:, cluster.device_kinds]
+    fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
+    remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
+    longest = max(float(remaining.max()), 1e-9)
+    rank, depth = np.zeros(g), np.full(g, np.inf)
+    np.maximum.at(rank, groups, remaining / longest)
+    np.minimum.at(depth, groups, before / longest)
+    movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1).astype(np.int32)
+    least = np.where(problem.allowed, grouped.compute_us, np.inf).min(axis=1)
+    unit_us = float(least[movable].mean()) if len(movable) else 0.0
+    by_target = np.lexsort((grouped.sources, grouped.targets))
+    by_consumer = np.argsort(graph.edge_consumers, kind="stable")
+    outputs = graph.edge_outputs[by_consumer]
+    edge_bytes = np.where(outputs >= 0, np.append(costs.output_bytes, 0.0)[outputs], 0.0)
+    return cls(
+        compute_us=_writable(grouped.compute_us, np.float64),
+        allowed=_writable(problem.allowed, np.bool_),
+        in_offsets=_offsets(grouped.targets, g),
+        in_groups=_writable(grouped.sources[by_target], np.int32),
+        in_bytes=_writable(grouped.edge_bytes[by_target], np.float64),
+        out_offsets=_offsets(grouped.sources, g),
+        out_groups=_writable(grouped.targets, np.int32),
+        out_bytes=_writable(grouped.edge_bytes, np.float64),
+        us_per_byte=_writable(np.where(off, 1 / cluster.bandwidth_bytes_per_us, 0.0), np.float64),
+        latency_us=_writable(np.where(off, cluster.latency_us, 0.0), np.float64),
+        held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
+        memory_bytes=_writable(cluster.memory_bytes, np.float64),
+        rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),
+        op_groups=_writable(groups, np.int32), op_us=_writable(op_us, np.float64),
+        edge_offsets=_offsets(graph.edge_consumers, graph.num_ops),
+        edge_producers=_writable(graph.edge_producers[by_consumer], np.int32),
+        edge_bytes=_writable(edge_bytes, np.float64), movable=movable)
+
+
+def _writable(array: np.ndarray, dtype) -> np.ndarray:
+  """A contiguous copy: numba compiles anew for arrays that are read-only."""
+  return np.array(array, dtype=dtype, order="C")
+
+
+def _offsets(owners: np.ndarray, count: int) -> np.ndarray:
+  """[count+1] int32 where each owner's run of entries starts, once sorted by owner."""
+  return np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)

@@ -1,0 +1,36 @@
+"""Names of the sets of the GraphTensor, and its schema, which ships beside this module.
+
+`schema.pbtxt` is the format of the GraphTensors and of the TFRecords written from them: what each
+feature is, its unit and its shape. `encoder` builds what it describes; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+
+check_legacy_keras()
+
+import tensorflow_gnn as tfgnn  # noqa: E402  the check must come first
+
+SCHEMA_PATH = os.path.join(os.path.dirname(__file__), "schema.pbtxt")
+
+# node sets
+GROUP = "group"
+DEVICE = "device"
+# edge sets
+DATAFLOW = "dataflow"
+OPTION = "option"
+PLACEMENT = "placement"
+LINK = "link"
+
+
+def load_schema() -> tfgnn.GraphSchema:
+  """The GraphSchema of one placement."""
+  return tfgnn.read_schema(SCHEMA_PATH)
+
+
+def graph_tensor_spec() -> tfgnn.GraphTensorSpec:
+  """The spec of one placement: scalar, with sets of any size."""
+  return tfgnn.create_graph_spec_from_schema_pb(load_schema())

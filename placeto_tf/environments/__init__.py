@@ -1,0 +1,1 @@
+"""Placeto's decision process as a batched tf-agents environment, with its cost injected."""

@@ -1,0 +1,51 @@
+"""Every observation shape of the environments, in one place.
+
+tf-agents takes no GraphTensor for an observation, so what changes in an episode is observed as
+dense arrays, and the network joins it with what does not (`encoding.GroupedGraph`).
+
+Legend: B episodes side by side, G groups, K groups placed in one step.
+
+  placement  [B, G] int32    device of each group now
+  current    [B, K] int32    the groups whose devices the next action names, in this order
+  visited    [B, G] float32  1 for groups that an action of this episode has placed
+  start      [B, G] float32  start of the group's first op over the step time, in [0, 1]
+  finish     [B, G] float32  start of the group's last op over the step time, in [0, 1]
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+import numpy as np
+from tf_agents.specs import array_spec
+
+PLACEMENT = "placement"
+CURRENT = "current"
+VISITED = "visited"
+START = "start"
+FINISH = "finish"
+
+Observation = Dict[str, np.ndarray]
+
+
+def observation_spec(
+    num_groups: int, num_devices: int, groups_per_step: int) -> Dict[str, array_spec.ArraySpec]:
+  """The spec of one episode's observation, without the batch dimension."""
+  g, k = num_groups, groups_per_step
+
+  def share(name):
+    return array_spec.BoundedArraySpec((g,), np.float32, 0.0, 1.0, name=name)
+
+  return {
+      PLACEMENT: array_spec.BoundedArraySpec((g,), np.int32, 0, num_devices - 1, name=PLACEMENT),
+      CURRENT: array_spec.BoundedArraySpec((k,), np.int32, 0, g - 1, name=CURRENT),
+      VISITED: share(VISITED),
+      START: share(START),
+      FINISH: share(FINISH),
+  }
+
+
+def action_spec(num_devices: int, groups_per_step: int) -> array_spec.BoundedArraySpec:
+  """A device for each of the K current groups."""
+  return array_spec.BoundedArraySpec(
+      (groups_per_step,), np.int32, 0, num_devices - 1, name="device")

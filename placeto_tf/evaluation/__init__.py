@@ -1,0 +1,11 @@
+"""Every method on every graph at equal budgets: one run, one table."""
+
+from placeto_tf.evaluation.evaluate import (
+    EvaluationConfig,
+    evaluate,
+    read_references,
+    read_results,
+    validate,
+)
+
+__all__ = ["EvaluationConfig", "evaluate", "read_references", "read_results", "validate"]

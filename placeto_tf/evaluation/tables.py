@@ -1,0 +1,193 @@
+"""Tables and plots of the rows that `evaluate` returns."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+Row = Dict[str, Any]
+References = Mapping[str, Mapping[str, Mapping[str, float]]]
+# What the plot of ratios shows as no excess at all, in percent.
+_LEAST_EXCESS = 0.1
+
+
+def step_time_table(rows: Sequence[Row]) -> str:
+  """Markdown: a line a graph and cluster, a column a method, step times in ms.
+
+  Several seeds stand as mean ± standard deviation. For a policy the share by which it is below
+  its starting placement follows in parentheses. The last column is the lower bound, the last
+  line each method's geometric mean of step time over the best in its line.
+  """
+  methods = list(dict.fromkeys(row["method"] for row in rows))
+  cells: Dict[tuple, Dict[str, List[Row]]] = collections.defaultdict(dict)
+  for row in rows:
+    cells[row["graph"], row["cluster"]].setdefault(row["method"], []).append(row)
+  lines = ["| graph | cluster | " + " | ".join(methods) + " | bound |",
+           "|---|---|" + "---:|" * (len(methods) + 1)]
+  ratios: Dict[str, List[float]] = collections.defaultdict(list)
+  for (graph, cluster), by_method in cells.items():
+    best = min(row["step_time_us"] for found in by_method.values() for row in found)
+    line = [graph.replace("zoo:", ""), cluster]
+    for method in methods:
+      found = by_method.get(method, [])
+      line.append(_cell(found))
+      if found:
+        ratios[method].append(_mean(found, "step_time_us") / best)
+    bound = next(iter(by_method.values()))[0]["lower_bound_us"]
+    lines.append("| " + " | ".join(line + [f"{bound / 1e3:.1f}"]) + " |")
+  lines.append("| over the best, geometric mean | | " + " | ".join(
+      f"{geometric_mean(ratios[method]):.3f}" for method in methods) + " | |")
+  return "\n".join(lines)
+
+
+def comparison_table(
+    rows: Sequence[Row], references: Optional[References] = None) -> str:
+  """Markdown: a line a graph, cluster and method, means over seeds.
+
+  Step time (with its standard deviation), how often one device and the expert split take that
+  long (above 1: faster than they are), its ratio to the best known and to the lower bound, seconds,
+  evaluations, and peak memory of the fullest device. The lines that close the table are each
+  method's geometric means.
+
+  Args:
+    rows: of an evaluation.
+    references: of the same, see `read_references`; without them the ratios to one device and to
+      the expert split are taken from the rows of these methods, where there are any.
+  """
+  lines = ["| graph | cluster | method | step ms | single / it | expert / it | it / best "
+           "| it / bound | seconds | evaluations | peak GB |", "|---|---|---|" + "---:|" * 8]
+  grouped: Dict[tuple, Dict[str, List[Row]]] = collections.defaultdict(dict)
+  for row in rows:
+    grouped[row["graph"], row["cluster"]].setdefault(row["method"], []).append(row)
+  ratios: Dict[str, List[List[float]]] = collections.defaultdict(list)
+  for (graph, cluster), by_method in grouped.items():
+    known = (references or {}).get(graph, {}).get(cluster, {})
+    times = {name: known.get(name, _mean(by_method[name], "step_time_us")
+                             if name in by_method else float("nan"))
+             for name in ("single", "expert")}
+    best = min(row["step_time_us"] for found in by_method.values() for row in found)
+    for method, found in by_method.items():
+      us = _mean(found, "step_time_us")
+      own = [times["single"] / us, times["expert"] / us, us / best,
+             us / _mean(found, "lower_bound_us")]
+      ratios[method].append(own)
+      lines.append("| " + " | ".join(
+          [graph.replace("zoo:", ""), cluster, method, _times(found), *map(_ratio, own),
+           f"{_mean(found, 'seconds'):.1f}", f"{_mean(found, 'evaluations'):,.0f}",
+           f"{_mean(found, 'peak_memory_bytes') / 2**30:.2f}"]) + " |")
+  for method, own in ratios.items():
+    means = [geometric_mean(column) for column in zip(*own)]
+    lines.append("| " + " | ".join(
+        ["geometric mean", "", method, "", *map(_ratio, means), "", "", ""]) + " |")
+  return "\n".join(lines)
+
+
+def _ratio(value: float) -> str:
+  return "-" if np.isnan(value) else f"{value:.3f}"
+
+
+def _times(found: List[Row]) -> str:
+  times = np.array([row["step_time_us"] for row in found]) / 1e3
+  text = f"{times.mean():.1f}"
+  if len(times) > 1:
+    text += f" ± {times.std(ddof=1):.1f}"
+  if not all(row["fits"] for row in found):
+    text += " out of memory"
+  return text
+
+
+def _cell(found: List[Row]) -> str:
+  if not found:
+    return "-"
+  text = _times(found)
+  starts = [row["start_us"] for row in found]
+  if None not in starts:
+    gains = [1 - row["step_time_us"] / row["start_us"] for row in found]
+    text += f" (-{100 * np.mean(gains):.1f} %)"
+  return text
+
+
+def _mean(rows: Sequence[Row], field: str) -> float:
+  return float(np.mean([row[field] for row in rows]))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+  """Of positive numbers; NaN of none."""
+  return float(np.exp(np.mean(np.log(values)))) if len(values) else float("nan")
+
+
+def write_plots(rows: Sequence[Row], out: str) -> List[str]:
+  """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png into `out`; returns their paths."""
+  best = collections.defaultdict(lambda: float("inf"))
+  for row in rows:
+    key = row["graph"], row["cluster"]
+    best[key] = min(best[key], row["step_time_us"])
+  return [
+      _plot(out, "ratio_cdf.png", "step time above the best known, %", "share of runs",
+            lambda axes: _cdf(axes, rows, best), log_x=True),
+      _plot(out, "by_evaluations.png", "placements evaluated", "best so far over the best known",
+            lambda axes: _curves(axes, rows, best, out, 0), log_x=True),
+      _plot(out, "by_seconds.png", "seconds", "best so far over the best known",
+            lambda axes: _curves(axes, rows, best, out, 1), log_x=True),
+  ]
+
+
+def _plot(
+    out: str, name: str, x: str, y: str, draw: Callable[[Any], None], log_x: bool = False) -> str:
+  from matplotlib.figure import Figure  # no pyplot: no global state, no display
+
+  figure = Figure(figsize=(7, 4.5), layout="constrained")
+  axes = figure.subplots()
+  draw(axes)
+  axes.set_xlabel(x)
+  axes.set_ylabel(y)
+  if log_x:
+    axes.set_xscale("log")
+  axes.grid(alpha=0.3)
+  axes.legend(fontsize=8)
+  path = os.path.join(out, name)
+  figure.savefig(path, dpi=120)
+  return path
+
+
+def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
+  """Shares of runs that are within so much of the best; a logarithm, or the good ones coincide."""
+  excess = {
+      method: sorted(100 * (row["step_time_us"] / best[row["graph"], row["cluster"]] - 1)
+                     for row in rows if row["method"] == method)
+      for method in dict.fromkeys(row["method"] for row in rows)}
+  right = 1.5 * max(_LEAST_EXCESS, max(found[-1] for found in excess.values()))
+  for method, found in excess.items():
+    shares = np.arange(1, len(found) + 1) / len(found)
+    x = np.maximum(found, _LEAST_EXCESS)
+    axes.step(np.r_[_LEAST_EXCESS, x, right], np.r_[0, shares, 1], where="post", label=method)
+  axes.set_xlim(_LEAST_EXCESS, right)
+
+
+def _curves(
+    axes: Any, rows: Sequence[Row], best: Dict[tuple, float], out: str, column: int) -> None:
+  """The geometric mean over runs of the best so far, at each x where any run improves.
+
+  A method's curve starts where all its runs have a placement, and ends, with a dot, where the
+  last of them ended.
+  """
+  for method in dict.fromkeys(row["method"] for row in rows):
+    histories, ends = [], []
+    for row in (row for row in rows if row["method"] == method):
+      stem = os.path.splitext(os.path.basename(row["placement"]))[0]
+      with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
+        history = json.load(file)
+      x = np.array([entry[column] for entry in history])
+      y = np.array([entry[2] for entry in history]) / best[row["graph"], row["cluster"]]
+      histories.append((x, y))
+      ends.append(row["evaluations" if column == 0 else "seconds"])
+    xs = np.unique(np.concatenate([x for x, _ in histories] + [ends]))
+    xs = xs[xs >= max(x[0] for x, _ in histories)]
+    logs = [np.log(y[np.searchsorted(x, xs, side="right") - 1]) for x, y in histories]
+    mean = np.exp(np.mean(logs, axis=0))
+    line, = axes.step(xs, mean, where="post", label=method)
+    axes.plot(xs[-1:], mean[-1:], "o", color=line.get_color(), markersize=4)

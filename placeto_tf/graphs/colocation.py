@@ -1,0 +1,76 @@
+"""Which ops must share a device: what TensorFlow's placer demands, and whole loops.
+
+- `_class` attributes ("loc:@other"),
+- a consumer of a reference with its producer (reference variables and what assigns them),
+- a consumer of a resource handle with its producer, which joins every reader and writer of a
+  variable through Identity, Enter or Switch, but not the readers of its value,
+- stateful ops that share a container and name, and so one resource,
+- the ops of one loop, nested loops included.
+
+Legend: N needed ops, E edges between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.op_defs import REF
+from placeto_tf.graphs.traversal import UnionFind
+
+RESOURCE = 20  # DT_RESOURCE
+ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
+_PREFIX = b"loc:@"
+
+
+def colocate(
+    nodes: Sequence[Any],
+    names: Sequence[str],
+    producers: np.ndarray,
+    ports: np.ndarray,
+    consumers: np.ndarray,
+    given_types: np.ndarray,
+    wanted_types: np.ndarray,
+    loops: np.ndarray,
+) -> np.ndarray:
+  """Joins ops that must share a device.
+
+  Args:
+    nodes: [N] NodeDefs.
+    names: [N].
+    producers: [E] op indices, back edges of loops included.
+    ports: [E].
+    consumers: [E].
+    given_types: [E] type of the producer's output, 0 for control edges.
+    wanted_types: [E] type of the consumer's input.
+    loops: [N] int, the outermost loop an op belongs to, -1 for none.
+
+  Returns:
+    [N] int32, the smallest index of each op's set.
+  """
+  sets = UnionFind(len(nodes))
+  data = ports != CONTROL
+  bound = data & (
+      (given_types % REF == RESOURCE) | ((given_types >= REF) & (wanted_types >= REF)))
+  sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
+  index = {name: i for i, name in enumerate(names)}
+  firsts = {}
+  for i, node in enumerate(nodes):
+    attrs = node.attr
+    if "_class" in attrs:
+      for value in attrs["_class"].list.s:
+        if value.startswith(_PREFIX):
+          name = value[len(_PREFIX):].decode("utf-8", "replace")
+          # The op named may itself be pruned: those that name it still belong together.
+          sets.union(i, firsts.setdefault(name, index.get(name, i)))
+    if "shared_name" in attrs:
+      shared = attrs["shared_name"].s
+      if shared and shared != ANONYMOUS:
+        container = attrs["container"].s if "container" in attrs else b""
+        sets.union(i, firsts.setdefault((node.op, container, shared), i))
+  loop_of = loops.tolist()
+  for i in np.flatnonzero(loops >= 0).tolist():
+    sets.union(i, firsts.setdefault(("loop", loop_of[i]), i))
+  return sets.labels()

@@ -1,0 +1,291 @@
+"""`ComputationGraph`: a TensorFlow graph as immutable arrays, all the other rooms see of it.
+
+Legend: N ops, E edges, O outputs of all ops together, K kernel device types.
+
+Worked example, `c = a + b` followed by `print(c)` behind a control edge from `b`:
+
+  op_names        ("a", "b", "c", "print")
+  output_offsets  [0, 1, 2, 3, 3]          a, b and c have one output each, print has none
+  edge_producers  [0, 1, 1, 2]             sorted by (producer, port, consumer)
+  edge_ports      [0, -1, 0, 0]            CONTROL (-1) is the control edge b -> print
+  edge_consumers  [2, 3, 2, 3]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from typing import Any, FrozenSet, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import traversal
+
+CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphSource:
+  """Where a graph came from, kept so that a placement can go out in the format that came in.
+
+  Attributes:
+    format: "tf_graph", "graph_def", "meta_graph_def", "cost_graph_def", "saved_model" or
+      "concrete_function".
+    proto: the proto that was read, with every op of the file, needed or not; never modified.
+    path: the file's path, or None for a graph handed over in memory.
+    text: whether the file was in text format.
+    tf_graph: the live `tf.Graph` for format "tf_graph", the ConcreteFunction for
+      "concrete_function", else None.
+    graph_def: the GraphDef whose nodes the ops are, part of `proto` where nothing had to be
+      rewritten; None for a CostGraphDef. Never modified.
+    positions: [N] int64, where each op stands among the nodes of `graph_def` or of the
+      CostGraphDef.
+    feed_shapes: feed (tensor name) -> dimensions, every one of them known.
+    meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
+    cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
+  """
+
+  format: str
+  proto: Any
+  path: Optional[str] = None
+  text: bool = False
+  tf_graph: Any = None
+  graph_def: Any = None
+  positions: Optional[np.ndarray] = None  # [N]
+  feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  cut_ops: FrozenSet[str] = frozenset()
+  meta_graph: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComputationGraph:
+  """The ops that the fetches need, and how data and control flow between them.
+
+  The graph is acyclic: back edges of loops (NextIteration -> Merge) are left out, and the ops of
+  a loop carry their trip count in `executions`.
+
+  Attributes:
+    op_names: [N] unique names, in the order of the file.
+    op_types: [N] TensorFlow op types ("Conv2D").
+    output_offsets: [N+1] int32; outputs of op i are `output_offsets[i]:output_offsets[i+1]`.
+    edge_producers: [E] int32 op indices; edges are unique and sorted by (producer, port, consumer).
+    edge_ports: [E] int32 output port of the producer, or `CONTROL`.
+    edge_consumers: [E] int32 op indices.
+    fetched_outputs: [O] bool, outputs that live to the end of the step.
+    colocation: [N] int32, the smallest index of the ops that must share a device with this one.
+    kernel_types: [K] device types that `has_kernel` speaks of ("CPU", "GPU").
+    has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op there.
+    executions: [N] float64, how often the op runs in one step (1 outside loops).
+    assigned_devices: [N] the device strings the graph came with, "" where none.
+    fetches: names of what is run, as the user or the file gave them.
+    feeds: names of what is fed.
+    source: where the graph came from, or None for a graph made of arrays alone.
+    notes: sentences on what had to be assumed, for the user to read.
+  """
+
+  op_names: Tuple[str, ...]  # [N]
+  op_types: Tuple[str, ...]  # [N]
+  output_offsets: np.ndarray  # [N+1]
+  edge_producers: np.ndarray  # [E]
+  edge_ports: np.ndarray  # [E]
+  edge_consumers: np.ndarray  # [E]
+  fetched_outputs: np.ndarray  # [O]
+  colocation: np.ndarray  # [N]
+  kernel_types: Tuple[str, ...]  # [K]
+  has_kernel: np.ndarray  # [N, K]
+  executions: np.ndarray  # [N]
+  assigned_devices: Tuple[str, ...]  # [N]
+  fetches: Tuple[str, ...] = ()
+  feeds: Tuple[str, ...] = ()
+  source: Optional[GraphSource] = None
+  notes: Tuple[str, ...] = ()
+
+  def __post_init__(self):
+    _check(self)
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+
+  @classmethod
+  def from_edges(
+      cls,
+      op_names: Sequence[str],
+      op_types: Sequence[str],
+      num_outputs: Sequence[int],
+      edges: Any,
+      **fields: Any,
+  ) -> ComputationGraph:
+    """Builds a graph from `(producer, port, consumer)` rows in any order, duplicates allowed.
+
+    Args:
+      op_names: [N] unique names.
+      op_types: [N] op types.
+      num_outputs: [N] number of outputs of each op.
+      edges: rows of (producer index, output port or `CONTROL`, consumer index).
+      **fields: any other field; by default nothing is fetched, colocated or assigned, every op
+        has a kernel everywhere and runs once.
+
+    Raises:
+      GraphError: an invariant does not hold, or there is a cycle.
+    """
+    n = len(op_names)
+    rows = np.asarray(edges, dtype=np.int64).reshape(-1, 3)
+    rows = _unique_rows(rows)
+    offsets = np.zeros(n + 1, dtype=np.int32)
+    np.cumsum(np.asarray(num_outputs, dtype=np.int32), out=offsets[1:])
+    kernel_types = tuple(fields.pop("kernel_types", ("CPU", "GPU")))
+    defaults = dict(
+        fetched_outputs=np.zeros(int(offsets[-1]), dtype=bool),
+        colocation=np.arange(n, dtype=np.int32),
+        has_kernel=np.ones((n, len(kernel_types)), dtype=bool),
+        executions=np.ones(n, dtype=np.float64),
+        assigned_devices=("",) * n,
+    )
+    defaults.update(fields)
+    return cls(
+        op_names=tuple(op_names),
+        op_types=tuple(op_types),
+        output_offsets=offsets,
+        edge_producers=rows[:, 0].astype(np.int32),
+        edge_ports=rows[:, 1].astype(np.int32),
+        edge_consumers=rows[:, 2].astype(np.int32),
+        kernel_types=kernel_types,
+        **defaults,
+    )
+
+  @property
+  def num_ops(self) -> int:
+    """N."""
+    return len(self.op_names)
+
+  @property
+  def num_edges(self) -> int:
+    """E."""
+    return len(self.edge_producers)
+
+  @property
+  def num_outputs(self) -> int:
+    """O."""
+    return int(self.output_offsets[-1])
+
+  @functools.cached_property
+  def op_index(self) -> dict:
+    """Op name -> index."""
+    return {name: i for i, name in enumerate(self.op_names)}
+
+  @functools.cached_property
+  def edge_outputs(self) -> np.ndarray:
+    """[E] int32, the index into [O] of the tensor an edge carries; -1 for control edges."""
+    outputs = self.output_offsets[self.edge_producers] + self.edge_ports
+    return np.where(self.edge_ports == CONTROL, -1, outputs).astype(np.int32)
+
+  @functools.cached_property
+  def topological_order(self) -> np.ndarray:
+    """[N] int32 op indices, producers first; among ready ops by (depth, index)."""
+    return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)
+
+  @functools.cached_property
+  def depths(self) -> np.ndarray:
+    """[N] int32, the number of edges on the longest path that ends at the op."""
+    return _depths(self)
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """Hex digest of structure and names: equal for equal graphs, whatever file they came from."""
+    digest = hashlib.sha256()
+    for names in (self.op_names, self.op_types):
+      digest.update("\0".join(names).encode())
+      digest.update(b"\1")
+    for array in (
+        self.output_offsets, self.edge_producers, self.edge_ports, self.edge_consumers):
+      digest.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
+      digest.update(b"\1")
+    return digest.hexdigest()[:32]
+
+
+def _unique_rows(rows: np.ndarray) -> np.ndarray:
+  """The distinct rows of (producer, port, consumer), sorted."""
+  if not len(rows):
+    return rows
+  low = rows.min(axis=0)
+  width = (rows.max(axis=0) - low + 1).tolist()
+  if width[0] * width[1] * width[2] >= 1 << 63:
+    return np.unique(rows, axis=0)
+  # One integer a row: sorting those is many times faster than sorting rows.
+  shifted = rows - low
+  keys = np.unique((shifted[:, 0] * width[1] + shifted[:, 1]) * width[2] + shifted[:, 2])
+  rest, consumers = np.divmod(keys, width[2])
+  producers, ports = np.divmod(rest, width[1])
+  return np.stack([producers, ports, consumers], axis=1) + low
+
+
+def _check(graph: ComputationGraph) -> None:
+  """Raises GraphError where an invariant of `ComputationGraph` does not hold."""
+  n = len(graph.op_names)
+  if n == 0:
+    raise GraphError("the graph has no ops; expected at least one op that the fetches need")
+  if len(set(graph.op_names)) != n:
+    seen = set()
+    for name in graph.op_names:
+      if name in seen:
+        raise GraphError(f"op name {name!r} appears twice; names must be unique")
+      seen.add(name)
+  o = int(graph.output_offsets[-1])
+  shapes = {
+      "op_types": (len(graph.op_types), n),
+      "output_offsets": (len(graph.output_offsets), n + 1),
+      "fetched_outputs": (len(graph.fetched_outputs), o),
+      "colocation": (len(graph.colocation), n),
+      "has_kernel": (graph.has_kernel.shape, (n, len(graph.kernel_types))),
+      "executions": (len(graph.executions), n),
+      "assigned_devices": (len(graph.assigned_devices), n),
+      "edge_ports": (len(graph.edge_ports), len(graph.edge_producers)),
+      "edge_consumers": (len(graph.edge_consumers), len(graph.edge_producers)),
+  }
+  for name, (found, expected) in shapes.items():
+    if found != expected:
+      raise GraphError(f"{name} has shape {found}, expected {expected}")
+  if not graph.num_edges:
+    return
+  for name in ("edge_producers", "edge_consumers"):
+    ends = getattr(graph, name)
+    if ends.min() < 0 or ends.max() >= n:
+      raise GraphError(f"{name} names op {int(ends.max())}, but there are {n} ops")
+  ports = graph.edge_ports
+  widths = np.diff(graph.output_offsets)[graph.edge_producers]
+  wrong = np.flatnonzero((ports < CONTROL) | (ports >= widths))
+  if len(wrong):
+    e = int(wrong[0])
+    raise GraphError(
+        f"op {graph.op_names[graph.edge_consumers[e]]!r} reads output {int(ports[e])} of "
+        f"{graph.op_names[graph.edge_producers[e]]!r}, which has {int(widths[e])} outputs")
+  _ = graph.depths  # raises on a cycle
+
+
+def _depths(graph: ComputationGraph) -> np.ndarray:
+  """Longest-path depths, in O(N + E)."""
+  _, depths = traversal.topological_order(
+      graph.num_ops, graph.edge_producers, graph.edge_consumers)
+  stuck = np.flatnonzero(depths < 0)
+  if len(stuck):
+    raise GraphError(
+        f"the graph has a cycle through op {_op_on_cycle(graph, stuck)!r} outside a loop; remove "
+        "one of the edges of the cycle")
+  return depths
+
+
+def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:
+  """Name of an op on a cycle: walk backwards among ops that never got ready until one repeats."""
+  remaining = set(stuck.tolist())
+  producer_of = {}
+  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+    if producer in remaining and consumer in remaining:
+      producer_of[consumer] = producer
+  op, seen = int(stuck[0]), set()
+  while op not in seen:
+    seen.add(op)
+    op = producer_of[op]
+  return graph.op_names[op]

@@ -1,0 +1,220 @@
+"""CostGraphDef, as RunMetadata returns it: ops with known costs, no types and no attributes.
+
+Nodes are told apart by their `id`, which `input_info` and `control_input` refer to; ops stand in
+the graph by their position in the file. No kernels are known, and every op may run anywhere.
+
+What the runtime writes after a run on several devices is one part a device: each begins with a
+`_SOURCE` and a `_SINK` of its own, which are left out, and counts ids on from about where the
+last part ended, so that ids may repeat. A tensor leaves a part by a final node "name/_N" and
+enters another by a node "name/_N+1"; the graph has the edge between them that the file lacks.
+
+Legend: M nodes of the file, E edges.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import traversal
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
+from placeto_tf.graphs.kernels import KERNEL_TYPES
+
+UNKNOWN_TYPE = "Unknown"
+_BORDERS = ("_SOURCE", "_SINK")
+# NextIteration ops as users' loops, and lowered ones, name them.
+_GOES_ROUND = re.compile(r"(?:.*/)?(?:(?:Ref)?NextIteration(?:_\d+)?|next/_\d+)\Z")
+# The loops by which the runtime tells other devices to go round once more.
+_CONTROL_LOOP = "_cloop"
+_TRANSFER = re.compile(r"(.*/_)(\d+)\Z")
+
+
+def from_cost_graph(
+    proto: Any,
+    *,
+    fetches: Optional[Sequence[str]] = None,
+    path: Optional[str] = None,
+    text: bool = False,
+) -> ComputationGraph:
+  """Turns a CostGraphDef into a graph.
+
+  Args:
+    proto: the CostGraphDef.
+    fetches: what is needed; by default all ops are, and the outputs of the final ones are fetched.
+    path: of the file.
+    text: whether the file is text.
+
+  Raises:
+    GraphError: no nodes, a name or id that is there twice, an input that does not exist, a size
+      that is negative, a fetch that does not exist, or a cycle.
+  """
+  if not proto.node:
+    raise GraphError("the graph is empty; expected a CostGraphDef with at least one node")
+  in_file = np.array(
+      [i for i, node in enumerate(proto.node) if node.name not in _BORDERS], dtype=np.int64)
+  nodes = [node for node in proto.node if node.name not in _BORDERS]
+  if not nodes:
+    raise GraphError("the graph has no ops but _SOURCE and _SINK; expected the ops of a step")
+  names = [node.name for node in nodes]
+  index = {name: i for i, name in enumerate(names)}
+  if len(index) != len(names):
+    seen = set()
+    for name in names:
+      if name in seen:
+        raise GraphError(f"op name {name!r} appears twice; names must be unique")
+      seen.add(name)
+  _check_sizes(nodes)
+  producers, ports, consumers, goes_round = _edges(proto.node, nodes)
+  notes = ()
+  if goes_round.any():
+    order, _ = traversal.topological_order(len(nodes), producers, consumers)
+    if len(order) < len(nodes):
+      ahead = ~goes_round
+      producers, ports, consumers = producers[ahead], ports[ahead], consumers[ahead]
+      notes = ("the edges that go round loops are left out: ops of loops are costed as they are",)
+  widths = np.array([len(node.output_info) for node in nodes], dtype=np.int64)
+  fetched = _fetched(nodes, names, index, widths, fetches)
+  keep = np.ones(len(nodes), dtype=bool)
+  if fetches is not None:
+    keep = traversal.ancestors(len(nodes), producers, consumers, [i for i, _ in fetched])
+  positions = np.flatnonzero(keep)
+  new_index = np.cumsum(keep) - 1
+  inside = keep[consumers] if len(consumers) else np.zeros(0, dtype=bool)
+  offsets = np.concatenate([[0], np.cumsum(widths[positions])])
+  outputs = np.zeros(int(offsets[-1]), dtype=bool)
+  for i, port in fetched:
+    start = int(offsets[new_index[i]])
+    if port is None:
+      outputs[start:start + int(widths[i])] = True
+    else:
+      outputs[start + port] = True
+  return ComputationGraph.from_edges(
+      [names[i] for i in positions.tolist()],
+      [UNKNOWN_TYPE] * len(positions),
+      widths[positions],
+      np.stack([new_index[producers[inside]], ports[inside], new_index[consumers[inside]]], axis=1),
+      kernel_types=KERNEL_TYPES,
+      fetched_outputs=outputs,
+      assigned_devices=tuple(nodes[i].device for i in positions.tolist()),
+      fetches=tuple(fetches) if fetches is not None else (),
+      source=GraphSource("cost_graph_def", proto, path, text, positions=in_file[positions]),
+      notes=notes,
+  )
+
+
+def cost_nodes(graph: ComputationGraph) -> List[Any]:
+  """[N] the CostGraphDef.Node of each op of a graph read from a CostGraphDef.
+
+  Raises:
+    GraphError: the graph is from another source.
+  """
+  if graph.source is None or graph.source.format != "cost_graph_def":
+    raise GraphError("the graph was not read from a CostGraphDef, so it has no costs of its own")
+  nodes = graph.source.proto.node
+  return [nodes[i] for i in graph.source.positions.tolist()]
+
+
+def _check_sizes(nodes) -> None:
+  fields = (
+      "temporary_memory_size", "persistent_memory_size", "compute_cost", "compute_time",
+      "memory_time")
+  for node in nodes:
+    for field in fields:
+      if getattr(node, field) < 0:
+        raise GraphError(
+            f"op {node.name!r} has {field} {getattr(node, field)}; expected a number that is not "
+            "negative")
+
+
+def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """[E] producers, ports, consumers, and whether an edge goes round a loop."""
+  part_of, part = [], 0
+  by_id = {}
+  for node in all_nodes:
+    if node.name == _BORDERS[0]:
+      part += 1
+    if (part, node.id) in by_id:
+      raise GraphError(
+          f"ops {by_id[part, node.id]!r} and {node.name!r} have the same id {node.id}; ids must "
+          "be unique")
+    by_id[part, node.id] = node.name
+    if node.name not in _BORDERS:
+      by_id[part, node.id] = len(part_of)
+      part_of.append(part)
+  names = [node.name for node in nodes]
+  round_trips = [bool(_GOES_ROUND.match(name)) for name in names]
+  edges = []
+  for i, node in enumerate(nodes):
+    for place, info in enumerate(node.input_info):
+      producer, port = by_id.get((part_of[i], info.preceding_node)), info.preceding_port
+      if producer is None:
+        raise _dangling(node, info.preceding_node)
+      if isinstance(producer, str):
+        continue
+      width = len(nodes[producer].output_info)
+      if port < CONTROL or port >= width:
+        raise GraphError(
+            f"op {node.name!r} reads output {port} of {nodes[producer].name!r}, which has {width} "
+            "outputs")
+      control_loop = place == 1 and names[i].startswith(_CONTROL_LOOP) and (
+          names[producer].startswith(_CONTROL_LOOP))
+      edges.append((producer, port, i, round_trips[producer] or control_loop))
+    for control in node.control_input:
+      producer = by_id.get((part_of[i], control))
+      if producer is None:
+        raise _dangling(node, control)
+      if not isinstance(producer, str):
+        edges.append((producer, CONTROL, i, False))
+  edges += _transfers(nodes, names, edges)
+  table = np.array(edges, dtype=np.int64).reshape(-1, 4)
+  return table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool)
+
+
+def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
+  """Edges from what a part sends to the node that receives it in another."""
+  senders = [i for i, node in enumerate(nodes) if node.is_final and not node.output_info]
+  if not senders:
+    return []
+  index = {name: i for i, name in enumerate(names)}
+  sent = {}
+  for producer, port, consumer, _ in edges:
+    if port != CONTROL:
+      sent.setdefault(consumer, (producer, port))
+  found = []
+  for i in senders:
+    match = _TRANSFER.match(names[i])
+    receiver = index.get(f"{match.group(1)}{int(match.group(2)) + 1}") if match else None
+    if receiver is not None and i in sent and not nodes[receiver].input_info:
+      found.append((*sent[i], receiver, False))
+  return found
+
+
+def _dangling(node, missing) -> GraphError:
+  return GraphError(
+      f"op {node.name!r} has an input from id {missing}, which no op of the graph has; export the "
+      "graph with all the ops that it needs")
+
+
+def _fetched(nodes, names, index, widths, fetches) -> List[Tuple[int, Optional[int]]]:
+  """(node, output or None for all) of what is fetched."""
+  if fetches is None:
+    return [(i, None) for i, node in enumerate(nodes) if node.is_final]
+  if not fetches:
+    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
+  found = []
+  for name in fetches:
+    op_name, _, digits = name.rpartition(":")
+    port = int(digits) if op_name in index and digits.isdecimal() and len(digits) < 10 else None
+    i = index.get(name if port is None else op_name)
+    if i is None:
+      raise GraphError(
+          f"fetch {name!r} names no op of the graph; pass the name of an op or tensor with "
+          "--fetches")
+    if port is not None and port >= widths[i]:
+      raise GraphError(
+          f"fetch {name!r} asks for output {port} of an op with {int(widths[i])} outputs")
+    found.append((i, port))
+  return found

@@ -1,0 +1,192 @@
+"""What is run and what is fed: given names, the train op, or the ends of the graph.
+
+Legend: M nodes of the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, FrozenSet, Iterable, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.node_table import NodeTable
+
+TRAIN_OP = "train_op"
+# Collections of ops that prepare or watch the step, none of which is its purpose.
+_SIDE_COLLECTIONS = (
+    "init_op", "local_init_op", "ready_op", "ready_for_local_init_op", "legacy_init_op",
+    "saved_model_main_op", "saved_model_init_op", "table_initializer", "summary_op", "summaries",
+    "saved_model_assets",
+)
+# They ask whether a variable is there, for sessions that wait for it.
+_PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
+_VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "local_variables", "model_variables")
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+  """A fetch or feed: an op, or one of its outputs.
+
+  Attributes:
+    name: as given.
+    node: index into [M].
+    port: output, or None for the op itself.
+  """
+
+  name: str
+  node: int
+  port: Optional[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+  """What a MetaGraph or live graph says about its ops.
+
+  Attributes:
+    train_ops: names in the collection train_op.
+    side_ops: names of initialisers, savers and summaries.
+  """
+
+  train_ops: Tuple[str, ...] = ()
+  side_ops: FrozenSet[str] = frozenset()
+
+
+def meta_graph_roles(meta_graph: Any) -> Roles:
+  """Roles that a MetaGraphDef states in its collections and SaverDef."""
+  from google.protobuf import message
+  from tensorflow.core.framework import variable_pb2
+
+  collections = meta_graph.collection_def
+  train_ops = tuple(collections[TRAIN_OP].node_list.value) if TRAIN_OP in collections else ()
+  side = set()
+  for key in _SIDE_COLLECTIONS:
+    if key in collections:
+      side.update(collections[key].node_list.value)
+  for key in _VARIABLE_COLLECTIONS:
+    if key not in collections:
+      continue
+    for serialized in collections[key].bytes_list.value:
+      try:
+        variable = variable_pb2.VariableDef.FromString(serialized)
+      except message.DecodeError:
+        continue  # a collection of the user's own that happens to have this name
+      side.update((variable.initializer_name, variable.snapshot_name))
+  saver = meta_graph.saver_def
+  side.update((saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name))
+  return Roles(train_ops, frozenset(_op_name(name) for name in side if name))
+
+
+def live_graph_roles(tf_graph: Any) -> Roles:
+  """Roles that the collections of a `tf.Graph` state."""
+  train_ops = tuple(
+      item if isinstance(item, str) else item.name for item in tf_graph.get_collection(TRAIN_OP)
+      if isinstance(item, str) or hasattr(item, "name"))
+  side = set()
+  for key in _SIDE_COLLECTIONS:
+    side.update(getattr(item, "name", item) for item in tf_graph.get_collection(key))
+  for key in _VARIABLE_COLLECTIONS:
+    for variable in tf_graph.get_collection(key):
+      for attribute in ("initializer", "_snapshot", "_graph_element"):
+        side.add(getattr(getattr(variable, attribute, None), "name", None))
+  return Roles(train_ops, frozenset(_op_name(name) for name in side if isinstance(name, str)))
+
+
+def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
+  """Names of ops and tensors, from strings or from TensorFlow's own objects.
+
+  Raises:
+    GraphError: something that has no name.
+  """
+  if values is None:
+    return None
+  if isinstance(values, str) or not isinstance(values, Iterable) or hasattr(values, "name"):
+    values = (values,)
+  names = []
+  for value in values:
+    name = value if isinstance(value, str) else getattr(value, "name", None)
+    if not isinstance(name, str) or not name:
+      raise GraphError(
+          f"{value!r} cannot be one of the {what}; expected the name of an op or tensor")
+    names.append(name)
+  return tuple(names)
+
+
+def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
+  """The op ("a/b") or tensor ("a/b:0") of that name.
+
+  Raises:
+    GraphError: it does not exist.
+  """
+  op_name, colon, digits = name.rpartition(":")
+  port = None
+  if colon and digits.isdecimal() and len(digits) < 10:
+    port = int(digits)
+  else:
+    op_name = name
+  node = table.index.get(op_name)
+  if node is None:
+    remedy = "an op or tensor with --fetches" if what == "fetch" else "a tensor with --feeds"
+    raise GraphError(
+        f"{what} {name!r} names no op of the graph{_similar(op_name, table.names)}; pass the name "
+        f"of {remedy}")
+  if port is not None and port >= table.num_outputs[node]:
+    raise GraphError(
+        f"{what} {name!r} asks for output {port} of an op ({table.types[node]}) with "
+        f"{int(table.num_outputs[node])} outputs")
+  return Endpoint(name, node, port)
+
+
+def choose_fetches(
+    table: NodeTable, given: Optional[Sequence[str]], roles: Roles
+) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
+  """The fetches and notes: those given, else the train op, else what nobody consumes.
+
+  Raises:
+    GraphError: a fetch does not exist, or the graph has no ends.
+  """
+  if given is not None and not given:
+    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
+  names = given if given is not None else roles.train_ops
+  if names:
+    return tuple(find_endpoint(table, name, "fetch") for name in dict.fromkeys(names)), ()
+  consumed = np.zeros(table.num_nodes, dtype=bool)
+  consumed[table.producers] = True
+  ends = np.flatnonzero(~consumed).tolist()
+  wanted = [i for i in ends if not _is_side(table, i, roles.side_ops)] or ends
+  if not wanted:
+    raise GraphError(
+        "every op of the graph has a consumer, so nothing can be told to be its result; name the "
+        "fetches with --fetches")
+  fetches = []
+  for i in wanted:
+    width = int(table.num_outputs[i])
+    if width:
+      fetches += [Endpoint(f"{table.names[i]}:{port}", i, port) for port in range(width)]
+    else:
+      fetches.append(Endpoint(table.names[i], i, None))
+  shown = ", ".join(repr(table.names[i]) for i in wanted[:3])
+  more = f" and {len(wanted) - 3} more" if len(wanted) > 3 else ""
+  return tuple(fetches), (
+      f"no fetches were given; taken are the ops that nobody consumes: {shown}{more}",)
+
+
+def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
+  """Whether an end of the graph is an initialiser, a saver or a bundle of nothing else."""
+  if table.names[node] in side_ops or table.types[node] in _PROBES:
+    return True
+  if table.types[node] != "NoOp" or not table.nodes[node].input or not side_ops:
+    return False
+  return all(text.lstrip("^") in side_ops for text in table.nodes[node].input)
+
+
+def _op_name(name: str) -> str:
+  return name.lstrip("^").partition(":")[0]
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
+  """A hint at a name that ends the same, or ""."""
+  last = name.rpartition("/")[2]
+  found = next((other for other in names if other.rpartition("/")[2] == last), None)
+  return f" (there is {found!r})" if found else ""

@@ -1,0 +1,214 @@
+"""Reading GraphDef, MetaGraphDef and CostGraphDef files, binary and text.
+
+The bytes of one of these protos parse as another without an error, so after parsing the content
+is checked: fields with the wire types of the proto, nodes with names, op types that look like
+some. What a wrong file looks like instead is part of the message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional, Tuple
+
+from placeto_tf.errors import GraphError
+
+# Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
+SUFFIXES = (
+    (".cost_graph.pbtxt", "cost_graph_def", True),
+    (".cost_graph.pb", "cost_graph_def", False),
+    (".meta.pbtxt", "meta_graph_def", True),
+    (".meta", "meta_graph_def", False),
+    (".pbtxt", "graph_def", True),
+    (".pb", "graph_def", False),
+)
+FORMATS = ("graph_def", "meta_graph_def", "cost_graph_def")
+TITLES = {
+    "graph_def": "GraphDef", "meta_graph_def": "MetaGraphDef", "cost_graph_def": "CostGraphDef"}
+
+_OP_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_>.\-]*\Z")
+
+
+def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Any, bool]:
+  """Reads a graph file.
+
+  Args:
+    path: the file.
+    format: one of `FORMATS`, or None to go by the suffix.
+
+  Returns:
+    The format, the proto, and whether the file is text.
+
+  Raises:
+    GraphError: there is no such file, its format is not known, or the content is not of it.
+  """
+  format, text = file_format(path, format)
+  return format, parse(read_bytes(path), format, text, path), text
+
+
+def read_bytes(path: str) -> bytes:
+  """The content of a file, which is not empty."""
+  try:
+    with open(path, "rb") as file:
+      content = file.read()
+  except OSError as error:
+    raise GraphError(
+        f"cannot read the graph file {path!r} ({error.strerror}); check the path") from None
+  if not content:
+    raise GraphError(f"the graph file {path!r} is empty; export the graph again")
+  return content
+
+
+def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
+  """Format and whether it is text, from the suffix; `format` has the last word."""
+  if format is not None and format not in FORMATS:
+    raise GraphError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}")
+  for suffix, suffix_format, text in SUFFIXES:
+    if path.endswith(suffix):
+      return format or suffix_format, text
+  if format is None:
+    raise GraphError(
+        f"the suffix of {path!r} is none of {', '.join(s for s, _, _ in SUFFIXES)}; rename the "
+        f"file or pass --format={'|'.join(FORMATS)}")
+  return format, path.endswith("txt")
+
+
+def parse(content: bytes, format: str, text: bool, where: str) -> Any:
+  """Parses and checks the content of a file called `where`."""
+  proto, problem = _try_parse(content, format, text)
+  if not problem:
+    return proto
+  message = f"{where!r} is not a {TITLES[format]} in {'text' if text else 'binary'} form: {problem}"
+  for other in FORMATS:
+    if other != format and not _try_parse(content, other, text)[1]:
+      raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass --format={other}")
+  if not text and _looks_like_text(content):
+    raise GraphError(f"{message}; it looks like text: give it a name that ends with .pbtxt")
+  raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")
+
+
+def parse_saved_model(content: bytes, text: bool, where: str) -> Any:
+  """Parses and checks a SavedModel; its graphs are checked as MetaGraphDefs are."""
+  proto, problem = _try_parse(content, "saved_model", text)
+  if problem:
+    raise GraphError(
+        f"{where!r} is not a SavedModel: {problem}; the file is damaged or of another kind: export "
+        "the model again")
+  return proto
+
+
+def new_proto(format: str) -> Any:
+  """An empty proto of the format."""
+  from tensorflow.core.framework import cost_graph_pb2, graph_pb2
+  from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+  return {
+      "graph_def": graph_pb2.GraphDef,
+      "meta_graph_def": meta_graph_pb2.MetaGraphDef,
+      "cost_graph_def": cost_graph_pb2.CostGraphDef,
+      "saved_model": saved_model_pb2.SavedModel,
+  }[format]()
+
+
+def format_of(proto: Any) -> Optional[str]:
+  """The format of a proto in memory, or None if it is no graph."""
+  full_name = getattr(getattr(proto, "DESCRIPTOR", None), "full_name", None)
+  for format, title in TITLES.items():
+    if full_name == f"tensorflow.{title}":
+      return format
+  return None
+
+
+def implausible(proto: Any, format: str) -> str:
+  """Why the proto cannot have been written as one of this format, or "" if it can."""
+  if format == "cost_graph_def":
+    return _implausible_cost_graph(proto)
+  if format == "saved_model":
+    if not proto.meta_graphs:
+      return "it has no graphs"
+    return next(filter(None, (
+        implausible(meta_graph, "meta_graph_def") for meta_graph in proto.meta_graphs)), "")
+  if format == "meta_graph_def":
+    if _misread_fields(proto):
+      return "some of its fields are of another proto"
+    return _implausible_nodes(proto.graph_def)
+  return _implausible_nodes(proto)
+
+
+def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Any, str]:
+  """The proto, and what is wrong with it, or ""."""
+  from google.protobuf import message, text_format
+
+  proto = new_proto(format)
+  try:
+    if text:
+      text_format.Parse(content.decode("utf-8"), proto)
+    else:
+      proto.ParseFromString(content)
+  except text_format.ParseError as error:
+    return None, _one_line(error)
+  except UnicodeDecodeError:
+    return None, "it is not UTF-8 text"
+  except RecursionError:
+    return None, "its messages are nested too deeply"
+  except (message.DecodeError, ValueError):
+    return None, "its bytes end early or are not a proto"
+  return proto, implausible(proto, format)
+
+
+def _implausible_nodes(graph_def: Any) -> str:
+  if not graph_def.node:
+    return "it has no nodes"
+  if _misread_fields(graph_def):
+    return "some of its fields are of another proto"
+  for i, node in enumerate(graph_def.node):
+    if not node.name:
+      return f"node {i} has no name"
+    if not _OP_TYPE.match(node.op):
+      return f"node {node.name[:80]!r} has no op type" if not node.op else (
+          f"node {node.name[:80]!r} has {node.op[:80]!r} where an op type should be")
+    if _misread_fields(node):
+      return f"some fields of node {node.name[:80]!r} are of another proto"
+  return ""
+
+
+def _implausible_cost_graph(proto: Any) -> str:
+  if not proto.node:
+    return "it has no nodes"
+  if _misread_fields(proto):
+    return "some of its fields are of another proto"
+  for i, node in enumerate(proto.node):
+    if not node.name:
+      return f"node {i} has no name"
+    if node.device and "/" not in node.device and ":" not in node.device:
+      return f"node {node.name[:80]!r} has {node.device[:80]!r} where a device should be"
+    if _misread_fields(node) or any(_misread_fields(output) for output in node.output_info):
+      return f"some fields of node {node.name[:80]!r} are of another proto"
+  return ""
+
+
+def _misread_fields(proto: Any) -> bool:
+  """Whether there are fields that the proto has under this number, but with another wire type.
+
+  Fields with numbers that this TensorFlow does not know are fine: newer ones write them.
+  """
+  for unknown in _unknown_fields(proto):
+    if unknown.field_number in proto.DESCRIPTOR.fields_by_number:
+      return True
+  return False
+
+
+def _unknown_fields(proto: Any) -> Any:
+  try:
+    from google.protobuf import unknown_fields
+  except ImportError:  # before protobuf 4.22
+    return proto.UnknownFields()
+  return unknown_fields.UnknownFieldSet(proto)
+
+
+def _looks_like_text(content: bytes) -> bool:
+  head = content[:1000]
+  return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
+
+
+def _one_line(error: Exception) -> str:
+  return " ".join(str(error).split())[:200]

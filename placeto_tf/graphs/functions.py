@@ -1,0 +1,455 @@
+"""Inlining of function calls, so that the ops inside can be placed one by one.
+
+An op that comes from the function called at "site" is named "site/op"; two calls are two sets of
+ops. Who reads output k of the call reads what computes it; who waits for the call waits for
+"site/done", behind all results and side effects. A call of the graph itself also keeps an op of
+its own name that gathers the results, because fetches and signatures may name it. `While` and
+`If` are lowered on the way (`control_flow`).
+
+A call is left as one op where inlining would not end (recursion), or would take it from XLA.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import control_flow
+from placeto_tf.graphs.op_defs import REF, OpDefs
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+MAX_DEPTH = 200
+MAX_NODES = 1 << 20  # of functions; more comes from functions that call others twice, and so on
+
+_READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
+_COMPILED = "_XlaMustCompile"
+_COLOCATED = b"loc:@"
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+  """Where a node stands.
+
+  Attributes:
+    calls: functions that are being inlined around it.
+    depth: how many calls and loops stand around it.
+    anchored: whether an op without inputs would leave its loop or branch.
+  """
+
+  calls: FrozenSet[str] = frozenset()
+  depth: int = 0
+  anchored: bool = False
+
+
+def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
+  """Inlines calls and lowers `While` and `If`.
+
+  Args:
+    graph_def: not changed.
+
+  Returns:
+    A new GraphDef, or the same one if there is nothing to inline, and notes on what stayed whole.
+
+  Raises:
+    GraphError: a call does not fit its function, a body is inconsistent, or the result would be
+      larger than `MAX_NODES`.
+  """
+  op_defs = OpDefs(graph_def.library)
+  types = {node.op for node in graph_def.node}
+  if not types & (set(CALLS) | set(control_flow.LOWERED)) and not any(
+      op_defs.is_function(op_type) for op_type in types):
+    return graph_def, ()
+  return Inliner(graph_def, op_defs).run()
+
+
+class Inliner:
+  """One pass over a graph; `control_flow` adds its nodes through it."""
+
+  def __init__(self, graph_def: Any, op_defs: OpDefs):
+    self.op_defs = op_defs
+    self._graph_def = graph_def
+    self._outputs: Dict[Tuple[str, int], str] = {}  # of a call -> tensor that replaces it
+    self._controls: Dict[str, str] = {}  # call -> op to wait for
+    self._effectful = set()  # calls that must run if one of their outputs is used
+    self._names = {node.name for node in graph_def.node}
+    self._whole: Dict[str, str] = {}  # op left whole -> why
+
+  def run(self) -> Tuple[Any, Tuple[str, ...]]:
+    """The inlined graph and notes."""
+    self._check_size()
+    anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
+    pending = [(node, Site(anchored=anchored)) for node in reversed(self._graph_def.node)]
+    done = []
+    while pending:
+      node, site = pending.pop()
+      expanded = self._expand(node, site)
+      if expanded is None:
+        done.append(node)
+      else:
+        pending += reversed(expanded)
+    return self._assemble(done), tuple(
+        f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
+
+  def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> Any:
+    """A new NodeDef; attributes by field, as in `T=("type", 1)`."""
+    node = _new_node()
+    node.name, node.op, node.device = name, op, device
+    node.input.extend(inputs)
+    self._names.add(name)
+    for key, (field, value) in attrs.items():
+      if field == "func":
+        node.attr[key].func.CopyFrom(value)
+      elif field == "types":
+        node.attr[key].list.SetInParent()
+        node.attr[key].list.type.extend(value)
+      else:
+        setattr(node.attr[key], field, value)
+    return node
+
+  def fresh(self, name: str) -> str:
+    """A name that no op has."""
+    found, count = name, 0
+    while found in self._names:
+      count += 1
+      found = f"{name}_{count}"
+    self._names.add(found)
+    return found
+
+  def prefix(self, site: str, names: List[str]) -> str:
+    """What to put before the names of a body's ops: the site's name unless that makes clashes."""
+    found, count = site, 0
+    while any(f"{found}/{name}" in self._names for name in names):
+      count += 1
+      found = f"{site}/call_{count}"
+    return found
+
+  def replace(self, call: str, outputs: List[str], control: str, effectful: bool) -> None:
+    """States what consumers of a call's outputs, and those that wait for it, read instead."""
+    for port, tensor in enumerate(outputs):
+      self._outputs[call, port] = tensor
+    self._controls[call] = control
+    if effectful:
+      self._effectful.add(call)
+
+  def gather(self, node: Any, types: Tuple[int, ...], tensors, control: str, site: Site) -> List:
+    """The op that keeps a call's name for fetches; none inside of functions."""
+    if site.depth:
+      return []
+    keep = self.node(node.name, "IdentityN", [*tensors, f"^{control}"], node.device,
+                     T=("types", [dtype % REF for dtype in types]))
+    return [(keep, site)]
+
+  def is_effectful(self, function: Any) -> bool:
+    """Whether running the function does more than computing its outputs."""
+    types = {node.name: node.op for node in function.node_def}
+    for name in function.control_ret.values():
+      op_type = types.get(name, "")
+      if op_type in _READS:
+        continue
+      return True
+    return False
+
+  def _check_size(self) -> None:
+    """Raises GraphError before starting on what would not end in reasonable time."""
+    functions = self.op_defs.functions
+    sizes = {}
+    open_functions = set()
+    stack = list(functions)
+    while stack:  # depth first; a function is sized when its callees are
+      name = stack[-1]
+      callees = [
+          callee for node in functions[name].node_def for callee in _callees(node)
+          if callee in functions]
+      unsized = [c for c in callees if c not in sizes and c not in open_functions]
+      if name not in sizes and unsized:
+        open_functions.add(name)
+        stack += unsized
+        continue
+      stack.pop()
+      open_functions.discard(name)
+      if name not in sizes:
+        sizes[name] = len(functions[name].node_def) + sum(sizes.get(c, 0) for c in callees)
+    total = 0
+    for node in self._graph_def.node:
+      total += sum(sizes.get(callee, 0) for callee in _callees(node))
+      if total > MAX_NODES:
+        raise GraphError(
+            f"inlining the function calls gives more than {MAX_NODES} ops at {node.name!r}; place "
+            "the graph of one of its functions instead")
+
+  def _expand(self, node: Any, site: Site) -> Optional[List[Tuple[Any, Site]]]:
+    """What stands for the node, or None if it stays."""
+    name = node.op
+    if name in CALLS:
+      name = node.attr["f"].func.name if "f" in node.attr else ""
+    elif name in control_flow.LOWERED:
+      return self._lower(node, site)
+    function = self.op_defs.functions.get(name)
+    if function is None:
+      return None
+    if _COMPILED in node.attr and node.attr[_COMPILED].b:
+      self._whole[node.name] = "it is compiled by XLA"
+      return None
+    if not self._enters(node, site, name):
+      return None
+    return self._inline(node, function, site)
+
+  def _lower(self, node: Any, site: Site) -> Optional[List[Tuple[Any, Site]]]:
+    self.op_defs.signature(node)
+    functions = control_flow.functions_of(node)
+    for name in functions:
+      if name not in self.op_defs.functions or not self._enters(node, site, name):
+        return None
+    inner = Site(site.calls, site.depth + 1, True)
+    lowered = control_flow.lower(self, node, site, inner)
+    if lowered is None:
+      self._whole[node.name] = "its loop has no variable that changes"
+    return lowered
+
+  def _enters(self, node: Any, site: Site, name: str) -> bool:
+    if name in site.calls:
+      self._whole[node.name] = f"the function {name!r} calls itself"
+      return False
+    if site.depth >= MAX_DEPTH:
+      raise GraphError(
+          f"function calls at {node.name[-80:]!r} are nested more than {MAX_DEPTH} deep; flatten "
+          "the graph before placing it")
+    return True
+
+  def _inline(self, node: Any, function: Any, site: Site) -> List[Tuple[Any, Site]]:
+    data, controls = split_inputs(node)
+    body = _Body(self, node, function, data)
+    inner = Site(
+        site.calls | {function.signature.name}, site.depth + 1, site.anchored)
+    expanded = []
+    if len(controls) > 1:
+      start = self.node(self.fresh(f"{node.name}/start"), "NoOp", controls, node.device)
+      expanded.append((start, site))
+      controls = [f"^{start.name}"]
+    elif not controls and site.anchored and data:
+      controls = [control_of(data[0])]
+      body.anchor_constants_only = True
+    expanded += [(copy, inner) for copy in body.nodes(controls)]
+    tensors = body.results()
+    types = self.op_defs.signature(node).outputs
+    if len(types) != len(tensors):
+      raise GraphError(
+          f"op {node.name!r} ({node.op}) expects {len(types)} results of function "
+          f"{function.signature.name!r}, which has {len(tensors)}; export the graph again")
+    waits = list(dict.fromkeys([control_of(tensor) for tensor in tensors] + body.side_effects()))
+    at_top_without_results = not types and not site.depth
+    done = self.node(
+        node.name if at_top_without_results else self.fresh(f"{node.name}/done"), "NoOp",
+        waits or controls, node.device)
+    self.replace(node.name, tensors, done.name, self.is_effectful(function))
+    expanded.append((done, site))
+    if types:
+      expanded += self.gather(node, types, tensors, done.name, site)
+    return expanded
+
+  def _assemble(self, nodes: List[Any]) -> Any:
+    """The new GraphDef, with inputs from calls rewritten."""
+    result = type(self._graph_def)()
+    result.versions.CopyFrom(self._graph_def.versions)
+    result.library.CopyFrom(self._graph_def.library)
+    awaited = {
+        text[1:] for node in nodes for text in node.input if text.startswith("^")}
+    for node in nodes:
+      copy = result.node.add()
+      copy.CopyFrom(node)
+      data, controls, changed = [], [], False
+      for text in node.input:
+        found = self._resolve(text)
+        changed |= found != text
+        (controls if found.startswith("^") else data).append(found)
+        call = text.rpartition(":")[0] or text
+        if call in self._effectful and call not in awaited and not text.startswith("^"):
+          # Nobody waits for the call, so the side effects hang on who reads its results.
+          controls.append(f"^{self._controls[call]}")
+          changed = True
+      if changed:
+        del copy.input[:]
+        copy.input.extend(data)
+        own = f"^{node.name}"
+        copy.input.extend(text for text in dict.fromkeys(controls) if text != own)
+    return result
+
+  def _resolve(self, text: str) -> str:
+    """What stands for an input; results of a call may be those of another."""
+    for _ in range(len(self._outputs) + len(self._controls) + 1):
+      if text.startswith("^"):
+        found = self._controls.get(text[1:])
+        if found is None or found == text[1:]:
+          return text
+        text = f"^{found}"
+      else:
+        name, _, port = text.rpartition(":")
+        key = (name, int(port)) if name and port.isdecimal() and len(port) < 10 else (text, 0)
+        found = self._outputs.get(key)
+        if found is None or found == text:
+          return text
+        text = found
+    raise GraphError(f"function calls pass {text!r} round in a circle; export the graph again")
+
+
+class _Body:
+  """The nodes of a function as they stand in the graph that calls it."""
+
+  def __init__(self, inliner: Inliner, call: Any, function: Any, data: List[str]):
+    self._inliner = inliner
+    self._call = call
+    self._function = function
+    self._prefix = inliner.prefix(
+        call.name, [node.name for node in function.node_def])
+    self.anchor_constants_only = False
+    if call.op in CALLS:
+      self._values = dict(call.attr["f"].func.attr)
+    else:
+      self._values = dict(call.attr)
+    probe = inliner.node(call.name, function.signature.name, data)
+    for key, value in self._values.items():
+      probe.attr[key].CopyFrom(value)
+    self._arguments = {}
+    total = 0
+    for name, (start, count) in inliner.op_defs.input_ranges(probe).items():
+      self._arguments[name] = data[start:start + count]
+      total += count
+    if total != len(data):
+      raise GraphError(
+          f"op {call.name!r} ({call.op}) gives {len(data)} inputs to function "
+          f"{function.signature.name!r}, which takes {total}; export the graph again")
+    self._ranges = {}
+    self._copies = [self._copy(node) for node in function.node_def]
+    for node, copy in zip(function.node_def, self._copies):
+      if node.name in self._ranges:
+        raise GraphError(
+            f"op name {node.name!r} appears twice in function {function.signature.name!r}; names "
+            "must be unique")
+      self._ranges[node.name] = inliner.op_defs.output_ranges(copy)
+
+  def nodes(self, controls: List[str]) -> List[Any]:
+    """The ops of the body; those that start it wait for the controls."""
+    for node, copy in zip(self._function.node_def, self._copies):
+      data, waits = [], []
+      starts, bare = True, not node.input
+      for text in node.input:
+        found, inside = self._translate(text)
+        starts &= not inside
+        (waits if found.startswith("^") else data).append(found)
+      if bare or (starts and not self.anchor_constants_only):
+        waits += controls
+      copy.input.extend(data)
+      copy.input.extend(dict.fromkeys(waits))
+    return self._copies
+
+  def results(self) -> List[str]:
+    """What computes the function's outputs."""
+    tensors = []
+    probe = self._inliner.node(self._prefix, self._function.signature.name)
+    for key, value in self._values.items():
+      probe.attr[key].CopyFrom(value)
+    ranges = self._inliner.op_defs.output_ranges(probe)
+    for arg in self._function.signature.output_arg:
+      if arg.name not in self._function.ret or ranges[arg.name][1] != 1:
+        raise GraphError(
+            f"function {self._function.signature.name!r} does not return its output {arg.name!r}; "
+            "export the graph again")
+      tensors.append(self._translate(self._function.ret[arg.name])[0])
+    return tensors
+
+  def side_effects(self) -> List[str]:
+    """Controls on the ops that run for what they do."""
+    return [self._translate(f"^{name}")[0] for name in self._function.control_ret.values()]
+
+  def _translate(self, text: str) -> Tuple[str, bool]:
+    """An input of the body as one of the graph, and whether it comes from the body."""
+    if text.startswith("^"):
+      name = text[1:]
+      if name in self._ranges:
+        return f"^{self._prefix}/{name}", True
+      if self._arguments.get(name):
+        return control_of(self._arguments[name][0]), False
+      raise self._dangling(text)
+    name, _, rest = text.partition(":")
+    argument, _, port = rest.partition(":")
+    if name in self._arguments and not port:
+      index = int(argument) if argument.isdecimal() and len(argument) < 10 else 0
+      if index < len(self._arguments[name]):
+        return self._arguments[name][index], False
+    elif argument in self._ranges.get(name, ()):
+      start, count = self._ranges[name][argument]
+      index = int(port) if port.isdecimal() and len(port) < 10 else 0
+      if index < count:
+        return f"{self._prefix}/{name}:{start + index}", True
+    raise self._dangling(text)
+
+  def _dangling(self, text: str) -> GraphError:
+    return GraphError(
+        f"input {text!r} in function {self._function.signature.name!r} names no output of its "
+        "body; export the graph again")
+
+  def _copy(self, node: Any) -> Any:
+    """The node under its new name, without inputs."""
+    copy = _new_node()
+    copy.CopyFrom(node)
+    copy.name = f"{self._prefix}/{node.name}"
+    self._inliner.fresh(copy.name)
+    copy.device = node.device or self._call.device
+    del copy.input[:]
+    for key, value in node.attr.items():
+      kind = value.WhichOneof("value")
+      if kind == "placeholder":
+        self._fill(copy, copy.attr[key], value.placeholder)
+      elif kind == "func":
+        for inner in copy.attr[key].func.attr.values():
+          if inner.WhichOneof("value") == "placeholder":
+            self._fill(copy, inner, inner.placeholder)
+    if "_class" in copy.attr:
+      inside = {other.name.encode() for other in self._function.node_def}
+      classes = [
+          _COLOCATED + self._prefix.encode() + b"/" + value[len(_COLOCATED):]
+          for value in copy.attr["_class"].list.s if value[len(_COLOCATED):] in inside]
+      del copy.attr["_class"]
+      if classes:
+        copy.attr["_class"].list.s.extend(classes)
+    if "frame_name" in copy.attr:  # two calls are two loops
+      copy.attr["frame_name"].s = self._prefix.encode() + b"/" + copy.attr["frame_name"].s
+    if "shared_name" in copy.attr and not copy.attr["shared_name"].s:
+      # Calls share what has no other name than the op's.
+      copy.attr["shared_name"].s = node.name.encode()
+    return copy
+
+  def _fill(self, copy: Any, value: Any, name: str) -> None:
+    if name not in self._values:
+      raise GraphError(
+          f"op {copy.name!r} ({copy.op}) needs the attribute {name!r} of the call of function "
+          f"{self._function.signature.name!r}, which does not have it; export the graph again")
+    value.CopyFrom(self._values[name])
+
+
+def _callees(node: Any) -> List[str]:
+  """Functions that are inlined for a node, if it calls any."""
+  if node.op in CALLS:
+    return [node.attr["f"].func.name] if "f" in node.attr else []
+  if node.op in control_flow.LOWERED:
+    return [name for name in control_flow.functions_of(node) if name]
+  return [node.op]
+
+
+def split_inputs(node: Any) -> Tuple[List[str], List[str]]:
+  """Data inputs and control inputs."""
+  data = [text for text in node.input if not text.startswith("^")]
+  return data, [text for text in node.input if text.startswith("^")]
+
+
+def control_of(tensor: str) -> str:
+  """The control input that waits for what computes a tensor."""
+  name, colon, port = tensor.rpartition(":")
+  return f"^{name if colon and port.isdecimal() else tensor}"
+
+
+def _new_node() -> Any:
+  from tensorflow.core.framework import node_def_pb2
+
+  return node_def_pb2.NodeDef()

@@ -1,0 +1,209 @@
+"""GraphDef -> `ComputationGraph`: fetches, pruning, loops, colocation, kernels, shapes of feeds.
+
+Every format with nodes ends here: readers hand over a `ReadGraph`, and what has to be rewritten
+first (such as function calls) is rewritten from GraphDef to GraphDef before.
+
+Legend: M nodes of the file, N needed ops, E edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import fetches as fetches_lib
+from placeto_tf.graphs import shapes, traversal
+from placeto_tf.graphs.colocation import colocate
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
+from placeto_tf.graphs.functions import CALLS, inline_functions
+from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
+from placeto_tf.graphs.loops import back_edges, find_loops
+from placeto_tf.graphs.node_table import NodeTable, read_nodes
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadGraph:
+  """What a reader hands over.
+
+  Attributes:
+    format: as in `GraphSource`.
+    proto: what was read, never modified.
+    graph_def: the nodes to work on.
+    roles: the train op and the ops that only prepare or save.
+    path: of the file, or None.
+    text: whether the file is text.
+    tf_graph: the live graph, or None.
+    shape_hint: tensor name -> shape, where the reader knows more than the GraphDef.
+    notes: what the reader had to assume.
+    inline: whether function calls are inlined; a live graph has to keep its ops.
+    meta_graph: as in `GraphSource`.
+  """
+
+  format: str
+  proto: Any
+  graph_def: Any
+  roles: fetches_lib.Roles = fetches_lib.Roles()
+  path: Optional[str] = None
+  text: bool = False
+  tf_graph: Any = None
+  shape_hint: Callable[[str], shapes.Shape] = lambda name: None
+  notes: Tuple[str, ...] = ()
+  inline: bool = True
+  meta_graph: Any = None
+
+
+def from_graph_def(
+    read: ReadGraph,
+    *,
+    fetches: Optional[Sequence[str]] = None,
+    feeds: Optional[Sequence[str]] = None,
+    batch_size: Optional[int] = None,
+    feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
+    trip_count: Optional[int] = None,
+) -> ComputationGraph:
+  """Prunes a graph to what the fetches need and turns that into arrays; see `load_graph`."""
+  graph_def, notes = inline_functions(read.graph_def) if read.inline else (read.graph_def, ())
+  table = read_nodes(graph_def)
+  wanted, fetch_notes = fetches_lib.choose_fetches(table, fetches, read.roles)
+  notes = read.notes + notes + fetch_notes
+  cut, fed_ports = _cuts(table, feeds)
+  ahead = ~(back_edges(table.types, table.producers, table.consumers))
+  open_edges = ~cut[table.consumers]
+  keep = traversal.ancestors(
+      table.num_nodes, table.producers[open_edges], table.consumers[open_edges],
+      [endpoint.node for endpoint in wanted])
+  positions = np.flatnonzero(keep)
+  new_index = np.cumsum(keep) - 1
+  inside = open_edges & keep[table.consumers]
+  producers, ports, consumers = (
+      new_index[table.producers[inside]], table.ports[inside], new_index[table.consumers[inside]])
+  ahead = ahead[inside]
+  nodes = [table.nodes[i] for i in positions.tolist()]
+  names = [table.names[i] for i in positions.tolist()]
+
+  order, _ = traversal.topological_order(len(nodes), producers[ahead], consumers[ahead])
+  if len(order) == len(nodes):
+    loops = find_loops(
+        nodes, producers[ahead], ports[ahead], consumers[ahead], order, trip_count)
+    executions, outermost, loop_notes = loops.executions, loops.outermost, loops.notes
+  else:  # ComputationGraph names the op on the cycle
+    executions, outermost, loop_notes = np.ones(len(nodes)), np.full(len(nodes), -1), ()
+  widths = table.num_outputs[positions]
+  offsets = np.concatenate([[0], np.cumsum(widths)])
+  fetched = np.zeros(int(offsets[-1]), dtype=bool)
+  for endpoint in wanted:
+    if endpoint.port is not None:
+      fetched[offsets[new_index[endpoint.node]] + endpoint.port] = True
+  bound, shape_notes = _feed_shapes(
+      read, table, keep, cut, fed_ports, batch_size, shapes.check_given(batch_size, feed_shapes))
+  support = KernelSupport(table.op_defs)
+  colocation, has_kernel = _constraints(table, positions, outermost, support)
+  if support.assumes_gpu:
+    notes += (NO_GPU_NOTE,)
+  if not read.inline and any(
+      node.op in CALLS or table.op_defs.is_function(node.op) for node in nodes):
+    notes += (
+        "function calls of a live graph stay one op each; hand over its GraphDef to place the ops "
+        "inside",)
+  return ComputationGraph.from_edges(
+      names,
+      [table.types[i] for i in positions.tolist()],
+      widths,
+      np.stack([producers[ahead], ports[ahead], consumers[ahead]], axis=1),
+      kernel_types=KERNEL_TYPES,
+      fetched_outputs=fetched,
+      colocation=colocation,
+      has_kernel=has_kernel,
+      executions=executions,
+      assigned_devices=tuple(node.device for node in nodes),
+      fetches=tuple(endpoint.name for endpoint in wanted),
+      feeds=tuple(bound),
+      source=GraphSource(
+          read.format, read.proto, read.path, read.text, read.tf_graph, graph_def, positions,
+          bound, frozenset(table.names[i] for i in np.flatnonzero(cut & keep).tolist()),
+          read.meta_graph),
+      notes=notes + loop_notes + shape_notes,
+  )
+
+
+def _constraints(
+    table: NodeTable, positions: np.ndarray, outermost: np.ndarray, support: KernelSupport):
+  """Colocation [N] and kernels [N, K] of the needed ops, as the whole file demands them.
+
+  TensorFlow places every op of a file before it prunes, so what is not needed (initialisers,
+  savers) can tie needed ops together, or keep them from a device for which it has no kernel.
+  """
+  given_types = np.zeros(len(table.producers), dtype=np.int32)
+  data = table.ports != CONTROL
+  given_types[data] = table.output_types[
+      (table.output_offsets[table.producers] + table.ports)[data]]
+  loops = np.full(table.num_nodes, -1, dtype=np.int64)
+  loops[positions] = outermost
+  labels = colocate(
+      table.nodes, table.names, table.producers, table.ports, table.consumers, given_types,
+      table.input_types, loops)
+  mates = np.flatnonzero(np.isin(labels, np.unique(labels[positions])))
+  kernels = np.array([support.has_kernel(table.nodes[i]) for i in mates.tolist()], dtype=bool)
+  of_op = np.zeros((table.num_nodes, kernels.shape[1]), dtype=bool)
+  of_op[mates] = kernels
+  needed = np.zeros(table.num_nodes, dtype=bool)
+  needed[positions] = True
+  others = np.ones_like(of_op)  # what the mates that are not needed allow
+  unneeded = mates[~needed[mates]]
+  np.logical_and.at(others, labels[unneeded], of_op[unneeded])
+  _, first, inverse = np.unique(labels[positions], return_index=True, return_inverse=True)
+  return (first[inverse.reshape(-1)].astype(np.int32),
+          of_op[positions] & others[labels[positions]])
+
+
+def _cuts(table: NodeTable, feeds: Optional[Sequence[str]]):
+  """[M] bool ops whose inputs are cut because they are fed, and op -> fed ports."""
+  cut = np.zeros(table.num_nodes, dtype=bool)
+  fed = {}
+  for name in feeds or ():
+    endpoint = fetches_lib.find_endpoint(table, name, "feed")
+    if not table.num_outputs[endpoint.node]:
+      raise GraphError(
+          f"feed {name!r} ({table.types[endpoint.node]}) has no output that could be fed")
+    fed.setdefault(endpoint.node, set()).add(endpoint.port or 0)
+  # A partly fed op still runs for its other outputs.
+  partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
+  if partly:
+    reads = np.isin(table.producers, list(partly)) & (table.ports != CONTROL)
+    unfed = {
+        producer for producer, port in zip(
+            table.producers[reads].tolist(), table.ports[reads].tolist())
+        if port not in fed[producer]}
+    partly &= unfed
+  cut[[node for node in fed if node not in partly]] = True
+  return cut, fed
+
+
+def _feed_shapes(read, table, keep, cut, fed, batch_size, given):
+  """Tensor name -> shape of all that is fed, and notes."""
+  for name in given:
+    if name not in table.index:
+      raise GraphError(
+          f"a shape is given for {name!r}, which is no op of the graph; correct --feed_shapes")
+  bound, unused = {}, []
+  binds_batch = False
+  for i in np.flatnonzero(keep).tolist():
+    node = table.nodes[i]
+    if not (i in fed or node.op in shapes.PLACEHOLDERS):
+      continue
+    for port in sorted(fed.get(i, {0})):
+      name = f"{node.name}:{port}"
+      declared = shapes.declared_shape(node, port)
+      if declared is None:
+        declared = read.shape_hint(name)
+      bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
+      binds_batch |= bool(declared) and declared[0] == -1
+  for name in given:
+    if f"{name}:0" not in bound:
+      unused.append(f"the shape given for {name!r} is not used: the fetches do not need it fed")
+  if batch_size is not None and not binds_batch:
+    unused.append(f"batch size {batch_size} is not used: no feed has an unknown first dimension")
+  return bound, tuple(unused)

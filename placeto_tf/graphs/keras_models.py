@@ -1,0 +1,232 @@
+"""Tracing Keras models: their inference, and a training step with an optimizer and a loss.
+
+Works with models of Keras 2 (`tf_keras`, or `tf.keras` up to TensorFlow 2.15) and of Keras 3 on its
+TensorFlow backend, without importing either: what is needed of Keras is what the model is made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Iterator, Optional
+
+from placeto_tf.errors import GraphError
+
+_PACKAGES = ("keras", "tf_keras")
+
+
+def is_keras_model(source: Any) -> bool:
+  """Whether the source is a Keras model, of the legacy Keras or of Keras 3."""
+  return _package(source) is not None and hasattr(source, "fit")
+
+
+def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
+  """A ConcreteFunction of the model's inference.
+
+  Args:
+    model: a Keras model that knows its inputs.
+    batch_size: of the inputs; by default what the model says, often unknown.
+
+  Raises:
+    GraphError: the model does not know its inputs, or is not of TensorFlow.
+  """
+  import tensorflow as tf
+
+  specs = _input_specs(model, batch_size)
+
+  def infer(inputs):
+    return model(inputs, training=False)
+
+  return tf.function(infer).get_concrete_function(specs)
+
+
+def training_function(
+    model: Any, optimizer: Any = None, loss: Any = None, *, batch_size: Optional[int] = None,
+    targets: Any = None,
+) -> Any:
+  """A ConcreteFunction of one training step: forward, backward and the optimizer's updates.
+
+  Hand it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
+  values as they are; it does not compile the model.
+
+  Args:
+    model: a Keras model that knows its inputs.
+    optimizer: an optimizer or its name; None if the model is compiled, whose own `train_step` is
+      traced then.
+    loss: a loss, its name or a callable of targets and predictions, or one for each output; None
+      if the model is compiled.
+    batch_size: of inputs and targets; by default what the model says, often unknown.
+    targets: `tf.TensorSpec`s of the targets; by default as the outputs, for a sparse loss without
+      their last dimension and of int32.
+
+  Returns:
+    The ConcreteFunction of (inputs, targets); it returns a dict with "loss", and with the metrics
+    of a compiled model.
+
+  Raises:
+    GraphError: the model does not know its inputs or is not compiled, optimizer and loss are not
+      both given, or the step cannot be traced.
+  """
+  import tensorflow as tf
+
+  if (optimizer is None) != (loss is None):
+    raise GraphError("a training step needs an optimizer and a loss; give both, or neither for a "
+                     "compiled model")
+  inputs = _input_specs(model, batch_size)
+  compiled = optimizer is None
+  if compiled:
+    optimizer, loss = getattr(model, "optimizer", None), getattr(model, "loss", None)
+    if optimizer is None or (loss is None and targets is None):
+      raise GraphError(
+          f"the Keras model {_name(model)!r} is not compiled with an optimizer and a loss; give "
+          "them to training_function, or compile it")
+    if getattr(model, "jit_compile", None) is True:
+      raise GraphError(
+          f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
+          "step to XLA as a whole; compile it with jit_compile=False")
+  package = _package(model)
+  try:
+    optimizer = package.optimizers.get(optimizer)
+    losses = tf.nest.map_structure(
+        lambda one: package.losses.get(one) if one is not None else None, loss)
+    if targets is None:
+      targets = _target_specs(model, losses, batch_size)
+    step = (lambda x, y: model.train_step((x, y))) if compiled else (
+        _step(model, optimizer, losses))
+    with _without_xla(optimizer):
+      if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+      function = tf.function(step).get_concrete_function(inputs, targets)
+    # TensorFlow's graphs hold their variables weakly.
+    function._placeto_model = (model, optimizer)
+    return function
+  except GraphError:
+    raise
+  except Exception as error:  # whatever the user's layers and losses raise
+    reason = " ".join(str(error).split())[:300]
+    raise GraphError(
+        f"the training step of the Keras model {_name(model)!r} cannot be traced ({reason}); check "
+        "its loss, its optimizer and the targets") from error
+
+
+def _step(model: Any, optimizer: Any, losses: Any) -> Any:
+  """(inputs, targets) -> {"loss"}, training the model."""
+  import tensorflow as tf
+
+  def step(inputs, targets):
+    variables = model.trainable_variables
+    # Variables of Keras 3 hold those of TensorFlow; those of TensorFlow have a method of the name.
+    values = [variable if callable(variable.value) else variable.value for variable in variables]
+    with tf.GradientTape() as tape:
+      total = _total_loss(losses, targets, model(inputs, training=True))
+      if model.losses:
+        total += tf.add_n([tf.cast(extra, total.dtype) for extra in model.losses])
+      scale = getattr(optimizer, "scale_loss", None) or getattr(
+          optimizer, "get_scaled_loss", lambda value: value)
+      scaled = scale(total)
+    gradients = tape.gradient(scaled, values)
+    if hasattr(optimizer, "get_unscaled_gradients"):  # Keras 3 does that while it applies them
+      gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(zip(gradients, variables))
+    return {"loss": total}
+
+  return step
+
+
+def _total_loss(losses: Any, targets: Any, predictions: Any) -> Any:
+  """The sum of the means of each output's loss."""
+  import tensorflow as tf
+
+  predictions, targets = tf.nest.flatten(predictions), tf.nest.flatten(targets)
+  losses = tf.nest.flatten(losses)
+  if len(losses) == 1:
+    losses *= len(predictions)
+  if not len(losses) == len(targets) == len(predictions):
+    raise GraphError(
+        f"the model has {len(predictions)} outputs, but {len(targets)} targets and {len(losses)} "
+        "losses are given; give one of each for every output")
+  return tf.add_n([
+      tf.reduce_mean(loss(target, prediction))
+      for loss, target, prediction in zip(losses, targets, predictions) if loss is not None])
+
+
+def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
+  """TensorSpecs of the inputs, nested as the model takes them."""
+  import tensorflow as tf
+
+  package = _package(model)
+  if package.__name__ == "keras" and hasattr(package, "config") and (
+      package.config.backend() != "tensorflow"):
+    raise GraphError(
+        f"the Keras model {_name(model)!r} runs on the backend {package.config.backend()}; set "
+        "KERAS_BACKEND=tensorflow before Keras is imported")
+  if not getattr(model, "inputs", None):
+    raise GraphError(
+        f"the Keras model {_name(model)!r} does not know its inputs; build it on inputs, or hand "
+        "over tf.function(model).get_concrete_function(...)")
+  # Functional models take a dict where they were made of one; the names differ by version.
+  nested = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
+  if nested is None or len(tf.nest.flatten(nested)) != len(model.inputs):
+    nested = model.inputs
+  if isinstance(nested, (list, tuple)) and len(nested) == 1:
+    nested = nested[0]
+  specs = tf.nest.map_structure(
+      lambda value: _spec(value.shape, value.dtype, batch_size), nested)
+  return list(specs) if type(specs) is tuple else specs
+
+
+def _target_specs(model: Any, losses: Any, batch_size: Optional[int]) -> Any:
+  import tensorflow as tf
+
+  outputs = tf.nest.flatten(model.outputs)
+  losses = tf.nest.flatten(losses)
+  if len(losses) == 1:
+    losses *= len(outputs)
+  if len(losses) != len(outputs):
+    raise GraphError(
+        f"the model has {len(outputs)} outputs, but {len(losses)} losses are given; give one for "
+        "every output, or the targets' specs")
+  specs = []
+  for output, loss in zip(outputs, losses):
+    name = getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)
+    sparse = "sparse" in name.lower()
+    specs.append(_spec(
+        output.shape[:-1] if sparse else output.shape, tf.int32 if sparse else output.dtype,
+        batch_size))
+  return specs[0] if len(specs) == 1 else specs
+
+
+def _spec(shape: Any, dtype: Any, batch_size: Optional[int]) -> Any:
+  import tensorflow as tf
+
+  dims = tf.TensorShape(shape).as_list()
+  if dims and dims[0] is None:
+    dims[0] = batch_size
+  return tf.TensorSpec(dims, dtype)
+
+
+@contextlib.contextmanager
+def _without_xla(optimizer: Any) -> Iterator[None]:
+  """Keeps an optimizer of Keras 2 from having XLA compile its updates, as it does for GPUs."""
+  compiled = getattr(optimizer, "_jit_compile", False)
+  if not compiled:
+    yield
+    return
+  optimizer._jit_compile = False
+  try:
+    yield
+  finally:
+    optimizer._jit_compile = compiled
+
+
+def _package(model: Any) -> Any:
+  """The Keras that the model is of, or None."""
+  for base in type(model).__mro__:
+    name = base.__module__.partition(".")[0]
+    if name in _PACKAGES:
+      return sys.modules.get(name)
+  return None
+
+
+def _name(model: Any) -> str:
+  return getattr(model, "name", "")

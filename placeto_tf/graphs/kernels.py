@@ -1,0 +1,94 @@
+"""Which device types have a kernel for a node, from TensorFlow's kernel registry.
+
+Legend: K kernel device types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from placeto_tf.graphs.op_defs import REF, OpDefs
+
+KERNEL_TYPES = ("CPU", "GPU")
+
+_STRING = 7  # DT_STRING
+# A kernel registered for DEFAULT serves every device type that has none of its own.
+_DEFAULT = "DEFAULT"
+# Consulted only where no GPU kernels are registered: ops of the host whose types do not show it.
+_HOST_ONLY = frozenset((
+    "LoopCond", "PyFunc", "PyFuncStateless", "EagerPyFunc", "SaveV2", "RestoreV2", "Save",
+    "Restore", "MergeV2Checkpoints", "QueueDequeueV2", "QueueEnqueueV2", "FIFOQueueV2",
+    "NonMaxSuppression", "Unique", "UniqueV2", "ListDiff",
+))
+NO_GPU_NOTE = (
+    "this TensorFlow registers no GPU kernels; GPUs are assumed to have one for every op that "
+    "handles no strings and does not belong to the host")
+
+
+class KernelSupport:
+  """Answers for nodes of one graph, remembering what it has looked up."""
+
+  def __init__(self, op_defs: OpDefs):
+    self._op_defs = op_defs
+    self._kernels = {}
+    self._answers = {}
+    self.assumes_gpu = not any(
+        kernel.device_type == "GPU" for kernel in _registered_kernels("MatMul"))
+
+  def has_kernel(self, node: Any) -> Tuple[bool, ...]:
+    """[K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
+    if self._op_defs.is_function(node.op):
+      return (True,) * len(KERNEL_TYPES)  # a call runs where its caller says
+    kernels, names = self._kernels_of(node.op)
+    attrs = node.attr
+    defaults = self._op_defs.schema(node).defaults
+    key = [node.op]
+    for name in names:
+      value = attrs[name] if name in attrs else defaults.get(name)
+      key.append(() if value is None else _types(value))
+    key.append(attrs["_kernel"].s if "_kernel" in attrs else b"")
+    key = tuple(key)
+    answer = self._answers.get(key)
+    if answer is None:
+      answer = self._answers[key] = self._look_up(node, kernels, dict(zip(names, key[1:])), key[-1])
+    return answer
+
+  def _look_up(self, node, kernels, values, label) -> Tuple[bool, ...]:
+    found = set()
+    for kernel in kernels:
+      if kernel.label.encode() == label and all(
+          set(values[constraint.name]) <= set(constraint.allowed_values.list.type)
+          for constraint in kernel.constraint):
+        found.add(kernel.device_type)
+    if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and not self._is_host_only(node):
+      found.add("GPU")
+    return tuple(kind in found or _DEFAULT in found for kind in KERNEL_TYPES)
+
+  def _is_host_only(self, node) -> bool:
+    signature = self._op_defs.signature(node)
+    return node.op in _HOST_ONLY or any(
+        dtype % REF == _STRING for dtype in signature.inputs + signature.outputs)
+
+  def _kernels_of(self, op_type: str) -> Tuple[List[Any], List[str]]:
+    """Registered kernels, and the attributes that decide between them."""
+    found = self._kernels.get(op_type)
+    if found is None:
+      kernels = [
+          kernel for kernel in _registered_kernels(op_type)
+          if kernel.device_type in KERNEL_TYPES or kernel.device_type == _DEFAULT]
+      names: Dict[str, None] = {}
+      for kernel in kernels:
+        names.update((constraint.name, None) for constraint in kernel.constraint)
+      found = self._kernels[op_type] = (kernels, list(names))
+    return found
+
+
+def _registered_kernels(op_type: str) -> Any:
+  from tensorflow.python.framework import kernels
+
+  return kernels.get_registered_kernels_for_op(op_type).kernel
+
+
+def _types(value: Any) -> Tuple[int, ...]:
+  """The types an AttrValue holds."""
+  return tuple(value.list.type) if value.WhichOneof("value") == "list" else (value.type,)

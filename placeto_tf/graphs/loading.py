@@ -1,0 +1,160 @@
+"""`load_graph`: whatever TensorFlow graph it is handed, as a `ComputationGraph`.
+
+A format is added by a reader: a function from the source to a `ReadGraph`, and a line in
+`_read`. What the reader returns is pruned and analysed alike for all formats in `graph_defs`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping, Optional, Sequence, Tuple
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import cost_graphs, files, keras_models, saved_models, traced
+from placeto_tf.graphs import fetches as fetches_lib
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
+
+ZOO_PREFIX = "zoo:"
+FAMILY_PREFIX = "family:"
+
+
+def load_graph(
+    source: Any,
+    *,
+    fetches: Optional[Sequence[str]] = None,
+    feeds: Optional[Sequence[str]] = None,
+    format: Optional[str] = None,
+    batch_size: Optional[int] = None,
+    feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
+    trip_count: Optional[int] = None,
+    signature: Optional[str] = None,
+    tags: Optional[Sequence[str]] = None,
+) -> ComputationGraph:
+  """Reads a graph and keeps what the fetches need.
+
+  Nothing of the graph is run, and nothing of it reaches TensorFlow's C++ unchecked.
+
+  Args:
+    source: "zoo:NAME[:key=value...]", "family:NAME[index]", the path of a graph file (.pb or .pbtxt
+      GraphDef, .meta or .meta.pbtxt MetaGraphDef, .cost_graph.pb or .cost_graph.pbtxt
+      CostGraphDef) or of a SavedModel directory, a `tf.Graph`, GraphDef, MetaGraphDef,
+      CostGraphDef, ConcreteFunction, `tf.function` with one trace or an input signature, or Keras
+      model (its inference; for its training step hand over a ConcreteFunction that calls
+      `model.train_step`).
+    fetches: names of the ops or tensors that are run; by default the outputs of the signature or
+      function, or the collection train_op, else the ops that nobody consumes, initialisers and
+      savers left out where a MetaGraph names them.
+    feeds: names of tensors that are fed, at which the graph is cut; needed placeholders are fed
+      in any case.
+    format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
+      say it; or "saved_model", which a directory is in any case.
+    batch_size: for unknown first dimensions of what is fed.
+    feed_shapes: op or tensor name -> dimensions of what is fed.
+    trip_count: how often every loop goes round; by default inferred where the bound is a
+      constant, else 10.
+    signature: of a SavedModel, by default "serving_default" or the only one.
+    tags: of a SavedModel's graph, by default "serve" or those of the only one.
+
+  Returns:
+    The graph; `notes` say what had to be assumed.
+
+  Raises:
+    GraphError: the source cannot be read, is damaged, not of its format, or inconsistent, or a
+      name or shape that is given or needed is wrong or missing.
+  """
+  if trip_count is not None and not (isinstance(trip_count, int) and trip_count >= 0):
+    raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")
+  fetches = fetches_lib.given_names(fetches, "fetches")
+  feeds = fetches_lib.given_names(feeds, "feeds")
+  read, own_fetches, own_feeds = _read(source, format, signature, tags)
+  if read.format == "cost_graph_def":
+    return cost_graphs.from_cost_graph(
+        read.proto, fetches=fetches, path=read.path, text=read.text)
+  return from_graph_def(
+      read, fetches=own_fetches if fetches is None else fetches,
+      feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
+      feed_shapes=feed_shapes, trip_count=trip_count)
+
+
+_Names = Optional[Tuple[str, ...]]
+
+
+def _read(
+    source: Any, format: Optional[str], signature: Optional[str], tags: Optional[Sequence[str]]
+) -> Tuple[ReadGraph, _Names, _Names]:
+  """The graph, with the fetches and feeds that the source itself states."""
+  is_path = isinstance(source, (str, os.PathLike))
+  if is_path and saved_models.is_saved_model(os.fspath(source)):
+    if format not in (None, "saved_model"):
+      raise GraphError(
+          f"{os.fspath(source)!r} is a SavedModel, but was handed over as {format!r}; leave format "
+          "out")
+    return saved_models.read_saved_model(os.fspath(source), signature, tags)
+  if format == "saved_model":
+    raise GraphError(
+        f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
+        "SavedModel in it; give the directory that holds saved_model.pb")
+  if signature is not None or tags is not None:
+    raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
+  if keras_models.is_keras_model(source):
+    return traced.read_keras_model(source)
+  if traced.is_concrete_function(source):
+    return traced.read_concrete_function(source)
+  if traced.is_function(source):
+    return traced.read_function(source)
+  return _read_graph(source, format), None, None
+
+
+def _read_graph(source: Any, format: Optional[str]) -> ReadGraph:
+  if isinstance(source, str) and source.startswith(ZOO_PREFIX):
+    return _read_zoo(source[len(ZOO_PREFIX):])
+  if isinstance(source, str) and source.startswith(FAMILY_PREFIX):
+    return _read_zoo(source)
+  if isinstance(source, (str, os.PathLike)):
+    path = os.fspath(source)
+    if isinstance(path, str) and os.path.isdir(path):
+      raise GraphError(
+          f"{path!r} is a directory without saved_model.pb; expected a SavedModel or a graph file")
+    format, proto, text = files.read_file(path, format)
+    return _from_proto(proto, format, path, text)
+  found = files.format_of(source)
+  if found is not None:
+    if format not in (None, found):
+      raise GraphError(f"a {files.TITLES[found]} was handed over as {format!r}; leave format out")
+    return _from_proto(source, found)
+  if _is_tf_graph(source):
+    return _read_tf_graph(source)
+  raise GraphError(
+      f"cannot read a graph from {type(source).__name__}; expected a path, 'zoo:NAME', tf.Graph, "
+      "GraphDef, MetaGraphDef, CostGraphDef, ConcreteFunction or Keras model")
+
+
+def _from_proto(proto, format, path=None, text=False) -> ReadGraph:
+  if format == "meta_graph_def":
+    return ReadGraph(
+        format, proto, proto.graph_def, fetches_lib.meta_graph_roles(proto), path, text)
+  return ReadGraph(
+      format, proto, proto if format == "graph_def" else None, path=path, text=text)
+
+
+def _read_zoo(spec: str) -> ReadGraph:
+  from placeto_tf.zoo import build
+
+  return _from_proto(build(spec).meta_graph_def(), "meta_graph_def")
+
+
+def _is_tf_graph(source: Any) -> bool:
+  return hasattr(source, "as_graph_def") and hasattr(source, "get_collection")
+
+
+def _read_tf_graph(tf_graph: Any) -> ReadGraph:
+  def shape_hint(name):
+    shape = tf_graph.get_tensor_by_name(name).shape
+    return None if shape.rank is None else tuple(
+        -1 if dim is None else dim for dim in shape.as_list())
+
+  graph_def = tf_graph.as_graph_def()
+  return ReadGraph(
+      "tf_graph", graph_def, graph_def, fetches_lib.live_graph_roles(tf_graph),
+      tf_graph=tf_graph, shape_hint=shape_hint, inline=False)

@@ -1,0 +1,185 @@
+"""`NodeTable`: all nodes of a GraphDef, checked, with their edges as arrays.
+
+Everything that TensorFlow's importer would refuse, or abort on, is refused here in one sentence.
+
+Legend: M nodes of the file, E edges in the order of consumers and their inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Dict, List
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
+
+_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_.\\/>-]*\Z")
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeTable:
+  """Nodes and edges of one GraphDef.
+
+  Attributes:
+    nodes: [M] NodeDefs of the GraphDef itself, not copies.
+    names: [M].
+    types: [M] op types.
+    index: name -> index into [M].
+    op_defs: definitions of the ops.
+    output_offsets: [M+1] int64; outputs of node i are `output_offsets[i]:output_offsets[i+1]`.
+    output_types: [O] int32 DataType, plus `REF` for references.
+    producers: [E] int64.
+    ports: [E] int64, `CONTROL` for control edges.
+    consumers: [E] int64, ascending.
+    input_types: [E] int32 what the consumer asks for, 0 for control edges.
+  """
+
+  nodes: List[Any]
+  names: List[str]
+  types: List[str]
+  index: Dict[str, int]
+  op_defs: OpDefs
+  output_offsets: np.ndarray  # [M+1]
+  output_types: np.ndarray  # [O]
+  producers: np.ndarray  # [E]
+  ports: np.ndarray  # [E]
+  consumers: np.ndarray  # [E]
+  input_types: np.ndarray  # [E]
+
+  @property
+  def num_nodes(self) -> int:
+    """M."""
+    return len(self.names)
+
+  @property
+  def num_outputs(self) -> np.ndarray:
+    """[M]."""
+    return np.diff(self.output_offsets)
+
+
+def read_nodes(graph_def: Any) -> NodeTable:
+  """Checks a GraphDef and turns it into arrays.
+
+  Raises:
+    GraphError: no nodes, a name that is wrong or there twice, an unknown op, an attribute that is
+      missing or wrong, an input that dangles, is out of range, too many or of another type, or a
+      version this TensorFlow cannot read.
+  """
+  nodes = list(graph_def.node)
+  if not nodes:
+    raise GraphError("the graph is empty; expected a GraphDef with at least one node")
+  _check_versions(graph_def.versions)
+  names = [node.name for node in nodes]
+  index = {name: i for i, name in enumerate(names)}
+  _check_names(names, index)
+  op_defs = OpDefs(graph_def.library)
+  signatures = [op_defs.signature(node) for node in nodes]
+  offsets = np.zeros(len(nodes) + 1, dtype=np.int64)
+  np.cumsum([len(signature.outputs) for signature in signatures], out=offsets[1:])
+  producers, ports, consumers, input_types = [], [], [], []
+  for i, (node, signature) in enumerate(zip(nodes, signatures)):
+    wanted = signature.inputs
+    data = 0
+    for text in node.input:
+      if text[:1] == "^":
+        name, port = text[1:], CONTROL
+      else:
+        name, colon, digits = text.rpartition(":")
+        if not colon:
+          name, port = text, 0
+        elif digits.isdecimal() and len(digits) < 10:
+          port = int(digits)
+        else:
+          name, port = text, 0
+      producer = index.get(name)
+      if producer is None:
+        raise GraphError(
+            f"input {text!r} of op {node.name!r} ({node.op}) names no op of the graph; export the "
+            "graph again with all the ops that it needs")
+      if port != CONTROL:
+        if consumers and consumers[-1] == i and ports[-1] == CONTROL:
+          raise GraphError(
+              f"op {node.name!r} ({node.op}) has the data input {text!r} behind a control input; "
+              "data inputs come first")
+        input_types.append(wanted[data] if data < len(wanted) else 0)
+        data += 1
+      else:
+        input_types.append(0)
+      producers.append(producer)
+      ports.append(port)
+      consumers.append(i)
+    if data != len(wanted):
+      raise GraphError(
+          f"op {node.name!r} ({node.op}) has {data} data inputs, expected {len(wanted)}")
+  table = NodeTable(
+      nodes=nodes,
+      names=names,
+      types=[node.op for node in nodes],
+      index=index,
+      op_defs=op_defs,
+      output_offsets=offsets,
+      output_types=np.array(
+          [dtype for signature in signatures for dtype in signature.outputs], dtype=np.int32),
+      producers=np.array(producers, dtype=np.int64),
+      ports=np.array(ports, dtype=np.int64),
+      consumers=np.array(consumers, dtype=np.int64),
+      input_types=np.array(input_types, dtype=np.int32),
+  )
+  _check_edges(table)
+  return table
+
+
+def _check_names(names, index) -> None:
+  if len(index) != len(names):
+    seen = set()
+    for name in names:
+      if name in seen:
+        raise GraphError(f"op name {name!r} appears twice; names must be unique")
+      seen.add(name)
+  for i, name in enumerate(names):
+    if not _NAME.match(name):
+      raise GraphError(
+          f"node {i} has the name {name[:80]!r}; expected letters, digits and any of _./>- : is "
+          "this another kind of file?")
+
+
+def _check_versions(versions) -> None:
+  import tensorflow as tf
+
+  current = tf.version.GRAPH_DEF_VERSION
+  if versions.min_consumer > current or current in versions.bad_consumers:
+    raise GraphError(
+        f"the graph asks for GraphDef version {versions.min_consumer}, this TensorFlow "
+        f"({tf.version.VERSION}) reads up to {current}; install a newer TensorFlow")
+
+
+def _check_edges(table: NodeTable) -> None:
+  """Raises GraphError for a port out of range or an input of the wrong type."""
+  data = np.flatnonzero(table.ports != CONTROL)
+  producers, ports = table.producers[data], table.ports[data]
+  wide = table.num_outputs[producers]
+  wrong = np.flatnonzero(ports >= wide)
+  if len(wrong):
+    e = int(data[wrong[0]])
+    producer, consumer = int(table.producers[e]), int(table.consumers[e])
+    raise GraphError(
+        f"op {table.names[consumer]!r} reads output {int(table.ports[e])} of "
+        f"{table.names[producer]!r} ({table.types[producer]}), which has "
+        f"{int(wide[wrong[0]])} outputs")
+  if not len(data):
+    return
+  given = table.output_types[table.output_offsets[producers] + ports]
+  wanted = table.input_types[data]
+  fits = (given == wanted) | ((given >= REF) & (given - REF == wanted))
+  wrong = np.flatnonzero(~fits)
+  if len(wrong):
+    e = int(data[wrong[0]])
+    consumer, producer = int(table.consumers[e]), int(table.producers[e])
+    raise GraphError(
+        f"op {table.names[consumer]!r} ({table.types[consumer]}) gets "
+        f"{type_name(int(given[wrong[0]]))} from {table.names[producer]!r}, expected "
+        f"{type_name(int(wanted[wrong[0]]))}")

@@ -1,0 +1,106 @@
+"""Reading SavedModel directories: the graph of one tag set, run by one signature.
+
+Only the proto is read. Initialisers are not run, variables are not loaded, and nothing that the
+directory holds is executed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Sequence, Tuple
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import fetches as fetches_lib
+from placeto_tf.graphs import files
+from placeto_tf.graphs.graph_defs import ReadGraph
+
+FILES = (("saved_model.pb", False), ("saved_model.pbtxt", True))
+DEFAULT_TAGS = ("serve",)
+DEFAULT_SIGNATURE = "serving_default"
+_INIT_SIGNATURE = "__saved_model_init_op"
+
+
+def is_saved_model(path: str) -> bool:
+  """Whether the path is a directory with a SavedModel in it."""
+  return os.path.isdir(path) and any(os.path.exists(os.path.join(path, f)) for f, _ in FILES)
+
+
+def read_saved_model(
+    path: str, signature: Optional[str] = None, tags: Optional[Sequence[str]] = None
+) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+  """Reads the graph, fetches and feeds of a signature.
+
+  Args:
+    path: the directory.
+    signature: its key; by default "serving_default", or the only one there is.
+    tags: of the MetaGraph; by default "serve", or those of the only one there is.
+
+  Raises:
+    GraphError: no SavedModel, a damaged one, or tags or a signature it does not have.
+  """
+  name, text = next(
+      (found for found in FILES if os.path.exists(os.path.join(path, found[0]))), (None, False))
+  if name is None:
+    raise GraphError(
+        f"{path!r} is a directory without {FILES[0][0]}; expected a SavedModel or a graph file")
+  file = os.path.join(path, name)
+  proto = files.parse_saved_model(files.read_bytes(file), text, file)
+  meta_graph = _choose_meta_graph(proto, tags, path)
+  key, fetches, feeds = _choose_signature(meta_graph, signature, path)
+  notes = () if signature or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
+  read = ReadGraph(
+      "saved_model", proto, meta_graph.graph_def, fetches_lib.meta_graph_roles(meta_graph),
+      path, text, notes=notes, meta_graph=meta_graph)
+  return read, fetches, feeds
+
+
+def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> Any:
+  found = [tuple(meta_graph.meta_info_def.tags) for meta_graph in proto.meta_graphs]
+  wanted = set((tags,) if isinstance(tags, str) else tags or DEFAULT_TAGS)
+  for meta_graph, its_tags in zip(proto.meta_graphs, found):
+    if set(its_tags) == wanted:
+      return meta_graph
+  if tags is None and len(found) == 1:
+    return proto.meta_graphs[0]
+  raise GraphError(
+      f"the SavedModel {path!r} has no graph with the tags {','.join(sorted(wanted))}; pass --tags "
+      f"with one of {' | '.join(','.join(its_tags) for its_tags in found) or '(none)'}")
+
+
+def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
+  signatures = meta_graph.signature_def
+  keys = sorted(key for key in signatures if key != _INIT_SIGNATURE)
+  key = signature
+  if key is None and DEFAULT_SIGNATURE in keys:
+    key = DEFAULT_SIGNATURE
+  elif key is None and len(keys) == 1:
+    key = keys[0]
+  if key is None or key not in signatures:
+    found = f"no signature {key!r}" if key else f"{len(keys)} signatures and none is the default"
+    raise GraphError(
+        f"the SavedModel {path!r} has {found}; pass --signature with one of "
+        f"{', '.join(keys) or '(it has none: save it with signatures)'}")
+  chosen = signatures[key]
+  fetches = _tensor_names(chosen.outputs)
+  feeds = _tensor_names(chosen.inputs)
+  if not fetches:
+    raise GraphError(
+        f"signature {key!r} of the SavedModel {path!r} has no outputs; name what is run with "
+        "--fetches or choose another --signature")
+  return key, fetches, feeds
+
+
+def _tensor_names(infos: Any) -> Tuple[str, ...]:
+  """Names of the tensors of a signature, those of composite ones included, by key."""
+  names = []
+  for _, info in sorted(infos.items()):
+    encoding = info.WhichOneof("encoding")
+    if encoding == "name":
+      names.append(info.name)
+    elif encoding == "coo_sparse":
+      sparse = info.coo_sparse
+      names += [
+          sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name]
+    elif encoding == "composite_tensor":
+      names += [part.name for part in info.composite_tensor.components if part.name]
+  return tuple(dict.fromkeys(name for name in names if name))

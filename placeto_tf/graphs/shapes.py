@@ -1,0 +1,116 @@
+"""Shapes of what is fed: from the graph, with unknown dimensions bound by the user."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Sequence, Tuple
+
+from placeto_tf.errors import GraphError
+
+Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
+PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
+
+
+def declared_shape(node: Any, port: int = 0) -> Shape:
+  """The shape that a node states for an output, in `shape` or `_output_shapes`."""
+  attrs = node.attr
+  if node.op in PLACEHOLDERS and "shape" in attrs:
+    shape = attrs["shape"].shape
+    if shape.dim or node.op == "PlaceholderV2":
+      return _dimensions(shape)
+    # An old Placeholder has an empty shape where it means an unknown one; newer ones say so.
+    if not shape.unknown_rank and "_output_shapes" not in attrs:
+      return ()
+  if "_output_shapes" in attrs:
+    shapes = attrs["_output_shapes"].list.shape
+    if port < len(shapes):
+      return _dimensions(shapes[port])
+  return None
+
+
+def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) -> Tuple[int, ...]:
+  """The shape of a feed with every dimension known.
+
+  Args:
+    name: of the feed, for messages.
+    declared: by the graph.
+    given: by the user, or None.
+    batch_size: for an unknown first dimension, or None.
+
+  Raises:
+    GraphError: dimensions remain unknown, or what is given contradicts the graph.
+  """
+  shape = declared
+  if given is not None:
+    if shape is not None and (len(shape) != len(given) or any(
+        known not in (-1, dim) for known, dim in zip(shape, given))):
+      raise GraphError(
+          f"placeholder {name!r} has the shape {format_shape(shape)}, but {format_shape(given)} "
+          "is given for it; correct --feed_shapes")
+    shape = given
+  if shape is None:
+    raise GraphError(
+        f"placeholder {name!r} has a shape of unknown rank; give it with "
+        f"--feed_shapes={_base(name)}:32x128 or the like")
+  if shape and shape[0] == -1 and batch_size is not None:
+    shape = (batch_size,) + shape[1:]
+  if -1 in shape:
+    flags = f"--feed_shapes={_base(name)}:" + "x".join(
+        str(dim) if dim >= 0 else "32" for dim in shape)
+    if shape[0] == -1 and -1 not in shape[1:]:
+      flags = f"--batch_size=32 or {flags}"
+    elif shape[0] == -1:
+      flags = f"{flags}, or with --batch_size where only the first one is unknown"
+    raise GraphError(
+        f"placeholder {name!r} has unknown dimensions in its shape {format_shape(shape)}; give "
+        f"them with {flags}")
+  return tuple(shape)
+
+
+def check_given(
+    batch_size: Any, feed_shapes: Optional[Mapping[str, Sequence[int]]]
+) -> Mapping[str, Tuple[int, ...]]:
+  """The user's shapes by op name.
+
+  Raises:
+    GraphError: a size that is no positive whole number.
+  """
+  if batch_size is not None and (not _is_size(batch_size) or batch_size < 1):
+    raise GraphError(f"batch size {batch_size!r} is not a positive whole number; try 32")
+  shapes = {}
+  for name, shape in (feed_shapes or {}).items():
+    dims = tuple(shape) if not isinstance(shape, str) else (shape,)
+    if not all(_is_size(dim) and dim >= 0 for dim in dims):
+      raise GraphError(
+          f"the shape {shape!r} given for {name!r} is not a list of whole numbers; expected "
+          "something like (32, 128)")
+    shapes[_base(name)] = tuple(int(dim) for dim in dims)
+  return shapes
+
+
+def set_shape(attr: Any, shape: Tuple[int, ...]) -> None:
+  """Writes a known shape into an AttrValue."""
+  attr.shape.Clear()
+  attr.shape.SetInParent()
+  for dim in shape:
+    attr.shape.dim.add().size = dim
+
+
+def format_shape(shape: Shape) -> str:
+  """A shape as people write it: [?, 224, 224, 3]."""
+  if shape is None:
+    return "of unknown rank"
+  return "[" + ", ".join("?" if dim < 0 else str(dim) for dim in shape) + "]"
+
+
+def _dimensions(shape: Any) -> Shape:
+  if shape.unknown_rank:
+    return None
+  return tuple(dim.size for dim in shape.dim)
+
+
+def _is_size(value: Any) -> bool:
+  return hasattr(value, "__index__") and not isinstance(value, bool) and value < 1 << 40
+
+
+def _base(name: str) -> str:
+  return name.partition(":")[0]

@@ -1,0 +1,9 @@
+"""Ops -> groups: what is placed together.
+
+`group_ops` is the way in; `METHODS` are the ways of grouping it offers.
+"""
+
+from placeto_tf.grouping.api import METHODS, group_ops
+from placeto_tf.grouping.grouping import Grouping
+
+__all__ = ["METHODS", "Grouping", "group_ops"]

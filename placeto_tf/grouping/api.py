@@ -1,0 +1,65 @@
+"""`group_ops`: one door to every way of grouping.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping
+
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.critical_path import critical_path
+from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.grouping.heavy_edge import heavy_edge
+from placeto_tf.grouping.others import metis, single_consumer, single_ops
+
+# Each maps (graph, costs, allowed_ops [N, D], max_groups) to labels [N].
+METHODS: Mapping[str, Callable[..., np.ndarray]] = {
+    "heavy_edge": heavy_edge,
+    "critical_path": critical_path,
+    "single_consumer": single_consumer,
+    "metis": metis,
+    "none": single_ops,
+}
+
+
+def group_ops(
+    graph: ComputationGraph,
+    costs: OpCosts,
+    allowed_ops: np.ndarray,
+    *,
+    max_groups: int = 128,
+    method: str = "heavy_edge",
+) -> Grouping:
+  """Groups the ops of a graph.
+
+  Ops that must share a device share a group, and the ops of a group always have an allowed
+  device in common, so there can be more than `max_groups` groups where ops cannot share devices.
+
+  Args:
+    graph: the ops.
+    costs: their compute times and output bytes.
+    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
+    max_groups: at most so many groups.
+    method: one of `METHODS`.
+
+  Raises:
+    PlacementError: an unknown method, less than one group, or colocated ops that have no allowed
+      device in common.
+  """
+  if method not in METHODS:
+    raise PlacementError(
+        f"there is no grouping called {method!r}; choose one of {', '.join(sorted(METHODS))}")
+  if max_groups < 1:
+    raise PlacementError(f"max_groups is {max_groups}; expected at least 1")
+  allowed_ops = np.asarray(allowed_ops, dtype=bool)
+  if allowed_ops.ndim != 2 or len(allowed_ops) != graph.num_ops:
+    raise PlacementError(
+        f"allowed_ops has shape {allowed_ops.shape}, expected [{graph.num_ops}, devices]")
+  labels = METHODS[method](graph, costs, allowed_ops, max_groups)
+  return number_groups(labels, topological_rank(graph))

@@ -1,0 +1,165 @@
+"""`Merger`: nodes that are merged pair by pair while the traffic between them is kept."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.grouping.contraction import Contraction
+
+
+class Merger:
+  """Disjoint sets of the nodes of a `Contraction`, each named by one of its nodes, its root.
+
+  Attributes:
+    weight_us: [M] compute time of the set, by root.
+    mask: [M] bit mask of the devices all of the set may use, by root; never 0.
+    neighbours: [M] traffic in bytes to every other set, by root of either, both directions.
+    num_sets: how many sets there are.
+  """
+
+  def __init__(self, contraction: Contraction):
+    m = contraction.num_nodes
+    self.weight_us: List[float] = contraction.weight_us.tolist()
+    self.mask: List[int] = contraction.node_masks
+    self.neighbours: List[Dict[int, float]] = [{} for _ in range(m)]
+    for u, v, traffic in zip(
+        contraction.producers.tolist(), contraction.consumers.tolist(),
+        contraction.traffic_bytes.tolist()):
+      self.neighbours[u][v] = self.neighbours[u].get(v, 0.0) + traffic
+      self.neighbours[v][u] = self.neighbours[u][v]
+    self._parent = list(range(m))
+    self.num_sets = m
+
+  def find(self, node: int) -> int:
+    """Root of the node's set."""
+    parent = self._parent
+    while parent[node] != node:
+      parent[node] = parent[parent[node]]
+      node = parent[node]
+    return node
+
+  def roots(self) -> List[int]:
+    """Of every set, in the order of the nodes."""
+    return [node for node, parent in enumerate(self._parent) if node == parent]
+
+  def labels(self) -> np.ndarray:
+    """[M] root of each node's set."""
+    return np.array([self.find(node) for node in range(len(self._parent))], dtype=np.int64)
+
+  def may_merge(self, u: int, v: int, cap_us: float) -> bool:
+    """Whether two sets have equal masks and stay under the cap together."""
+    return self.mask[u] == self.mask[v] and self.weight_us[u] + self.weight_us[v] <= cap_us
+
+  def merge(self, u: int, v: int) -> int:
+    """Merges the sets of two different roots; the one with more neighbours stays root."""
+    u, v = self._order(u, v)
+    ours, theirs = self.neighbours[u], self.neighbours[v]
+    ours.pop(v, None)
+    theirs.pop(u, None)
+    for other, traffic in theirs.items():
+      total = ours.get(other, 0.0) + traffic
+      ours[other] = total
+      back = self.neighbours[other]
+      del back[v]
+      back[u] = total
+    self.neighbours[v] = {}
+    self._parent[v] = u
+    self.weight_us[u] += self.weight_us[v]
+    self.mask[u] &= self.mask[v]
+    self.num_sets -= 1
+    return u
+
+  def _order(self, u: int, v: int) -> Tuple[int, int]:
+    """The root that stays and the one that is absorbed when two sets are merged."""
+    return (v, u) if len(self.neighbours[u]) < len(self.neighbours[v]) else (u, v)
+
+  def heaviest_neighbour(self, u: int, cap_us: float) -> Optional[int]:
+    """The set with equal mask and most traffic that stays under the cap together with `u`."""
+    best, most = None, -1.0
+    for v, traffic in self.neighbours[u].items():
+      if (traffic > most or (traffic == most and v < best)) and self.may_merge(u, v, cap_us):
+        best, most = v, traffic
+    return best
+
+  def merge_single_device(self) -> None:
+    """Merges all sets that may use the same one device only: there is nothing to decide."""
+    representative: Dict[int, int] = {}
+    for u in self.roots():
+      mask = self.mask[u]
+      if mask & (mask - 1) == 0:
+        known = representative.get(mask)
+        representative[mask] = u if known is None else self.merge(known, u)
+
+  def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
+    """Merges along the edge with most traffic until there are `max_sets` or the cap forbids all.
+
+    Only sets with equal masks are merged.
+    """
+    heap = [
+        (-traffic, u, v) for u in self.roots() for v, traffic in self.neighbours[u].items()
+        if u < v and self.mask[u] == self.mask[v]]
+    heapq.heapify(heap)
+    while heap and self.num_sets > max_sets:
+      traffic, u, v = heapq.heappop(heap)
+      # Entries are not removed when a set changes; the stale ones are passed over here.
+      if self.neighbours[u].get(v) != -traffic:
+        continue
+      if not self.may_merge(u, v, cap_us):
+        continue
+      # The entries of the set with more neighbours stay valid where traffic did not grow, so
+      # new entries are needed for the neighbours of the smaller one alone.
+      root, absorbed = self._order(u, v)
+      changed = list(self.neighbours[absorbed])
+      self.merge(u, v)
+      for other in changed:
+        if other not in (u, v) and self.mask[other] == self.mask[root]:
+          entry = (-self.neighbours[root][other], min(root, other), max(root, other))
+          heapq.heappush(heap, entry)
+
+  def merge_isolated(self, max_sets: int, cap_us: float) -> None:
+    """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
+    by_mask: Dict[int, list] = {}
+    for u in self.roots():
+      if not any(self.mask[v] == self.mask[u] for v in self.neighbours[u]):
+        by_mask.setdefault(self.mask[u], []).append((self.weight_us[u], u))
+    for heap in by_mask.values():
+      heapq.heapify(heap)
+      while len(heap) > 1 and self.num_sets > max_sets:
+        weight, u = heapq.heappop(heap)
+        if weight + heap[0][0] > cap_us:
+          break
+        root = self.merge(u, heapq.heappop(heap)[1])
+        heapq.heappush(heap, (self.weight_us[root], root))
+
+  def merge_compatible(self, max_sets: int) -> None:
+    """Last resort: merges sets whose masks differ but intersect, the lightest first."""
+    order = sorted(self.roots(), key=lambda u: (self.weight_us[u], u))
+    kept: List[int] = []
+    for position, u in enumerate(order):
+      if len(kept) + len(order) - position <= max_sets:
+        return
+      for i, v in enumerate(kept):
+        if self.mask[u] & self.mask[v]:
+          kept[i] = self.merge(u, v)
+          break
+      else:
+        kept.append(u)
+
+  def relax(self) -> None:
+    """Called when nothing more can be merged and the cap has been raised."""
+
+  def merge_down(self, max_sets: int, cap_us: float) -> None:
+    """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
+    total = math.fsum(self.weight_us[u] for u in self.roots())
+    while self.num_sets > max_sets:
+      self.merge_heaviest_edges(max_sets, cap_us)
+      self.merge_isolated(max_sets, cap_us)
+      if cap_us > total:
+        break
+      cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
+      self.relax()
+    self.merge_compatible(max_sets)

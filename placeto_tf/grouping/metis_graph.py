@@ -1,0 +1,80 @@
+"""`MetisGraph`: a contracted graph as METIS takes it.
+
+Legend: M nodes, P parts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import List
+
+import numpy as np
+import pymetis
+
+from placeto_tf.grouping.contraction import Contraction
+
+# Parts for each wanted one where METIS cannot aim at unequal weights by itself.
+_PARTS_PER_PART = 8
+_HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
+
+
+class MetisGraph:
+  """The undirected graph METIS partitions: integer weights, adjacency in CSR form."""
+
+  def __init__(self, contraction: Contraction, movable: np.ndarray):
+    """Args: movable [M], whether a node weighs anything where weights are balanced."""
+    m = contraction.num_nodes
+    u = np.concatenate([contraction.producers, contraction.consumers]).astype(np.int64)
+    v = np.concatenate([contraction.consumers, contraction.producers]).astype(np.int64)
+    keys, inverse = np.unique(u * m + v, return_inverse=True)
+    traffic = np.bincount(inverse.reshape(-1), np.tile(contraction.traffic_bytes, 2))
+    starts, neighbours = np.searchsorted(keys // m, np.arange(m + 1)), keys % m
+    self.has_edges = len(neighbours) > 0
+    # pymetis below 2025 takes the two arrays by name; later ones warn of that.
+    self.adjacency = (
+        {"adjacency": pymetis.CSRAdjacency(starts.tolist(), neighbours.tolist())}
+        if hasattr(pymetis, "CSRAdjacency")
+        else {"xadj": starts.tolist(), "adjncy": neighbours.tolist()})
+    # METIS adds weights up in 32 bits.
+    self.edge_weights = _integers(traffic, 5e8)
+    weight_us = np.where(movable, contraction.weight_us, 0.0)
+    self.node_weights = _integers(weight_us, 1e8)
+    self.weight_us = weight_us
+
+  def partition(
+      self, shares: np.ndarray, imbalance: float, recursive: bool, seed: int) -> np.ndarray:
+    """[M] part of every node; part p gets about `shares[p]` of the weight."""
+    equal = np.allclose(shares, shares[0])
+    targets = {"tpwgts": shares.tolist()} if _HAS_TARGETS and not equal else {}
+    count = len(shares) if equal or targets else len(shares) * _PARTS_PER_PART
+    if not self.has_edges or len(self.node_weights) <= count:
+      each = np.arange(len(self.node_weights), dtype=np.int32)
+      return self._distribute(each, shares, len(each))
+    # A node heavier than a part makes METIS split parts of one node, of which it complains aloud.
+    heaviest = max(1, sum(self.node_weights) // count)
+    weights = [min(weight, heaviest) for weight in self.node_weights]
+    options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
+    _, parts = pymetis.part_graph(
+        count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
+        options=options, **self.adjacency, **targets)
+    parts = np.asarray(parts, dtype=np.int32)
+    return parts if count == len(shares) else self._distribute(parts, shares, count)
+
+  def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
+    """Joins small parts, heaviest first, each to the part that is furthest below its share."""
+    weight = np.bincount(parts, self.weight_us, minlength=count)
+    load = np.zeros(len(shares))
+    joined = np.zeros(count, dtype=np.int32)
+    for part in np.argsort(-weight, kind="stable").tolist():
+      d = int(((load + weight[part]) / shares).argmin())
+      joined[part] = d
+      load[d] += weight[part]
+    return joined[parts]
+
+
+def _integers(values: np.ndarray, total: float) -> List[int]:
+  """Scales to integers of at least 1 that add up to about `total`."""
+  amount = float(values.sum())
+  if not amount > 0:
+    return [1] * len(values)
+  return np.maximum(1, np.rint(values * (total / amount))).astype(np.int64).tolist()

@@ -1,0 +1,13 @@
+"""Op name -> device name: made from indices, read, written, checked, and put into graphs."""
+
+from placeto_tf.placements.applying import DeviceFunction, DeviceReport
+from placeto_tf.placements.checking import check
+from placeto_tf.placements.placement import Placement
+from placeto_tf.placements.saved_models import load_placed
+from placeto_tf.placements.traced import CapturedVariable, PlacedFunction, place_function
+from placeto_tf.placements.writing import write_placed
+
+__all__ = [
+    "CapturedVariable", "DeviceFunction", "DeviceReport", "PlacedFunction", "Placement", "check",
+    "load_placed", "place_function", "write_placed",
+]

@@ -1,0 +1,161 @@
+"""Putting a placement into graphs: protos as copies, a live `tf.Graph` in place, scopes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from placeto_tf.clusters import device_names
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.functions import inline_functions
+from placeto_tf.graphs.traced import is_concrete_function
+from placeto_tf.placements.placement import Placement
+
+_META_GRAPH = "tensorflow.MetaGraphDef"
+_COST_GRAPH = "tensorflow.CostGraphDef"
+_PROTOS = ("tensorflow.GraphDef", _META_GRAPH, _COST_GRAPH)
+
+
+def apply(placement: Placement, target: Any) -> Any:
+  """Sets the device of every op of a graph; see `Placement.apply`.
+
+  The placement may hold ops that the target lacks, so the placement of a whole file also fits any
+  part of it.
+  """
+  kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
+  if kind in _PROTOS:
+    placed = type(target)()
+    placed.CopyFrom(target)
+    if kind == _COST_GRAPH:
+      place_nodes(placement, placed.node)
+      return placed
+    graph_def = placed.graph_def if kind == _META_GRAPH else placed
+    inlined, _ = inline_functions(graph_def)
+    # The placement of a live graph names its calls, any other one the ops inside.
+    if inlined is not graph_def and all(node.name in placement for node in inlined.node):
+      graph_def.CopyFrom(inlined)
+    place_nodes(placement, graph_def.node)
+    return placed
+  if hasattr(target, "get_operations") and hasattr(target, "as_default"):
+    ops = target.get_operations()
+    # All looked up before the first is set: a graph is placed wholly or not at all.
+    for op, device in zip(ops, _devices(placement, [op.name for op in ops])):
+      op._set_device(device)
+    return target
+  if is_concrete_function(target):
+    from placeto_tf.placements.traced import place_function
+
+    return place_function(placement, target).function
+  raise PlacementError(
+      f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
+      "tf.Graph or ConcreteFunction")
+
+
+def place_nodes(placement: Placement, nodes: Iterable[Any]) -> None:
+  """Sets the device of each NodeDef; none is changed where one has no device."""
+  nodes = list(nodes)
+  for node, device in zip(nodes, _devices(placement, [node.name for node in nodes])):
+    node.device = device
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceReport:
+  """What a device scope achieved on a finished graph.
+
+  Attributes:
+    placed: number of ops that are on their device.
+    missed: ops of the graph that are not where the placement wants them.
+    unknown: ops of the graph for which the placement has no device.
+    absent: ops of the placement that the graph does not have.
+  """
+
+  placed: int
+  missed: Tuple[str, ...]
+  unknown: Tuple[str, ...]
+  absent: Tuple[str, ...]
+
+  def __str__(self) -> str:
+    lines = [f"{self.placed} ops are on their devices"]
+    if self.missed:
+      lines.append(
+          f"the scope did not reach {_some(self.missed)}; call place_missed(graph) of the device "
+          "function before the first run")
+    if self.unknown:
+      lines.append(f"the placement has no device for {_some(self.unknown)}")
+    if self.absent:
+      lines.append(f"the graph does not have {_some(self.absent)}")
+    return "; ".join(lines)
+
+
+class DeviceFunction:
+  """op -> device string, for `tf.compat.v1.device(...)` while a graph is built.
+
+  Scopes do not reach ops that the library colocates, ignores scopes for, or makes elsewhere
+  (initialisers, reads): ask `report` when the graph is finished. And `tf.group` makes one more op
+  for each device whose ops it groups, which the placement cannot know: those keep that device.
+  """
+
+  def __init__(self, placement: Placement):
+    self._placement = placement
+    self._canonical = _canonical_devices(placement)
+
+  def __call__(self, op: Any) -> str:
+    """The device string that TensorFlow asks for while it makes the op."""
+    device = self._placement.op_devices.get(op.name)
+    # An op that is not in the placement keeps what inner scopes said.
+    return op.device if device is None else self._canonical[device]
+
+  def report(self, graph: Any) -> DeviceReport:
+    """Compares a finished `tf.Graph` with the placement."""
+    missed: List[str] = []
+    unknown: List[str] = []
+    names = set()
+    for op in graph.get_operations():
+      names.add(op.name)
+      wanted = self._placement.op_devices.get(op.name)
+      if wanted is None:
+        unknown.append(op.name)
+      elif device_names.canonical(op.device) != self._canonical[wanted]:
+        missed.append(op.name)
+    absent = tuple(name for name in self._placement if name not in names)
+    return DeviceReport(
+        len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
+
+  def place_missed(self, graph: Any) -> DeviceReport:
+    """Places what the scope did not reach, before the graph's first run; reports what is left."""
+    for name in self.report(graph).missed:
+      device = self._canonical[self._placement.op_devices[name]]
+      graph.get_operation_by_name(name)._set_device(device)
+    return self.report(graph)
+
+
+def _devices(placement: Placement, names: Iterable[str]) -> List[str]:
+  """The canonical device of each named op."""
+  canonical = _canonical_devices(placement)
+  devices = []
+  for name in names:
+    device = placement.op_devices.get(name)
+    if device is None:
+      raise PlacementError(
+          f"the placement has no device for op {name!r}; it is for another graph, or for a part "
+          "of this one: place this graph anew")
+    devices.append(canonical[device])
+  return devices
+
+
+def _canonical_devices(placement: Placement) -> Dict[str, str]:
+  found: Dict[str, str] = {}
+  for name in placement.devices:
+    device: Optional[str] = device_names.canonical(name)
+    if device is None:
+      raise PlacementError(
+          f"{name!r} is no device that TensorFlow knows; expected a name such as '/GPU:0' or "
+          "'/job:worker/task:1/device:CPU:0': rename the device in the cluster")
+    found[name] = device
+  return found
+
+
+def _some(names: Tuple[str, ...]) -> str:
+  """The first names, and how many there are."""
+  listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+  return f"{len(names)} ops ({listed})"

@@ -1,0 +1,89 @@
+"""What is wrong with a placement, said before TensorFlow says it."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+import numpy as np
+
+from placeto_tf.clusters import device_names
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import traversal
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.kernels import KERNEL_TYPES
+from placeto_tf.placements.coverage import file_ops
+from placeto_tf.placements.placement import Placement
+
+_MOST = 20  # problems of one kind that are written out
+
+
+def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> List[str]:
+  """Problems of a placement, one sentence each; none means that TensorFlow will do as it says.
+
+  Looks at every op of the graph's file, since TensorFlow places those too that are not run: ops
+  without a device, ops and devices there are not, devices without a kernel for their op, and ops
+  that must share a device (colocated, or of one loop that is run) but do not. TensorFlow refuses
+  most of these; an op that reads a resource elsewhere it moves to the resource without a word.
+  """
+  ops = file_ops(graph)
+  column = device_names.match(placement.devices, cluster.device_names)
+  index = {name: i for i, name in enumerate(ops.names)}
+  unknown = [
+      f"op {name!r} is not in the graph; remove it from the placement or place this graph anew"
+      for name in placement if name not in index]
+  missing, strange = [], []
+  devices = np.full(len(ops.names), -1, dtype=np.int64)
+  for i, name in enumerate(ops.names):
+    device = placement.op_devices.get(name)
+    if device is None:
+      missing.append(f"op {name!r} has no device; place the whole graph anew")
+    elif column[device] is None:
+      strange.append(
+          f"op {name!r} is on {device!r}, which is none of the cluster's devices "
+          f"{', '.join(cluster.device_names)}")
+    else:
+      devices[i] = column[device]
+  problems = _cut(unknown) + _cut(missing) + _cut(strange)
+  problems += _cut(_without_kernel(ops, devices, cluster))
+  # The graph's own sets hold its loops as well, which TensorFlow would let run on many devices.
+  sets = traversal.UnionFind(len(ops.names))
+  sets.union_all(enumerate(ops.colocation.tolist()))
+  sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
+  return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
+
+
+def _without_kernel(ops, devices: np.ndarray, cluster: Cluster) -> List[str]:
+  found = []
+  for j, device in enumerate(cluster.devices):
+    if device.type not in KERNEL_TYPES:
+      continue
+    able = ops.has_kernel[:, KERNEL_TYPES.index(device.type)]
+    for i in np.flatnonzero((devices == j) & ~able).tolist():
+      found.append(
+          f"op {ops.names[i]!r} ({ops.types[i]}) is on {device.name}, but TensorFlow has no "
+          f"{device.type} kernel for it")
+  return found
+
+
+def _split(
+    names: Sequence[str], sets: np.ndarray, devices: np.ndarray, cluster: Cluster
+) -> List[str]:
+  """A sentence for each set whose ops are on different devices."""
+  placed = np.flatnonzero(devices >= 0)
+  first = np.full(len(names), -1, dtype=np.int64)
+  first[sets[placed[::-1]]] = placed[::-1]
+  apart = placed[devices[placed] != devices[first[sets[placed]]]]
+  _, ones = np.unique(sets[apart], return_index=True)
+  found = []
+  for i in apart[ones].tolist():
+    leader = int(first[sets[i]])
+    found.append(
+        f"ops {names[leader]!r} and {names[i]!r} must share a device, but are on "
+        f"{cluster.device_names[devices[leader]]} and {cluster.device_names[devices[i]]}")
+  return found
+
+
+def _cut(problems: List[str]) -> List[str]:
+  if len(problems) <= _MOST:
+    return problems
+  return problems[:_MOST] + [f"and {len(problems) - _MOST} more like the last"]

@@ -1,0 +1,186 @@
+"""Devices for every op of a graph's file, also for those that the fetches do not need.
+
+TensorFlow places all ops of a graph that a session holds, needed or not, so the rest must be
+consistent too: ops that TensorFlow colocates with needed ones (initialisers and savers that touch
+a variable, whatever says so in `_class`) follow them; all others go to the host.
+
+Legend: M ops of the file, N needed ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import traversal
+from placeto_tf.graphs.colocation import colocate
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
+from placeto_tf.graphs.loops import back_edges, find_loops
+from placeto_tf.graphs.node_table import NodeTable, read_nodes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileOps:
+  """All ops of a graph's file.
+
+  Attributes:
+    names: [M].
+    types: [M].
+    positions: [N] index into [M] of each needed op.
+    colocation: [M] int32, the smallest index of the ops that TensorFlow wants on one device.
+    loops: [M] int, the outermost loop of each op, -1 outside.
+    has_kernel: [M, K] bool, columns as in `KERNEL_TYPES`.
+  """
+
+  names: Sequence[str]
+  types: Sequence[str]
+  positions: np.ndarray  # [N]
+  colocation: np.ndarray  # [M]
+  loops: np.ndarray  # [M]
+  has_kernel: np.ndarray  # [M, K]
+
+
+def file_op_names(graph: ComputationGraph) -> List[str]:
+  """[M] names of all ops of the file, in its order; [N] for a graph made of arrays alone."""
+  nodes = _file_nodes(graph)
+  return list(graph.op_names) if nodes is None else [node.name for node in nodes]
+
+
+def file_ops(graph: ComputationGraph) -> FileOps:
+  """Reads all ops of the graph's file."""
+  nodes = _file_nodes(graph)
+  if nodes is None:
+    return FileOps(
+        graph.op_names, graph.op_types, np.arange(graph.num_ops), np.asarray(graph.colocation),
+        np.full(graph.num_ops, -1), _kernel_columns(graph))
+  names = [node.name for node in nodes]
+  index = {name: i for i, name in enumerate(names)}
+  positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
+  m = len(names)
+  has_kernel = np.ones((m, len(KERNEL_TYPES)), dtype=bool)
+  if graph.source.format == "cost_graph_def":
+    colocation, loops, op_types = np.arange(m), np.full(m, -1), ["Unknown"] * m
+  else:
+    table = read_nodes(_graph_def(graph))
+    loops, op_types = _loops(table), table.types
+    colocation = colocation_sets(table, np.full(m, -1))
+    support = KernelSupport(table.op_defs)
+    needed = np.zeros(m, dtype=bool)
+    needed[positions] = True
+    for i in np.flatnonzero(~needed).tolist():
+      has_kernel[i] = support.has_kernel(table.nodes[i])
+  has_kernel[positions] = _kernel_columns(graph)
+  return FileOps(names, op_types, positions, colocation, loops, has_kernel)
+
+
+def cover(
+    graph: ComputationGraph, cluster: Cluster, indices: np.ndarray
+) -> Tuple[Sequence[str], np.ndarray]:
+  """Extends a placement of the needed ops to all ops of the file.
+
+  Args:
+    graph: N needed ops.
+    cluster: D devices.
+    indices: [N] device of each needed op.
+
+  Returns:
+    [M] names and [M] int32 devices.
+  """
+  names = file_op_names(graph)
+  if len(names) == graph.num_ops:
+    return graph.op_names, indices.astype(np.int32)
+  ops = file_ops(graph)
+  devices = np.full(len(ops.names), -1, dtype=np.int32)
+  devices[ops.positions] = indices
+  # A set with a needed op goes where that one is; then what is left of its loop follows.
+  whole_loops = _join(ops.colocation, ops.loops)
+  for sets in (ops.colocation, whole_loops):
+    leaders = np.full(len(ops.names), -1, dtype=np.int32)
+    placed = np.flatnonzero(devices >= 0)[::-1]
+    leaders[sets[placed]] = devices[placed]  # the first op of a set is written last
+    devices = np.where(devices >= 0, devices, leaders[sets])
+  rest = devices < 0
+  devices[rest] = _homes(ops, cluster, whole_loops)[rest]
+  return ops.names, devices
+
+
+def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
+  """[M] the host, or else the first device on which all ops of a set have kernels."""
+  devices = cluster.devices
+  by_preference = sorted(
+      range(len(devices)), key=lambda j: (not devices[j].host, devices[j].type != "CPU", j))
+  common = np.ones_like(ops.has_kernel)
+  np.logical_and.at(common, sets, ops.has_kernel)
+  homes = np.full(len(ops.names), by_preference[0], dtype=np.int32)
+  for j in reversed(by_preference):
+    kind = devices[j].type
+    able = common[:, KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else np.array(True)
+    homes = np.where(able, j, homes)
+  return homes[sets].astype(np.int32)
+
+
+def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
+  """[M] colocation sets, with those that meet in a loop joined."""
+  inside = np.flatnonzero(loops >= 0)
+  if not len(inside):
+    return colocation
+  sets = traversal.UnionFind(len(colocation))
+  sets.union_all(enumerate(colocation.tolist()))
+  firsts = {}
+  for i in inside.tolist():
+    sets.union(i, firsts.setdefault(int(loops[i]), i))
+  return sets.labels()
+
+
+def colocation_sets(table: NodeTable, loops: np.ndarray) -> np.ndarray:
+  """[M] what TensorFlow wants on one device, and the ops of each of the [M] loops given."""
+  given = np.zeros(len(table.producers), dtype=np.int32)
+  data = table.ports != CONTROL
+  given[data] = table.output_types[
+      (table.output_offsets[table.producers] + table.ports)[data]]
+  return colocate(
+      table.nodes, table.names, table.producers, table.ports, table.consumers, given,
+      table.input_types, loops)
+
+
+def _loops(table: NodeTable) -> np.ndarray:
+  """[M] outermost loop of each op; none where the ops that are not needed form no proper loops."""
+  ahead = ~back_edges(table.types, table.producers, table.consumers)
+  producers, consumers = table.producers[ahead], table.consumers[ahead]
+  order, _ = traversal.topological_order(table.num_nodes, producers, consumers)
+  if len(order) == table.num_nodes:
+    try:
+      return find_loops(table.nodes, producers, table.ports[ahead], consumers, order, 1).outermost
+    except GraphError:
+      pass  # what the fetches need has been checked; the rest never runs
+  return np.full(table.num_nodes, -1)
+
+
+def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
+  """[N, K] the graph's kernels in the order of `KERNEL_TYPES`; unknown types have all."""
+  columns = [
+      graph.has_kernel[:, graph.kernel_types.index(kind)]
+      if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)
+      for kind in KERNEL_TYPES]
+  return np.stack(columns, axis=1)
+
+
+def _graph_def(graph: ComputationGraph) -> Any:
+  """The GraphDef of the file, after rewriting where that was needed to place single ops."""
+  source = graph.source
+  if getattr(source, "graph_def", None) is not None:
+    return source.graph_def
+  return getattr(source.proto, "graph_def", source.proto)
+
+
+def _file_nodes(graph: ComputationGraph) -> Any:
+  if graph.source is None:
+    return None
+  if graph.source.format == "cost_graph_def":
+    return graph.source.proto.node
+  return _graph_def(graph).node

@@ -1,0 +1,214 @@
+"""`Placement`: op name -> device name, what the user takes home.
+
+`placement.json`, version 1; readers accept a file with only `devices` and `placement`:
+
+  {"version": 1, "graph": {"fingerprint": "...", "fetches": ["train"]}, "cluster": {...},
+   "devices": ["/GPU:0", "/CPU:0"], "placement": {"op name": "/GPU:0"},
+   "method": "auto", "seed": 0, "evaluations": 1234, "step_time_us": 1234.5,
+   "lower_bound_us": 900.0, "peak_memory_bytes": {"/GPU:0": 1},
+   "baselines": {"current": {"step_time_us": 2000.0, "fits": true}}}
+
+What is not known is left out; a step time that a baseline does not have is null. `devices` are
+those of the cluster, in its order, whether the placement uses them or not.
+
+Legend: N ops of a `ComputationGraph`, D devices.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+from typing import Any, Iterator, Mapping, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Placement(collections.abc.Mapping):
+  """An immutable mapping from op names to device names, and where it came from.
+
+  Two placements are equal if they put the same ops on the same devices.
+
+  Attributes:
+    op_devices: op name -> device name, in the order of the graph's file.
+    devices: [D] the device names to choose from.
+    fingerprint: of the graph it was made for, "" where not known.
+    fetches: of that graph.
+    cluster: the cluster as JSON, or None.
+    method: what found it, such as "auto".
+    seed: of the search.
+    evaluations: placements that were evaluated to find it.
+    step_time_us: simulated.
+    lower_bound_us: no placement on this cluster is faster.
+    peak_memory_bytes: device name -> bytes.
+    baselines: method -> {"step_time_us": ..., "fits": ...}.
+  """
+
+  op_devices: Mapping[str, str]
+  devices: Tuple[str, ...]  # [D]
+  fingerprint: str = ""
+  fetches: Tuple[str, ...] = ()
+  cluster: Optional[Mapping[str, Any]] = None
+  method: str = ""
+  seed: Optional[int] = None
+  evaluations: Optional[int] = None
+  step_time_us: Optional[float] = None
+  lower_bound_us: Optional[float] = None
+  peak_memory_bytes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  baselines: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    known = set(self.devices)
+    if not known:
+      raise PlacementError("the placement has no devices; expected at least one device name")
+    if len(known) != len(self.devices):
+      twice = next(name for i, name in enumerate(self.devices) if name in self.devices[:i])
+      raise PlacementError(f"device {twice!r} appears twice; give each device its own name")
+    for op, device in self.op_devices.items():
+      if device not in known:
+        raise PlacementError(
+            f"op {op!r} is placed on {device!r}, expected one of the placement's devices "
+            f"{', '.join(self.devices)}; add the device or correct the op's")
+    object.__setattr__(self, "devices", tuple(self.devices))
+    object.__setattr__(self, "fetches", tuple(self.fetches))
+    object.__setattr__(self, "op_devices", types.MappingProxyType(dict(self.op_devices)))
+
+  def __getitem__(self, op: str) -> str:
+    return self.op_devices[op]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.op_devices)
+
+  def __len__(self) -> int:
+    return len(self.op_devices)
+
+  def __repr__(self) -> str:
+    return f"Placement({len(self)} ops on {', '.join(self.devices)})"
+
+  @classmethod
+  def from_indices(
+      cls, graph: ComputationGraph, cluster: Cluster, indices: Any, **metadata: Any
+  ) -> Placement:
+    """The placement of every op of the graph's file.
+
+    Ops that the fetches do not need (savers, initialisers, summaries) follow the ops they are
+    colocated with, or else go to the host.
+
+    Args:
+      graph: N ops.
+      cluster: D devices.
+      indices: [N] integers, the device of each op.
+      **metadata: `method`, `seed`, `evaluations`, `step_time_us`, `lower_bound_us`,
+        `peak_memory_bytes`, `baselines`.
+
+    Raises:
+      PlacementError: `indices` has another shape or type, or names a device there is not.
+    """
+    from placeto_tf.placements import coverage
+
+    names = cluster.device_names
+    indices = _checked_indices(graph, cluster, indices)
+    ops, devices = coverage.cover(graph, cluster, indices)
+    return cls(
+        op_devices={op: names[device] for op, device in zip(ops, devices.tolist())},
+        devices=names, fingerprint=graph.fingerprint, fetches=graph.fetches,
+        cluster=cluster.to_json(), **metadata)
+
+  def indices(self, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """[N] int32, the cluster's index of each op's device. Ops the graph does not need may lack.
+
+    Raises:
+      PlacementError: an op of the graph has no device, the placement names an op that the graph's
+        file does not have, or a device is not the cluster's.
+    """
+    from placeto_tf.clusters import device_names
+    from placeto_tf.placements import coverage
+
+    column = device_names.match(self.devices, cluster.device_names)
+    missing = next((op for op in graph.op_names if op not in self.op_devices), None)
+    if missing is not None:
+      raise PlacementError(
+          f"the placement has no device for op {missing!r}; it is for another graph, or other "
+          "fetches: place this graph anew")
+    if len(self) > graph.num_ops:
+      known = set(coverage.file_op_names(graph))
+      unknown = next((op for op in self.op_devices if op not in known), None)
+      if unknown is not None:
+        raise PlacementError(
+            f"the placement names op {unknown!r}, which the graph does not have; it is for "
+            "another graph: place this one anew")
+    for op in graph.op_names:
+      if column[self.op_devices[op]] is None:
+        raise PlacementError(
+            f"op {op!r} is placed on {self.op_devices[op]!r}, expected a device of the cluster, "
+            f"{', '.join(cluster.device_names)}; use the cluster that the placement was made for")
+    return np.array([column[self.op_devices[op]] for op in graph.op_names], dtype=np.int32)
+
+  def apply(self, target: Any) -> Any:
+    """Sets the device of every op of a graph.
+
+    Args:
+      target: a GraphDef or MetaGraphDef, of which a placed copy is returned; a CostGraphDef
+        likewise; a `tf.Graph`, which is changed in place and returned: do that before its first
+        run, for a session does not notice later; or a ConcreteFunction, of which a placed one is
+        returned (`place_function` also says where its variables are, and can move them). Function
+        calls of protos come out inlined. A SavedModel is written by `write_placed`.
+
+    Raises:
+      PlacementError: an op of the target has no device in the placement; nothing is changed then.
+      GraphError: function calls of the target cannot be inlined.
+    """
+    from placeto_tf.placements import applying
+
+    return applying.apply(self, target)
+
+  def device_function(self) -> Any:
+    """A function for `tf.compat.v1.device(...)`, for a graph that is being built.
+
+    A scope does not reach every op; the function's `report(graph)` says which it missed, and its
+    `place_missed(graph)` places them.
+    """
+    from placeto_tf.placements import applying
+
+    return applying.DeviceFunction(self)
+
+  def save(self, path: str) -> None:
+    """Writes placement.json: beside the file and then renamed, so that no reader sees half of it.
+
+    Raises:
+      PlacementError: the file cannot be written.
+    """
+    from placeto_tf.placements import placement_json
+
+    placement_json.save(self, path)
+
+  @classmethod
+  def load(cls, path: str) -> Placement:
+    """Reads placement.json.
+
+    Raises:
+      PlacementError: there is no such file, or a field of it is wrong or missing.
+    """
+    from placeto_tf.placements import placement_json
+
+    return placement_json.load(path)
+
+
+def _checked_indices(graph: ComputationGraph, cluster: Cluster, indices: Any) -> np.ndarray:
+  indices = np.asarray(indices)
+  if indices.shape != (graph.num_ops,) or not np.issubdtype(indices.dtype, np.integer):
+    raise PlacementError(
+        f"the placement is an array of {indices.dtype} of shape {indices.shape}, expected integers "
+        f"of shape ({graph.num_ops},): the device of each op")
+  wrong = np.flatnonzero((indices < 0) | (indices >= cluster.num_devices))
+  if len(wrong):
+    op = int(wrong[0])
+    raise PlacementError(
+        f"op {graph.op_names[op]!r} is placed on device {int(indices[op])}, expected 0 to "
+        f"{cluster.num_devices - 1}: the cluster has {cluster.num_devices} devices")
+  return indices

@@ -1,0 +1,172 @@
+"""Reading and writing placement.json, whose format `placement` describes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Dict, List, Mapping, Tuple
+
+from placeto_tf import atomic
+from placeto_tf.errors import PlacementError
+from placeto_tf.placements.placement import Placement
+
+VERSION = 1
+
+
+def save(placement: Placement, path: str) -> None:
+  """Writes the file; see `Placement.save`."""
+  text = json.dumps(to_json(placement), indent=1, allow_nan=False) + "\n"
+  atomic.write(path, text.encode("utf-8"))
+
+
+def load(path: str) -> Placement:
+  """Reads the file; see `Placement.load`."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      text = file.read()
+  except (OSError, UnicodeDecodeError) as error:
+    reason = getattr(error, "strerror", None) or "it is not text"
+    raise PlacementError(
+        f"cannot read the placement {path!r} ({reason}); expected a placement.json") from None
+  try:
+    found = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+  except PlacementError as error:
+    raise PlacementError(f"{path}: {error}") from None
+  except (ValueError, RecursionError) as error:
+    reason = error if isinstance(error, ValueError) else "it is nested too deeply"
+    raise PlacementError(
+        f"the placement {path!r} is not JSON ({reason}); expected a placement.json") from None
+  try:
+    return from_json(found)
+  except PlacementError as error:
+    raise PlacementError(f"{path}: {error}") from None
+
+
+def to_json(placement: Placement) -> Dict[str, Any]:
+  """The object that is written; fields that are not known are left out."""
+  found: Dict[str, Any] = {"version": VERSION}
+  if placement.fingerprint:
+    found["graph"] = {
+        "fingerprint": placement.fingerprint, "fetches": list(placement.fetches)}
+  if placement.cluster is not None:
+    found["cluster"] = placement.cluster
+  found["devices"] = list(placement.devices)
+  found["placement"] = dict(placement.op_devices)
+  if placement.method:
+    found["method"] = placement.method
+  for field in ("seed", "evaluations", "step_time_us", "lower_bound_us"):
+    value = getattr(placement, field)
+    if value is not None:
+      found[field] = _plain(value)
+  for field in ("peak_memory_bytes", "baselines"):
+    value = getattr(placement, field)
+    if value:
+      found[field] = _plain(value)
+  return found
+
+
+def from_json(found: Any) -> Placement:
+  """Reads a parsed object.
+
+  Raises:
+    PlacementError: a field is wrong or missing.
+  """
+  found = _expect("the file", found, dict, "an object with \"devices\" and \"placement\"")
+  version = found.get("version", VERSION)
+  if version != VERSION or isinstance(version, bool):
+    raise PlacementError(
+        f"\"version\" is {_short(version)}, expected {VERSION}; write the file with a version of "
+        "this package that matches")
+  for field in ("devices", "placement"):
+    if field not in found:
+      raise PlacementError(
+          f"\"{field}\" is missing; a placement has the device names in \"devices\" and op name: "
+          "device name in \"placement\"")
+  devices = _expect("\"devices\"", found["devices"], list, "a list of device names")
+  for device in devices:
+    _expect("an entry of \"devices\"", device, str, "a device name such as \"/GPU:0\"")
+  placement = _expect("\"placement\"", found["placement"], dict, "an object op name: device name")
+  for op, device in placement.items():
+    _expect(f"the device of op {op!r}", device, str, "a device name")
+  graph = _expect("\"graph\"", found.get("graph", {}), dict, "an object")
+  fetches = _expect("\"fetches\"", graph.get("fetches", []), list, "a list of names")
+  for fetch in fetches:
+    _expect("an entry of \"fetches\"", fetch, str, "a name")
+  numbers = {}
+  for field, whole in (
+      ("seed", True), ("evaluations", True), ("step_time_us", False), ("lower_bound_us", False)):
+    numbers[field] = _number(f"\"{field}\"", found.get(field), whole)
+  peaks = _expect(
+      "\"peak_memory_bytes\"", found.get("peak_memory_bytes", {}), dict, "an object device: bytes")
+  for device, peak in peaks.items():
+    if _number(f"\"peak_memory_bytes\" of {device!r}", peak, False) is None:
+      raise PlacementError(f"\"peak_memory_bytes\" of {device!r} is null, expected a number")
+  baselines = _expect("\"baselines\"", found.get("baselines", {}), dict, "an object method: result")
+  for method, row in baselines.items():
+    _expect(f"baseline {method!r}", row, dict, "an object with \"step_time_us\" and \"fits\"")
+    _number(f"\"step_time_us\" of baseline {method!r}", row.get("step_time_us"), False)
+  cluster = found.get("cluster")
+  if cluster is not None:
+    _expect("\"cluster\"", cluster, dict, "an object")
+  return Placement(
+      op_devices=placement,
+      devices=tuple(devices),
+      fingerprint=_expect(
+          "\"fingerprint\"", graph.get("fingerprint", ""), str, "a string of hex digits"),
+      fetches=tuple(fetches),
+      cluster=cluster,
+      method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
+      peak_memory_bytes=peaks,
+      baselines=baselines,
+      **numbers,
+  )
+
+
+def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
+  if not isinstance(value, kind):
+    raise PlacementError(
+        f"{what} is {_short(value)}, expected {expected}; correct it or place the graph anew")
+  return value
+
+
+def _number(what: str, value: Any, whole: bool) -> Any:
+  """A number that is not negative, or None."""
+  kinds = int if whole else (int, float)
+  if value is not None and (
+      isinstance(value, bool) or not isinstance(value, kinds) or value < 0
+      or not math.isfinite(value)):
+    raise PlacementError(
+        f"{what} is {_short(value)}, expected a {'whole ' if whole else ''}number of at least 0; "
+        "correct it or leave the field out")
+  return value
+
+
+def _short(value: Any) -> str:
+  text = json.dumps(value)
+  return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+  """An object; JSON would let the last of equal keys win without a word."""
+  found = dict(pairs)
+  if len(found) != len(pairs):
+    seen = set()
+    for key, _ in pairs:
+      if key in seen:
+        raise PlacementError(f"{key!r} appears twice in one object; keep one of them")
+      seen.add(key)
+  return found
+
+
+def _no_constant(name: str) -> Any:
+  raise PlacementError(f"the file holds {name}, which is no number in JSON; correct the field")
+
+
+def _plain(value: Any) -> Any:
+  """Numbers of numpy as Python's; times that are not finite as null, for JSON has none."""
+  if isinstance(value, Mapping):
+    return {key: _plain(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(item) for item in value]
+  value = value.item() if hasattr(value, "item") else value
+  return None if isinstance(value, float) and not math.isfinite(value) else value

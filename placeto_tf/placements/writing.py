@@ -1,0 +1,61 @@
+"""Writing a placed graph in the format that it came in."""
+
+from __future__ import annotations
+
+import os
+
+from placeto_tf import atomic
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.analysis import rewritten_proto
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import saved_models
+from placeto_tf.placements.placement import Placement
+
+# Format -> name of the file, binary and text.
+_NAMES = {
+    "tf_graph": ("graph.pb", "graph.pbtxt"),
+    "graph_def": ("graph.pb", "graph.pbtxt"),
+    "meta_graph_def": ("graph.meta", "graph.meta.pbtxt"),
+    "cost_graph_def": ("graph.cost_graph.pb", "graph.cost_graph.pbtxt"),
+    "concrete_function": ("graph.pb", "graph.pbtxt"),
+    "saved_model": (saved_models.NAME, saved_models.NAME),
+}
+
+
+def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
+  """Writes the graph's file again, with the device of every op set.
+
+  Function calls that were inlined stay so. Of a ConcreteFunction the GraphDef is written; apply the
+  placement to the function itself for one that can be called.
+
+  Args:
+    graph: as `load_graph` returned it; its file may be gone by now.
+    placement: of all ops of the file.
+    out_dir: a directory that exists.
+
+  Returns:
+    The path: `graph.pb`, `graph.meta`, `graph.cost_graph.pb` or the directory `saved_model`, as
+    text where text came in.
+
+  Raises:
+    PlacementError: the graph came from no file or proto, an op has no device, or the file cannot
+      be written.
+  """
+  if graph.source is None or graph.source.format not in _NAMES:
+    found = "arrays alone" if graph.source is None else f"format {graph.source.format!r}"
+    raise PlacementError(
+        f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only what was "
+        "read can be written again")
+  if graph.source.format == "saved_model":
+    return saved_models.write(graph, placement, out_dir)
+  binary_name, text_name = _NAMES[graph.source.format]
+  placed = placement.apply(rewritten_proto(graph))
+  if graph.source.text:
+    from google.protobuf import text_format
+
+    name, content = text_name, text_format.MessageToString(placed).encode("utf-8")
+  else:
+    name, content = binary_name, placed.SerializeToString()
+  path = os.path.join(out_dir, name)
+  atomic.write(path, content)
+  return path

@@ -1,0 +1,188 @@
+"""`ScorerWeights`: the two-layer perceptron that scores pairs, and its compiled inference.
+
+The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
+use; the policy is a softmax over the scores. It equals the `network.PairNetwork` it was taken from.
+
+Legend: D devices, F features, H width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.pair_features import NAMES, features, move
+from placeto_tf.errors import PlacementError
+from placeto_tf.simulation.event_loop import compiled
+
+WIDTH = 32
+# Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
+# grew beyond 100 in training, where PPO's ratio of probabilities can overflow, and losses were NaN.
+CAP = 10.0
+_FILE, _SIDECAR = "weights.npz", "weights.json"
+_FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScorerWeights:
+  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32."""
+
+  hidden_1: np.ndarray
+  bias_1: np.ndarray
+  hidden_2: np.ndarray
+  bias_2: np.ndarray
+  output: np.ndarray
+
+  def __post_init__(self):
+    for name in _FIELDS:
+      # Writable and contiguous: numba compiles anew for anything else.
+      object.__setattr__(
+          self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
+    h = len(self.bias_1)
+    shapes = {"hidden_1": (len(NAMES), h), "bias_1": (h,), "hidden_2": (h, h), "bias_2": (h,),
+              "output": (h,)}
+    for name, expected in shapes.items():
+      found = getattr(self, name)
+      if found.shape != expected:
+        raise PlacementError(
+            f"{name} of the scorer has shape {found.shape}, expected {expected}; train it anew "
+            "with the features of this version")
+      if not np.isfinite(found).all():
+        raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
+                             "checkpoint")
+
+  @property
+  def arrays(self) -> Tuple[np.ndarray, ...]:
+    """What the compiled loops take."""
+    return tuple(getattr(self, name) for name in _FIELDS)
+
+  @classmethod
+  def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
+    """Glorot's uniform draws and no biases, as the network starts."""
+    rng = np.random.default_rng(seed)
+
+    def draw(rows, columns):
+      limit = np.sqrt(6 / (rows + columns))
+      return rng.uniform(-limit, limit, (rows, columns))
+
+    return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
+               draw(width, 1)[:, 0])
+
+  def save(self, directory: str, **notes: Any) -> None:
+    """Writes weights and a JSON sidecar with the features and `notes`."""
+    os.makedirs(directory, exist_ok=True)
+    partial = os.path.join(directory, "partial.npz")
+    np.savez(partial, **{name: getattr(self, name) for name in _FIELDS})
+    os.replace(partial, os.path.join(directory, _FILE))
+    partial = os.path.join(directory, _SIDECAR + ".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+      json.dump({"version": 1, "features": list(NAMES), **notes}, file, indent=1)
+      file.write("\n")
+    os.replace(partial, os.path.join(directory, _SIDECAR))
+
+  @classmethod
+  def load(cls, directory: str) -> ScorerWeights:
+    """Raises PlacementError where they are missing or of another list of features."""
+    sidecar = _sidecar(directory)
+    if sidecar.get("features") != list(NAMES):
+      raise PlacementError(
+          f"the weights in {directory} are of another list of features than this version's; train "
+          "them anew")
+    try:
+      with np.load(os.path.join(directory, _FILE)) as arrays:
+        return cls(**{name: arrays[name] for name in _FIELDS})
+    except (OSError, KeyError, ValueError) as error:
+      raise PlacementError(
+          f"the weights in {directory} were not understood ({error}); train them anew") from None
+
+
+def _sidecar(directory: str) -> Dict[str, Any]:
+  path = os.path.join(directory, _SIDECAR)
+  try:
+    with open(path, encoding="utf-8") as file:
+      return json.load(file)
+  except (OSError, ValueError) as error:
+    raise PlacementError(
+        f"{path} was not understood ({error}); give a directory of scorer weights") from None
+
+
+def pretrained_directory() -> Optional[str]:
+  """Where the weights that ship with the package are; None where it has none."""
+  directory = os.path.join(os.path.dirname(__file__), "weights")
+  return directory if os.path.exists(os.path.join(directory, _SIDECAR)) else None
+
+
+def pretrained() -> ScorerWeights:
+  """The weights that ship with the package. Raises: PlacementError where it has none."""
+  directory = pretrained_directory()
+  if directory is None:
+    raise PlacementError(
+        "this copy of the package has no trained weights for device_pointer; install it with its "
+        "data files, or choose another method")
+  return ScorerWeights.load(directory)
+
+
+@compiled(nogil=True)
+def score(pairs, weights, scores):
+  """Fills scores [D] float32 from pairs [D, F] float32."""
+  hidden_1, bias_1, hidden_2, bias_2, output = weights
+  h = bias_1.shape[0]
+  first = np.empty(h, np.float32)
+  second = np.empty(h, np.float32)
+  for d in range(scores.shape[0]):
+    first[:] = bias_1
+    for f in range(pairs.shape[1]):
+      x = pairs[d, f]
+      if x != 0:
+        for j in range(h):
+          first[j] += x * hidden_1[f, j]
+    second[:] = bias_2
+    for i in range(h):
+      x = first[i]
+      if x > 0:
+        for j in range(h):
+          second[j] += x * hidden_2[i, j]
+    total = np.float32(0)
+    for j in range(h):
+      total += max(second[j], np.float32(0)) * output[j]
+    scores[d] = total / (np.float32(1) + abs(total) / np.float32(CAP))
+
+
+@compiled(nogil=True)
+def run_block(order, cursor, most, noise, pair, state, scratch, pairs, weights, scores):
+  """Visits groups from order[cursor] on and moves them, until `most` of them have moved.
+
+  Args:
+    order: [M] int32 groups.
+    cursor: where to begin.
+    most: moves that end the block.
+    noise: [M, D] float32 added to scores before the best is taken: Gumbel noise times the
+      temperature samples from the softmax at that temperature; 0 is greedy.
+    pair, state, scratch: see `pair_features`.
+    pairs: [D, F] float32, scores: [D] float32, for the loop's own use.
+    weights: `ScorerWeights.arrays`.
+
+  Returns:
+    (cursor, number of moves).
+  """
+  allowed = pair[1]
+  moves = 0
+  while cursor < order.shape[0] and moves < most:
+    g = order[cursor]
+    features(g, pair, state, scratch, pairs)
+    score(pairs, weights, scores)
+    best, best_score = -1, -np.inf
+    for d in range(scores.shape[0]):
+      if allowed[g, d]:
+        value = scores[d] + noise[cursor, d]
+        if value > best_score:
+          best, best_score = d, value
+    if best >= 0 and best != state[0][g]:
+      move(g, best, pair, state)
+      moves += 1
+    cursor += 1
+  return cursor, moves

@@ -1,0 +1,1 @@
+"""Placeto (Addanki et al., NeurIPS 2019): graph embedding, policy network, REINFORCE agent."""

@@ -1,0 +1,1 @@
+"""Real sessions: running placed graphs on the devices of this machine."""

@@ -1,0 +1,295 @@
+"""Measuring what the simulator has to know: links, overheads, and the costs of a graph's ops.
+
+What is fitted comes from small graphs made for the purpose (`microbenchmarks`) and from the graph
+itself on one device at a time, never from placements that a prediction is judged on.
+
+The order in which ops run matters as much as what they cost, because a worker with one thread runs
+one op at a time. TensorFlow's executor (core/common_runtime/executor.cc, ScheduleReady) puts the
+ops that an op's end makes ready either into the queue of the thread that ran it, or into the thread
+pool, whose one thread takes what it put there itself last in, first out, and what others put
+there after that, first in, first out. Ops go into the thread's own queue where their kernels say
+that they are not expensive, which are those of `INLINE_OP_TYPES`; of the others the last does where
+that queue is empty. (Kernels also lose their mark when they turn out to take less than 8,000
+cycles; but the estimate starts at 10^8 cycles and falls by a tenth a step, so that takes about
+ninety steps.)
+Sending is a kernel like others, in that order; receiving is done by the threads of gRPC, which take
+the core from whatever runs. `Cluster.ready_order = "executor"` simulates that.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.errors import MeasurementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import Placement
+from placeto_tf.runtime import microbenchmarks
+from placeto_tf.runtime.device_maps import match_devices
+from placeto_tf.runtime.feeds import Feeds
+from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
+from placeto_tf.runtime.placed_runs import open_with_beat
+from placeto_tf.runtime.supervision import supervise
+
+# Op types whose CPU kernels override IsExpensive(), by TensorFlow's headers (core/kernels).
+INLINE_OP_TYPES = (
+    "BroadcastArgs", "BroadcastGradientArgs", "ConcatOffset", "Const", "ControlTrigger", "Enter",
+    "Exit", "ExpandDims", "HostConst", "Identity", "IdentityN", "ImmutableConst",
+    "IsVariableInitialized", "LoopCond", "Merge", "NextIteration", "NoOp", "PreventGradient",
+    "Rank", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration", "RefSwitch",
+    "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StackPopV2", "StackPushV2", "StopGradient",
+    "Switch", "VarHandleOp",
+)
+_SLOWEST_BYTES_PER_US, _FASTEST_BYTES_PER_US = 1.0, 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationConfig:
+  """How calibration is done.
+
+  Attributes:
+    runs: timed steps of each small graph.
+    graph_runs: timed and traced steps of the graph on each device.
+    warmup_runs: of the graph, dropped.
+    timeout_seconds: of one step.
+    seed: of random feeds.
+  """
+
+  runs: int = 30
+  graph_runs: int = 12
+  warmup_runs: int = 3
+  timeout_seconds: float = 120.0
+  seed: int = 0
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      if field.name != "seed" and not getattr(self, field.name) > 0:
+        raise MeasurementError(
+            f"{field.name} is {getattr(self, field.name)}; expected more than 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpTimes:
+  """What a graph's ops take on one device.
+
+  Attributes:
+    compute_us: [N] float64 median time of each op's kernel in traced steps; NaN where it did not
+      run.
+    step_time_us: median of steps that were not traced.
+  """
+
+  compute_us: np.ndarray
+  step_time_us: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+  """What was measured.
+
+  Attributes:
+    cluster: with links, overheads and the executor's order.
+    links: (source, target) device indices -> what was measured.
+    compute_us: [N, D] cost of each op on each device, NaN on devices it may not use; None where no
+      graph was given.
+    step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
+  """
+
+  cluster: Cluster
+  links: Mapping[Tuple[int, int], LinkTimes]
+  compute_us: Optional[np.ndarray] = None
+  step_time_us: Optional[np.ndarray] = None
+
+
+def calibrate(
+    cluster: Cluster,
+    runtime: Any,
+    graph: Optional[ComputationGraph] = None,
+    config: Optional[CalibrationConfig] = None,
+    *,
+    feeds: Feeds = "random",
+    device_map: Optional[Mapping[str, str]] = None,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Calibration:
+  """Measures links by pair and overheads on a runtime, and the costs of a graph's ops.
+
+  Args:
+    cluster: devices to measure; what else it says is replaced.
+    runtime: started, see `workers`.
+    graph: whose ops are timed on each device; without one only links and overheads are measured.
+    config: how.
+    feeds, device_map: see `measure`.
+    progress: called with what comes next.
+
+  Raises:
+    MeasurementError: a worker was lost or hangs, or times make no sense.
+    PlacementError: a device has no counterpart in the runtime.
+  """
+  config = config or CalibrationConfig()
+  devices = match_devices(cluster.device_names, runtime.devices, device_map)
+  names = [devices[name] for name in cluster.device_names]
+
+  def with_bench(work):
+    return supervise(runtime, lambda beat: work(microbenchmarks.Bench(
+        runtime, config.runs, beat, config.timeout_seconds)), config.timeout_seconds)
+
+  links: Dict[Tuple[int, int], LinkTimes] = {}
+  for i, source in enumerate(names):
+    for j, target in enumerate(names):
+      if i != j:
+        progress(f"link {cluster.device_names[i]} to {cluster.device_names[j]}")
+        links[i, j] = with_bench(
+            lambda bench, a=source, b=target: microbenchmarks.link_times(bench, a, b))
+  progress("overhead of an op")
+  overhead_us = float(np.mean([
+      with_bench(lambda bench, name=name: microbenchmarks.op_overhead_us(bench, name))
+      for name in names]))
+  compute_us = step_time_us = None
+  if graph is not None:
+    compute_us, step_time_us, overhead_us = _graph_costs(
+        graph, cluster, runtime, devices, overhead_us, config, feeds, progress)
+  return Calibration(
+      _fitted(cluster, links, overhead_us), links, compute_us, step_time_us)
+
+
+def _fitted(
+    cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
+  """The cluster with what was measured in its fields."""
+  if not links:
+    return dataclasses.replace(
+        cluster, op_overhead_us=overhead_us, ready_order="executor",
+        inline_op_types=INLINE_OP_TYPES)
+  parts = {pair: split_hop(times) for pair, times in links.items()}
+  bandwidth = np.array(cluster.bandwidth_bytes_per_us)
+  for (i, j), part in parts.items():
+    per_byte = max(part["wire"][1], 1 / _FASTEST_BYTES_PER_US)
+    bandwidth[i, j] = max(1 / per_byte, _SLOWEST_BYTES_PER_US)
+
+  def mean(what: str, k: int) -> float:
+    return float(np.mean([part[what][k] for part in parts.values()]))
+
+  return dataclasses.replace(
+      cluster, bandwidth_bytes_per_us=bandwidth, latency_us=np.zeros_like(bandwidth),
+      op_overhead_us=overhead_us, transfer_per_destination=True,
+      sender_us_per_transfer=mean("pack", 0), sender_us_per_byte=mean("pack", 1),
+      receiver_us_per_transfer=mean("unpack", 0), receiver_us_per_byte=mean("unpack", 1),
+      delivery_us=mean("wire", 0), ready_order="executor", inline_op_types=INLINE_OP_TYPES)
+
+
+def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
+  """{"pack", "unpack", "wire"}: us a transfer and us a byte of each part of a hop.
+
+  The parts are not negative and add up to the hop: where packing and unpacking together seem to
+  take longer than both and the wire, which disturbed runs can make them, they share the hop.
+  """
+  small, large = [], []
+  for k, found in ((0, small), (1, large)):
+    pack, unpack, hop = times.pack_us[k], times.unpack_us[k], times.hop_us[k]
+    shrink = min(1.0, hop / (pack + unpack)) if pack + unpack > 0 else 1.0
+    found += [pack * shrink, unpack * shrink, hop - (pack + unpack) * shrink]
+  result = {}
+  for k, name in enumerate(("pack", "unpack", "wire")):
+    per_byte = max(0.0, (large[k] - small[k]) / (LARGE_BYTES - SMALL_BYTES))
+    result[name] = (max(0.0, small[k] - per_byte * SMALL_BYTES), per_byte)
+  return result
+
+
+def _graph_costs(
+    graph: ComputationGraph, cluster: Cluster, runtime: Any, devices: Mapping[str, str],
+    overhead_us: float, config: CalibrationConfig, feeds: Feeds, progress: Callable[[str], None],
+) -> Tuple[np.ndarray, np.ndarray, float]:
+  """(compute_us [N, D], step_time_us [D], overhead of an op) by runs on one device at a time."""
+  allowed = allowed_devices(graph, cluster)
+  compute_us = np.full(allowed.shape, np.nan)
+  step_time_us = np.full(cluster.num_devices, np.nan)
+  for d in range(cluster.num_devices):
+    # Ops that may not run there stay where they may; with a host that is not one device alone.
+    indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
+    placement = Placement.from_indices(graph, cluster, indices)
+    progress(f"the graph on {cluster.device_names[d]}")
+    found = supervise(runtime, lambda beat, placement=placement: _time_ops(
+        graph, placement, devices, runtime, feeds, config, beat), config.timeout_seconds)
+    here = indices == d
+    compute_us[here, d] = found.compute_us[here]
+    if here.all():
+      step_time_us[d] = found.step_time_us
+  # What steps take beside kernels is the overhead; a trace that takes longer than the step without
+  # one says that tracing slowed the kernels, which are then scaled back.
+  for d in np.flatnonzero(~np.isnan(step_time_us)):
+    kernels_us = np.nansum(compute_us[:, d])
+    room_us = step_time_us[d] - overhead_us * graph.num_ops
+    if room_us > 0 and kernels_us > 0:
+      compute_us[:, d] *= room_us / kernels_us
+  return compute_us, step_time_us, overhead_us
+
+
+def _time_ops(
+    graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Any,
+    feeds: Feeds, config: CalibrationConfig, beat: Callable[[], None]) -> OpTimes:
+  run = open_with_beat(
+      beat, graph, placement, devices, runtime, feeds=feeds,
+      timeout_seconds=config.timeout_seconds, seed=config.seed)
+  try:
+    for _ in range(config.warmup_runs):
+      run.step()
+      beat()
+    steps: List[float] = []
+    traced: List[np.ndarray] = []
+    for _ in range(config.graph_runs):  # taking turns, so that both see the same machine
+      steps.append(run.step() * 1e6)
+      beat()
+      traced.append(kernel_times_us(graph, run.traced_step()))
+      beat()
+  finally:
+    run.close()
+  with np.errstate(invalid="ignore"):
+    table = np.stack(traced)
+  ran = ~np.isnan(table).all(axis=0)
+  compute_us = np.full(graph.num_ops, np.nan)
+  compute_us[ran] = np.nanmedian(table[:, ran], axis=0)
+  return OpTimes(compute_us, float(np.median(steps)))
+
+
+def kernel_times_us(graph: ComputationGraph, metadata: Any) -> np.ndarray:
+  """[N] what each op's kernel took in a traced step, all executions; NaN for ops not in it."""
+  found = np.full(graph.num_ops, np.nan)
+  index = graph.op_index
+  for stats in metadata.step_stats.dev_stats:
+    if "/stream:" in stats.device:
+      continue
+    for node in stats.node_stats:
+      op = index.get(node.node_name)
+      if op is not None:
+        spent = max(0, node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
+        found[op] = spent + (0.0 if np.isnan(found[op]) else found[op])
+  return found
+
+
+def write_costs(
+    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str) -> None:
+  """Writes an OpPerformanceList with each op's mean time on each type of device.
+
+  Ops that were not seen in the traces (what is fed, constants that newer TensorFlow copies) take no
+  time; a cost of 0 would be an estimate's to fill in, so they are written too.
+  """
+  from tensorflow.core.grappler.costs import op_performance_data_pb2
+
+  performances = op_performance_data_pb2.OpPerformanceList()
+  types = [device.type for device in cluster.devices]
+  for kind in sorted(set(types)):
+    columns = [d for d, of in enumerate(types) if of == kind]
+    for i, (name, op_type) in enumerate(zip(graph.op_names, graph.op_types)):
+      seen = compute_us[i, columns][~np.isnan(compute_us[i, columns])]
+      entry = performances.op_performance.add()
+      entry.node, entry.op.op, entry.op.device.type = name, op_type, kind
+      entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
+  partial = f"{path}.partial-{os.getpid()}"
+  with open(partial, "wb") as file:
+    file.write(performances.SerializeToString())
+  os.replace(partial, path)

@@ -1,0 +1,145 @@
+"""What a measured step is fed: random tensors of the right shapes, or the user's own.
+
+Floats are uniform in [0, 1), booleans even, strings empty. Whole numbers have to be valid where
+they are used as indices (token ids, class labels): what consumes a feed, through ops that only
+move values, says how many there are. Where nothing says so they are 0 or 1.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Mapping, Union
+
+import numpy as np
+
+from placeto_tf.errors import MeasurementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]
+
+_UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
+# Ops through which values pass as they are: op type -> which of their inputs.
+_PASSES = {
+    "Identity": 0, "Reshape": 0, "Cast": 0, "StridedSlice": 0, "Slice": 0, "Unpack": 0,
+    "Pack": None, "Split": 1, "SplitV": 0, "ExpandDims": 0, "Squeeze": 0, "Transpose": 0,
+    "ConcatV2": None, "Unique": 0, "StopGradient": 0, "GatherV2": 0, "Tile": 0,
+    "Maximum": None, "Minimum": None,
+}
+# Ops that use values as indices: op type -> (input with the indices, input and axis indexed).
+_INDEXES = {
+    "GatherV2": (1, 0, 0), "Gather": (1, 0, 0), "ResourceGather": (1, 0, 0),
+    "SparseSoftmaxCrossEntropyWithLogits": (1, 0, 1),
+    "UnsortedSegmentSum": (1, None, 2),
+}
+
+
+def make_feeds(
+    graph: ComputationGraph, tf_graph: Any, feeds: Feeds = "random", seed: int = 0
+) -> Dict[str, np.ndarray]:
+  """Tensor name -> value for every feed of the graph.
+
+  Args:
+    graph: says what is fed, and of which shape.
+    tf_graph: the `tf.Graph` that will be run.
+    feeds: "random", the path of an .npz, a mapping, or a callable that returns one; keys are
+      tensor names, with or without ":0".
+    seed: of random values.
+
+  Raises:
+    MeasurementError: a feed is missing, unknown, of the wrong shape, or has no random values.
+  """
+  shapes = {_tensor_name(name): shape for name, shape in graph.source.feed_shapes.items()}
+  if isinstance(feeds, str) and feeds == "random":
+    rng = np.random.default_rng(seed)
+    return {name: _random(tf_graph, name, shape, rng) for name, shape in sorted(shapes.items())}
+  if isinstance(feeds, (str, os.PathLike)):
+    try:
+      with np.load(feeds) as arrays:
+        given: Mapping[str, Any] = dict(arrays)
+    except (OSError, ValueError) as error:
+      raise MeasurementError(
+          f"cannot read the feeds file {os.fspath(feeds)!r} ({error}); expected an .npz") from None
+  else:
+    given = feeds() if callable(feeds) else feeds
+  given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}
+  unknown, missing = sorted(set(given) - set(shapes)), sorted(set(shapes) - set(given))
+  if unknown or missing:
+    raise MeasurementError(
+        f"the feeds name {', '.join(unknown) or 'nothing else'} and lack "
+        f"{', '.join(missing) or 'nothing'}; expected exactly "
+        f"{', '.join(sorted(shapes)) or 'none'}")
+  for name, value in given.items():
+    if tuple(value.shape) != tuple(shapes[name]):
+      raise MeasurementError(
+          f"feed {name!r} has shape {value.shape}; expected {tuple(shapes[name])}")
+  return dict(given)
+
+
+def _tensor_name(name: str) -> str:
+  return name if ":" in name else f"{name}:0"
+
+
+def _random(tf_graph: Any, name: str, shape: Any, rng: np.random.Generator) -> np.ndarray:
+  tensor = tf_graph.get_tensor_by_name(name)
+  dtype = tensor.dtype.base_dtype
+  if dtype.is_floating or dtype.is_complex:
+    return rng.random(shape).astype(dtype.as_numpy_dtype)
+  if dtype.is_bool:
+    return rng.random(shape) < 0.5
+  if dtype.is_integer:
+    return rng.integers(0, index_range(tensor), shape).astype(dtype.as_numpy_dtype)
+  if dtype.name == "string":
+    return np.full(shape, b"", dtype=object)
+  raise MeasurementError(
+      f"feed {name!r} is of type {dtype.name}, of which there are no random values; give feeds")
+
+
+def index_range(tensor: Any) -> int:
+  """How many values a tensor of indices may take from 0 on, by the ops that it reaches."""
+  found, seen, waiting = [], set(), [tensor]
+  while waiting:
+    at = waiting.pop()
+    if at.name in seen:
+      continue
+    seen.add(at.name)
+    for op in at.consumers():
+      positions = [i for i, value in enumerate(op.inputs) if value is at]
+      indexes = _INDEXES.get(op.type)
+      if indexes is not None and indexes[0] in positions:
+        size = _indexed_size(op, indexes[1], indexes[2])
+        if size:
+          found.append(size)
+      elif op.type == "OneHot" and 0 in positions:
+        size = _constant(op.inputs[1])
+        if size:
+          found.append(size)
+      elif op.type in _PASSES and _PASSES[op.type] in (None, *positions):
+        waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
+  return min(found, default=_UNBOUNDED)
+
+
+def _indexed_size(op: Any, position: Any, axis: int) -> int:
+  """Size of the indexed dimension; 0 where it is not known."""
+  import tensorflow as tf
+
+  if position is None:
+    return _constant(op.inputs[axis])
+  source = op.inputs[position]
+  if source.dtype == tf.resource:  # the shape of a variable is its handle's
+    while source.op.type in ("Identity", "Enter", "Switch"):
+      source = source.op.inputs[0]
+    if source.op.type != "VarHandleOp":
+      return 0
+    shape = tf.TensorShape(source.op.get_attr("shape"))
+  else:
+    if op.type == "GatherV2":
+      axis = _constant(op.inputs[2])
+    shape = source.shape
+  return int(shape[axis] or 0) if shape.rank is not None and shape.rank > axis else 0
+
+
+def _constant(tensor: Any) -> int:
+  import tensorflow as tf
+
+  value = tf.get_static_value(tensor)
+  return 0 if value is None else int(value)

@@ -1,0 +1,311 @@
+"""`measure()`: the step time of a placement in real TensorFlow sessions.
+
+A step is timed at the client, from handing over the feeds to having the fetches. Warm-up runs are
+dropped; the rest repeat until the median is known to the wanted precision, or a limit. Steps of a
+reference placement are run in between, so that a machine that slows down or speeds up shows: what
+counts when placements are compared is `relative`, the step over the reference's steps beside it.
+
+What is timed is what was asked for: no optimiser touches the graph, soft placement is off, and a
+traced run is compared with the placement, op by op. On two workers of one core each, on a machine
+with two cores, the client's own work (Python, feeding, waiting) shares the workers' cores.
+
+TensorFlow's executor takes each op for expensive until about ninety steps have shown otherwise
+(see `calibrating`): the few steps timed here are such a session's first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import Placement, check
+from placeto_tf.runtime import statistics
+from placeto_tf.runtime.device_maps import match_devices
+from placeto_tf.runtime.feeds import Feeds
+from placeto_tf.runtime.placed_runs import PlacedRun, open_with_beat
+from placeto_tf.runtime.supervision import supervise
+
+_REFERENCE_EVERY = 3  # a step of the reference after so many steps
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuringConfig:
+  """How a step is timed.
+
+  Attributes:
+    warmup_runs: dropped. The first one also sets up the workers.
+    min_runs, max_runs: that count.
+    max_seconds: after which a placement gets no more runs than `min_runs`.
+    precision: half the width of the median's 95 % interval over the median, below which it is
+      known well enough.
+    timeout_seconds: of one step, setting up included; then the placement has failed.
+    optimizations: time the graph as TensorFlow would run it.
+    seed: of random feeds.
+  """
+
+  warmup_runs: int = 3
+  min_runs: int = 8
+  max_runs: int = 60
+  max_seconds: float = 60.0
+  precision: float = 0.01
+  timeout_seconds: float = 120.0
+  optimizations: bool = False
+  seed: int = 0
+
+  def __post_init__(self):
+    for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs)):
+      if getattr(self, name) < least:
+        raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    for name in ("max_seconds", "precision", "timeout_seconds"):
+      if not getattr(self, name) > 0:
+        raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredStep:
+  """The timed steps of one placement.
+
+  Attributes:
+    step_time_us: median; inf where the placement failed.
+    low_us, high_us: 95 % confidence interval of the median.
+    runs: steps that count.
+    times_us: [runs] float64.
+    reference_us: median of the reference's steps in between; None without a reference.
+    folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
+    failure: a sentence, where it could not be timed.
+  """
+
+  step_time_us: float
+  low_us: float
+  high_us: float
+  runs: int
+  times_us: np.ndarray
+  reference_us: Optional[float] = None
+  folded_ops: int = 0
+  moved_ops: int = 0
+  failure: Optional[str] = None
+
+  @property
+  def relative(self) -> Optional[float]:
+    """The step over the reference's."""
+    return self.step_time_us / self.reference_us if self.reference_us else None
+
+  @classmethod
+  def failed(cls, reason: str) -> MeasuredStep:
+    """Of a placement that could not be timed."""
+    inf = float("inf")
+    return cls(inf, inf, inf, 0, np.zeros(0), failure=reason)
+
+
+class Measurer:
+  """Times placements of one graph, one after the other, on one runtime.
+
+  Example:
+    with LocalWorkers() as workers, Measurer(graph, cluster, workers) as measurer:
+      measurer.measure(placement).step_time_us
+  """
+
+  def __init__(
+      self,
+      graph: ComputationGraph,
+      cluster: Cluster,
+      runtime: Any,
+      config: Optional[MeasuringConfig] = None,
+      *,
+      feeds: Feeds = "random",
+      device_map: Optional[Mapping[str, str]] = None,
+      reference: Union[Placement, None, str] = "first",
+      clock: Optional[Callable[[PlacedRun], float]] = None,
+  ):
+    """Args: reference: "first" puts each op on the first device it may use; None has none.
+
+    Raises:
+      PlacementError: a device of the cluster has no counterpart in the runtime.
+    """
+    self.graph, self.cluster, self.runtime = graph, cluster, runtime
+    self.config = config or MeasuringConfig()
+    self._feeds, self._clock = feeds, clock or PlacedRun.step
+    self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
+    if reference == "first":
+      first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
+      reference = Placement.from_indices(graph, cluster, first)
+    self._reference: Optional[Placement] = reference
+    self._reference_run: Optional[PlacedRun] = None
+
+  def __enter__(self) -> Measurer:
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Closes the reference's session; the runtime goes on."""
+    if self._reference_run is not None:
+      self._reference_run.close()
+      self._reference_run = None
+
+  def measure(self, placement: Placement) -> MeasuredStep:
+    """Times a placement.
+
+    Raises:
+      PlacementError: it does not fit the graph or cluster, or an op ran elsewhere.
+      MeasurementError: a worker was lost or hangs, or TensorFlow failed.
+    """
+    problems = check(self.graph, placement, self.cluster)
+    if problems:
+      raise PlacementError(f"the placement cannot be run: {problems[0]}")
+    return self._supervised(lambda beat: self._measure(placement, beat))
+
+  def try_measure(self, placement: Placement) -> MeasuredStep:
+    """Times a placement; what fails is marked so, and lost workers are started anew.
+
+    Raises:
+      MeasurementError: the workers do not come back.
+    """
+    try:
+      return self.measure(placement)
+    except PlacetoError as error:
+      if self.runtime.closed or self.runtime.lost() is not None:
+        self.runtime.restart()
+      return MeasuredStep.failed(str(error))
+
+  def trace(self, placement: Placement) -> Any:
+    """The RunMetadata of one step, after warm-up."""
+
+    def work(beat):
+      run = self._open(placement, beat)
+      try:
+        for _ in range(self.config.warmup_runs):
+          run.step()
+          beat()
+        return run.traced_step()
+      finally:
+        run.close()
+
+    return self._supervised(work)
+
+  def _supervised(self, work: Callable[[Callable[[], None]], Any]) -> Any:
+    if self.runtime.closed:  # after an earlier failure
+      self.runtime.restart()
+    try:
+      return supervise(self.runtime, work, self.config.timeout_seconds)
+    except BaseException:
+      if self._reference_run is not None:  # on workers that may be gone
+        self._reference_run.abandon()
+        self._reference_run = None
+      raise
+
+  def _open(self, placement: Placement, beat: Callable[[], None]) -> PlacedRun:
+    return open_with_beat(
+        beat, self.graph, placement, self.devices, self.runtime, feeds=self._feeds,
+        optimizations=self.config.optimizations, timeout_seconds=self.config.timeout_seconds,
+        seed=self.config.seed)
+
+  def _measure(self, placement: Placement, beat: Callable[[], None]) -> MeasuredStep:
+    config = self.config
+    if self._reference is not None and self._reference_run is None:
+      self._reference_run = self._open(self._reference, beat)
+      self._warm_up(self._reference_run, beat)
+    run = self._open(placement, beat)
+    try:
+      execution = self._warm_up(run, beat)
+      if not config.optimizations:
+        run.check(execution)
+      times, reference = self._repeat(run, beat)
+    finally:
+      run.close()
+    low, high = statistics.median_interval(times)
+    return MeasuredStep(
+        step_time_us=float(np.median(times)), low_us=low, high_us=high, runs=len(times),
+        times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None,
+        folded_ops=len(execution.folded), moved_ops=len(execution.moved))
+
+  def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
+    """Steps that do not count, the last of them traced; what the trace shows."""
+    for _ in range(self.config.warmup_runs - 1):
+      run.step()
+      beat()
+    execution = run.execution(run.traced_step())
+    beat()
+    return execution
+
+  def _repeat(
+      self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float]]:
+    """Steps of the placement and of the reference, in us."""
+    config, started = self.config, time.monotonic()
+    times: List[float] = []
+    reference: List[float] = []
+    while True:
+      times.append(self._clock(run) * 1e6)
+      beat()
+      if self._reference_run is not None and len(times) % _REFERENCE_EVERY == 0:
+        reference.append(self._clock(self._reference_run) * 1e6)
+        beat()
+      if len(times) < config.min_runs:
+        continue
+      if (len(times) >= config.max_runs or time.monotonic() - started > config.max_seconds
+          or statistics.relative_width(times) <= config.precision):
+        if self._reference_run is not None and not reference:
+          reference.append(self._clock(self._reference_run) * 1e6)
+        return times, reference
+
+
+def measure(
+    graph: Any,
+    placement: Union[Placement, str],
+    cluster: Union[Cluster, str],
+    *,
+    runtime: Any = None,
+    feeds: Feeds = "random",
+    device_map: Optional[Mapping[str, str]] = None,
+    **options: Any,
+) -> MeasuredStep:
+  """Times one placement in real sessions.
+
+  Args:
+    graph: a `ComputationGraph` of a format that TensorFlow can run, or anything `load_graph` takes.
+    placement: of its ops, or the path of a placement.json.
+    cluster: whose devices the placement names, or text for `Cluster.parse`.
+    runtime: `LocalWorkers`, `RemoteWorkers` or `InProcess`, started; by default sessions of this
+      process, with as many CPU devices as the cluster has.
+    feeds: "random", the path of an .npz, a mapping, or a callable that returns one.
+    device_map: device of the cluster -> device of the runtime, where the names differ.
+    **options: the fields of `MeasuringConfig`.
+
+  Raises:
+    PlacetoError: see `Measurer.measure`.
+  """
+  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
+  placement = Placement.load(placement) if isinstance(placement, str) else placement
+  return measure_many(graph, [placement], cluster, runtime=runtime, feeds=feeds,
+                      device_map=device_map, **options)[0]
+
+
+def measure_many(
+    graph: ComputationGraph,
+    placements: Sequence[Placement],
+    cluster: Cluster,
+    *,
+    runtime: Any = None,
+    feeds: Feeds = "random",
+    device_map: Optional[Mapping[str, str]] = None,
+    **options: Any,
+) -> List[MeasuredStep]:
+  """Times placements one after the other; see `measure`."""
+  from placeto_tf.runtime.workers import InProcess
+
+  config = MeasuringConfig(**options)
+  if runtime is None:
+    runtime = InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
+    runtime.start()
+  with Measurer(graph, cluster, runtime, config, feeds=feeds, device_map=device_map) as measurer:
+    return [measurer.measure(placement) for placement in placements]

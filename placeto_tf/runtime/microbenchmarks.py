@@ -1,0 +1,207 @@
+"""Small graphs that show what a transfer costs, and where: timed on the workers themselves.
+
+For a pair of devices, with P the time of packing (on the sender's compute), U of unpacking (on the
+receiver's), and W what passes between them without keeping either busy, each for a given size:
+
+  ping-pong    a chain that crosses after every op: its length tells P + W + U
+  busy sender  the sender has work of its own while it sends many tensors that nobody waits for:
+               what it takes longer than without them tells P
+  busy receiver  likewise, the receiver: tells U
+
+Two sizes separate the part by transfer from that by byte. What is sent is made anew in each step,
+by one op a tensor that works on the sender in the graph without transfers as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.runtime import session as session_lib
+
+SMALL_BYTES, LARGE_BYTES = 64, 1 << 20
+_HOPS = 40
+_SENT = {SMALL_BYTES: 100, LARGE_BYTES: 20}
+_WORK = 60  # matrix products that keep a device busy
+_CHAIN = 2000  # ops, for the overhead of one
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkTimes:
+  """What transfers from one device to another cost, in us, for `SMALL_BYTES` and `LARGE_BYTES`.
+
+  Attributes:
+    hop_us: all of it, one after the other.
+    pack_us, unpack_us: compute time on the sender and on the receiver.
+  """
+
+  hop_us: Tuple[float, float]
+  pack_us: Tuple[float, float]
+  unpack_us: Tuple[float, float]
+
+
+class Bench:
+  """Runs small graphs on a runtime and gives the lower quartile of their step times.
+
+  Disturbances by other processes only ever add time, and a small graph is over before they
+  average out.
+  """
+
+  def __init__(self, runtime: Any, runs: int, beat: Callable[[], None], timeout_seconds: float):
+    self._runtime, self._runs, self._beat = runtime, runs, beat
+    self._timeout_ms = int(timeout_seconds * 1.5e3)
+
+  def times_us(self, builders: Sequence[Callable[[], Any]]) -> List[float]:
+    """One time for each of several graphs, whose steps take turns.
+
+    Args:
+      builders: each makes ops in the default graph and returns the op to run.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    sessions = []
+    try:
+      for build in builders:
+        graph = tf.Graph()
+        with graph.as_default():
+          fetch = build()
+        config = session_lib.session_config(num_cpus=getattr(self._runtime, "num_cpus", 1))
+        config.operation_timeout_in_ms = self._timeout_ms
+        sessions.append((v1.Session(self._runtime.target, graph=graph, config=config), fetch))
+      options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
+      times = np.zeros((len(sessions), self._runs))
+      for run in range(-3, self._runs):  # the first do not count
+        for k, (session, fetch) in enumerate(sessions):
+          started = time.perf_counter()
+          session.run(fetch, options=options)
+          if run >= 0:
+            times[k, run] = time.perf_counter() - started
+          self._beat()
+    except tf.errors.OpError:
+      for session, _ in sessions:
+        if session.sess_str:
+          session._closed = True  # see `PlacedRun.abandon`
+      raise
+    for session, _ in sessions:
+      session.close()
+    return (np.percentile(times, 25, axis=1) * 1e6).tolist()
+
+
+  def kernel_us(self, build: Callable[[], Any]) -> float:
+    """The median time of the graph's kernels, by traced steps."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    graph = tf.Graph()
+    with graph.as_default():
+      fetch = build()
+    config = session_lib.session_config(num_cpus=getattr(self._runtime, "num_cpus", 1))
+    config.operation_timeout_in_ms = self._timeout_ms
+    options = session_lib.trace_options()
+    options.timeout_in_ms = self._timeout_ms
+    spent = []
+    session = v1.Session(self._runtime.target, graph=graph, config=config)
+    try:
+      for _ in range(4):
+        metadata = v1.RunMetadata()
+        session.run(fetch, options=options, run_metadata=metadata)
+        self._beat()
+      for stats in metadata.step_stats.dev_stats:
+        spent += [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
+                  for node in stats.node_stats if not node.node_name.startswith("_")]
+    except tf.errors.OpError:
+      if session.sess_str:
+        session._closed = True
+      raise
+    session.close()
+    return float(np.median(spent)) if spent else 0.0
+
+
+def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
+  """Measures one link, in one direction but for the ping-pong, which is the mean of both."""
+  found: Dict[str, List[float]] = {"hop": [], "pack": [], "unpack": []}
+  for size in (SMALL_BYTES, LARGE_BYTES):
+    crossing, staying = bench.times_us([
+        lambda size=size: _ping_pong(source, target, size),
+        lambda size=size: _ping_pong(source, source, size)])
+    found["hop"].append(max(0.0, crossing - staying) / _HOPS)
+    for what, worker in (("pack", source), ("unpack", target)):
+      sending, quiet = bench.times_us([
+          lambda size=size, worker=worker: _stream(source, target, size, worker, True),
+          lambda size=size, worker=worker: _stream(source, target, size, worker, False)])
+      found[what].append(max(0.0, sending - quiet) / _SENT[size])
+  return LinkTimes(tuple(found["hop"]), tuple(found["pack"]), tuple(found["unpack"]))
+
+
+def op_overhead_us(bench: Bench, device: str) -> float:
+  """What the executor takes for an op beside its kernel.
+
+  By a long chain of tiny ops, less what a trace says of their kernels.
+  """
+  chain, empty = bench.times_us([lambda: _chain(device, _CHAIN), lambda: _chain(device, 1)])
+  found = (chain - empty) / (_CHAIN - 1) - bench.kernel_us(lambda: _chain(device, _CHAIN))
+  return max(0.0, found)  # a tenth of a microsecond or so, less than a busy machine shows
+
+
+def _chain(device: str, length: int) -> Any:
+  import tensorflow as tf
+
+  with tf.device(device):
+    value = tf.fill([1], 1.0)
+    for _ in range(length):
+      value = tf.negative(value)
+    return value.op
+
+
+def _elements(size: int) -> int:
+  return max(1, size // 4)
+
+
+def _ping_pong(here: str, there: str, size: int) -> Any:
+  """Ops that take turns on two devices; each makes a new tensor, as a kernel does."""
+  import tensorflow as tf
+
+  with tf.device(here):
+    value = tf.fill([_elements(size)], 1.0)
+  for hop in range(_HOPS):
+    with tf.device(there if hop % 2 == 0 else here):
+      value = tf.negative(value)
+  return value.op
+
+
+def _work(device: str) -> Any:
+  """A chain of ops that keeps a device busy for longer than the tensors take to be sent."""
+  import tensorflow as tf
+
+  with tf.device(device):
+    value = tf.fill([256, 256], 1 / 256)  # which its square is again
+    for _ in range(_WORK):
+      value = tf.matmul(value, value)
+    return value.op
+
+
+def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> Any:
+  """Work on one device beside tensors that are made on the source and, sending, used on the target.
+
+  A sender works after it has made and sent them, so that the target has time to take them in.
+  """
+  import tensorflow as tf
+
+  with tf.device(source):
+    made = [tf.fill([_elements(size)], float(k)) for k in range(_SENT[size])]
+  with tf.control_dependencies([tensor.op for tensor in made] if worker == source else []):
+    ends = {source: [tensor.op for tensor in made], target: []}
+    ends[worker].append(_work(worker))
+  if sending:
+    with tf.device(target):
+      ends[target] += [tf.identity(tensor).op for tensor in made]
+  done = []
+  for device in (source, target):
+    with tf.device(device), tf.control_dependencies(ends[device]):
+      done.append(tf.no_op())
+  with tf.device(worker), tf.control_dependencies(done):
+    return tf.no_op()

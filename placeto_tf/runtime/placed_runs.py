@@ -1,0 +1,189 @@
+"""One placement in one session: set up, run, traced, and checked against what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+from placeto_tf.errors import MeasurementError, PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import Placement
+from placeto_tf.runtime import feeds as feeds_lib
+from placeto_tf.runtime import session as session_lib
+from placeto_tf.runtime import variables
+
+# A copy that newer TensorFlow makes of a small constant for each device that reads it.
+_REPLICA = "/replicate/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """How the ops of a graph fared in a traced run.
+
+  Attributes:
+    folded: ops that are not in the graphs that were run, under their name.
+    moved: op -> devices it ran on, where they are not the one asked for.
+  """
+
+  folded: Tuple[str, ...]
+  moved: Mapping[str, Tuple[str, ...]]
+
+
+class PlacedRun:
+  """A session on a placed graph, its variables initialised."""
+
+  def __init__(
+      self,
+      graph: ComputationGraph,
+      placement: Placement,
+      devices: Mapping[str, str],
+      runtime: Any,
+      *,
+      feeds: feeds_lib.Feeds = "random",
+      optimizations: bool = False,
+      timeout_seconds: float = 120.0,
+      seed: int = 0,
+  ):
+    """Opens the session.
+
+    Args:
+      graph: read from a file or graph that TensorFlow can run.
+      placement: of its ops.
+      devices: device of the placement -> canonical device of the runtime.
+      runtime: see `workers`.
+      feeds, seed: see `make_feeds`.
+      optimizations: let TensorFlow's optimisers work, and soft placement.
+      timeout_seconds: of one step; TensorFlow itself gives up after half as much again.
+
+    Raises:
+      MeasurementError: the graph cannot be run.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    source = graph.source
+    if source is None or source.graph_def is None:
+      raise MeasurementError(
+          "the graph cannot be run: it has costs but no ops that TensorFlow knows; give the graph "
+          "itself (GraphDef, MetaGraphDef, SavedModel)")
+    self.graph, self.placement = graph, placement
+    self.wanted = {op: devices[placement[op]] for op in graph.op_names}
+    mapped = Placement(
+        {op: devices[device] for op, device in placement.items()},
+        tuple(dict.fromkeys(devices.values())))
+    self.tf_graph = tf.Graph()
+    with self.tf_graph.as_default():
+      tf.import_graph_def(mapped.apply(source.graph_def), name="")
+    initializers, initial_values = variables.initializers(graph, self.tf_graph)
+    self.feeds = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
+    self._fetches = [self._fetched(name) for name in graph.fetches]
+    config = _config(runtime, optimizations)
+    # Longer than that of those who watch over the run, who know more about what went wrong.
+    self._timeout_ms = int(timeout_seconds * 1.5e3)
+    config.operation_timeout_in_ms = self._timeout_ms
+    self._options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
+    self.session = v1.Session(runtime.target, graph=self.tf_graph, config=config)
+    with self._noticing_loss():
+      self.session.run(initializers, initial_values, options=self._options)
+
+  def _fetched(self, name: str) -> Any:
+    return self.tf_graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
+
+  def step(self) -> float:
+    """Runs the fetches once; seconds."""
+    with self._noticing_loss():
+      started = time.perf_counter()
+      self.session.run(self._fetches, self.feeds, options=self._options)
+      return time.perf_counter() - started
+
+  def traced_step(self) -> Any:
+    """Runs the fetches once and returns the RunMetadata, traced."""
+    import tensorflow as tf
+
+    metadata = tf.compat.v1.RunMetadata()
+    options = session_lib.trace_options()
+    options.timeout_in_ms = self._timeout_ms
+    with self._noticing_loss():
+      self.session.run(self._fetches, self.feeds, options=options, run_metadata=metadata)
+    return metadata
+
+  @contextlib.contextmanager
+  def _noticing_loss(self):
+    try:
+      yield
+    except BaseException:
+      self.abandon()
+      raise
+
+  def close(self) -> None:
+    """Closes the session, unless it was abandoned."""
+    self.session.close()
+
+  def abandon(self) -> None:
+    """Lets go of a session that may have lost its workers.
+
+    Closing one would ask its workers again and again, until the operation's time-out, and stop
+    every thread of Python meanwhile; and the session closes itself when it is collected.
+    """
+    if self.session.sess_str:
+      self.session._closed = True
+    else:
+      self.session.close()
+
+  def execution(self, metadata: Any) -> Execution:
+    """Compares a traced run with the placement."""
+    executed = session_lib.executed_devices(metadata)
+    partitioned = session_lib.partitioned_devices(metadata)
+    replicated = {name.partition(_REPLICA)[0] for name in partitioned if _REPLICA in name}
+    folded, moved = [], {}
+    for op, op_type in zip(self.graph.op_names, self.graph.op_types):
+      found = executed.get(op, set()) | partitioned.get(op, set())
+      if not found:
+        fed = op_type == "Placeholder" or f"{op}:0" in self.feeds
+        if not fed and op not in replicated:
+          folded.append(op)
+      elif found != {self.wanted[op]}:
+        moved[op] = tuple(sorted(found))
+    return Execution(tuple(folded), moved)
+
+  def check(self, execution: Execution) -> None:
+    """Raises PlacementError where an op did not run where it was asked to."""
+    for op, found in execution.moved.items():
+      raise PlacementError(
+          f"op {op!r} ran on {' and '.join(found)}, expected {self.wanted[op]}; colocate it with "
+          "what it follows, or time the graph with optimizations on")
+    # oneDNN swaps and joins kernels after the graph is split, and drops what it joined.
+    if execution.folded and not session_lib.swaps_kernels():
+      raise PlacementError(
+          f"op {execution.folded[0]!r} was not run under its name, expected it on "
+          f"{self.wanted[execution.folded[0]]} (one of {len(execution.folded)} ops); time the "
+          "graph with optimizations on")
+
+
+def _config(runtime: Any, optimizations: bool) -> Any:
+  import tensorflow as tf
+
+  num_cpus = getattr(runtime, "num_cpus", 1)
+  if optimizations:
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": num_cpus}, allow_soft_placement=True)
+  else:
+    config = session_lib.session_config(num_cpus=num_cpus)
+  # Variables belong to the session, so that those of earlier placements do not stay in memory.
+  config.isolate_session_state = bool(runtime.target)
+  return config
+
+
+def open_with_beat(beat: Callable[[], None], *args: Any, **options: Any) -> PlacedRun:
+  """A `PlacedRun`, reporting signs of life once it is there."""
+  beat()
+  run = PlacedRun(*args, **options)
+  beat()
+  return run
+
+
+def devices_of(metadata: Any) -> Dict[str, Tuple[str, ...]]:
+  """Node -> devices on which it ran, for reports."""
+  return {name: tuple(sorted(found))
+          for name, found in session_lib.executed_devices(metadata).items()}

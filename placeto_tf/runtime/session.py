@@ -1,0 +1,95 @@
+"""Sessions that run a placed graph exactly as it was placed, and what they say of it afterwards.
+
+One rewriting is beyond a session's reach: on x86 TensorFlow swaps kernels for those of oneDNN after
+the graph is split among devices, and joins ops (Conv2D with BiasAdd) that share one. What it
+swaps depends on the placement, so last bits do too. `TF_ENABLE_ONEDNN_OPTS=0` in the environment
+before TensorFlow is first imported turns it off; `swaps_kernels` tells whether it is on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Set
+
+from placeto_tf.clusters import device_names
+from placeto_tf.errors import PlacementError
+
+
+def session_config(
+    *, num_cpus: int = 1, intra_op_threads: int = 1, inter_op_threads: int = 0
+) -> Any:
+  """A ConfigProto under which devices are obeyed and the graph is run as it is.
+
+  Soft placement is off: an op without a kernel on its device is an error, not moved. Optimisers
+  are off, of grappler as well as of the older kind, for they fold, fuse and move ops; either
+  switch alone leaves the other's.
+
+  Args:
+    num_cpus: how many CPU devices the session has, "/CPU:0" and so on.
+    intra_op_threads: threads inside an op. With one, sums are taken in one order, so equal runs
+      give equal bits.
+    inter_op_threads: ops at a time; 0 lets TensorFlow choose.
+  """
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  config = v1.ConfigProto(
+      device_count={"CPU": num_cpus},
+      allow_soft_placement=False,
+      intra_op_parallelism_threads=intra_op_threads,
+      inter_op_parallelism_threads=inter_op_threads,
+  )
+  options = config.graph_options
+  options.optimizer_options.opt_level = v1.OptimizerOptions.L0
+  options.rewrite_options.disable_meta_optimizer = True
+  return config
+
+
+def swaps_kernels() -> bool:
+  """Whether TensorFlow swaps kernels for oneDNN's in this process, so that ops may be joined."""
+  from tensorflow.python.util import _pywrap_util_port
+
+  return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def trace_options() -> Any:
+  """RunOptions with which a run records its nodes, step by step, and its partition graphs."""
+  import tensorflow as tf
+
+  return tf.compat.v1.RunOptions(
+      trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+
+
+def executed_devices(run_metadata: Any) -> Dict[str, Set[str]]:
+  """Node name -> canonical devices on which it ran, by the trace of a run.
+
+  Nodes of the runtime's own are among them (`_SOURCE`, sends and receives, casts of feeds). A
+  kernel may be traced on a stream of its device as well; those entries repeat it and are left
+  out.
+  """
+  found: Dict[str, Set[str]] = {}
+  for device_stats in run_metadata.step_stats.dev_stats:
+    device = _local(device_stats.device)
+    if device is None:
+      continue
+    for node in device_stats.node_stats:
+      found.setdefault(node.node_name, set()).add(device)
+  return found
+
+
+def partitioned_devices(run_metadata: Any) -> Dict[str, Set[str]]:
+  """Node name -> canonical devices of the partitions that hold it, by the graphs that were run."""
+  found: Dict[str, Set[str]] = {}
+  for partition in run_metadata.partition_graphs:
+    for node in partition.node:
+      device = _local(node.device)
+      if device is None:
+        raise PlacementError(
+            f"node {node.name!r} ran on {node.device!r}, expected a device with type and index")
+      found.setdefault(node.name, set()).add(device)
+  return found
+
+
+def _local(name: str) -> Any:
+  """The canonical name without the job of a session that is not distributed."""
+  device = device_names.canonical(name)
+  return None if device is None else device.replace("/job:localhost/task:0", "", 1)

@@ -1,0 +1,314 @@
+"""How good predictions are: measured against predicted step times of placements not seen before.
+
+The graphs and the placements of each are fixed by a JSON file before anything is measured:
+
+  {"graphs": ["zoo:...", ...], "placements": 40, "near_best": 12, "seed": 0, "workers": 2}
+
+For each graph, in a directory of its own, so that a study that was stopped goes on where it was:
+
+  calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`)
+  placements/NN_KIND.json              random by op and by block, expert, single, near the best
+  measured.jsonl                       one line a measured placement, appended as it is measured
+  repeats.jsonl                        the same placements once more: the measurement's own noise
+
+The results are worked out from those files alone: `summary.json`, `table.md`, `scatter.png`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import estimate_costs
+from placeto_tf.errors import MeasurementError
+from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.grouping import group_ops
+from placeto_tf.placements import Placement
+from placeto_tf.runtime import calibrating
+from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
+from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+from placeto_tf.search import METHODS
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.simulation import Simulator
+
+_BLOCKS = (4, 8, 16, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyConfig:
+  """What is studied, and how.
+
+  Attributes:
+    graphs: as `load_graph` takes them.
+    placements: of each graph, all kinds together.
+    near_best: of them, near the best that search finds.
+    seed: of the placements.
+    workers: processes, one core each.
+    max_runs, max_seconds: of each measurement.
+    repeats: placements of each graph that are measured twice.
+    search_seconds: for what is near the best.
+  """
+
+  graphs: Tuple[str, ...]
+  placements: int = 40
+  near_best: int = 12
+  seed: int = 0
+  workers: int = 2
+  max_runs: int = 30
+  max_seconds: float = 30.0
+  repeats: int = 10
+  search_seconds: float = 30.0
+
+  @classmethod
+  def load(cls, path: str) -> StudyConfig:
+    """Reads the JSON file. Raises: MeasurementError where it is wrong."""
+    try:
+      with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+      return cls(**{**content, "graphs": tuple(content["graphs"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+      raise MeasurementError(
+          f"cannot read the study {path!r} ({error}); expected JSON with \"graphs\" and the fields "
+          f"{', '.join(field.name for field in dataclasses.fields(cls))}") from None
+
+
+def worker_cluster(num_workers: int) -> Cluster:
+  """The cluster of local workers before it is calibrated; its speeds are guesses."""
+  properties = {"type": "CPU", "frequency": 2500, "numCores": 32, "bandwidth": 16_000_000}
+  devices = tuple(
+      Device(f"/job:worker/task:{i}/device:CPU:0", "CPU", 8 * 2**30, properties=properties)
+      for i in range(num_workers))
+  shape = (num_workers, num_workers)
+  return Cluster(devices, np.full(shape, 1000.0), np.full(shape, 100.0), 3.0)
+
+
+def run_study(
+    config: StudyConfig, out: str, *, progress: Callable[[str], None] = lambda text: None
+) -> Dict[str, Any]:
+  """Measures what is not measured yet, and writes the results; returns the summary."""
+  os.makedirs(out, exist_ok=True)
+  for spec in config.graphs:
+    directory = os.path.join(out, _slug(spec))
+    os.makedirs(os.path.join(directory, "placements"), exist_ok=True)
+    progress(f"{spec}: loading")
+    graph = load_graph(spec)
+    with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
+      cluster, costs = _calibrated(config, graph, workers, directory, progress)
+      paths = _placements(config, graph, cluster, costs, directory, progress)
+      simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
+      _measure(config, graph, cluster, simulator, workers, directory, paths, progress)
+  return summarize(config, out)
+
+
+def _calibrated(
+    config: StudyConfig, graph: ComputationGraph, workers: Any, directory: str,
+    progress: Callable[[str], None]) -> Tuple[Cluster, str]:
+  """The calibrated cluster and the path of the costs."""
+  folder = os.path.join(directory, "calibration")
+  path, costs = os.path.join(folder, "cluster.json"), os.path.join(folder, "costs.pb")
+  if not (os.path.exists(path) and os.path.exists(costs)):
+    os.makedirs(folder, exist_ok=True)
+    found = calibrating.calibrate(
+        worker_cluster(config.workers), workers, graph,
+        progress=lambda stage: progress(f"calibrating: {stage}"))
+    calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
+    found.cluster.save(path)
+  return Cluster.load(path), costs
+
+
+def _placements(
+    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, costs: str, directory: str,
+    progress: Callable[[str], None]) -> List[str]:
+  """Paths of the placements, written before the first is measured."""
+  folder = os.path.join(directory, "placements")
+  done = os.path.join(folder, "complete")
+  if not os.path.exists(done):
+    progress("choosing placements")
+    chosen = choose_placements(config, graph, cluster, estimate_costs(graph, cluster, source=costs))
+    for number, (kind, indices) in enumerate(chosen):
+      Placement.from_indices(graph, cluster, indices, method=kind).save(
+          os.path.join(folder, f"{number:02d}_{kind}.json"))
+    with open(done, "w", encoding="utf-8"):
+      pass
+  return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json"))
+
+
+def choose_placements(
+    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, costs: Any
+) -> List[Tuple[str, np.ndarray]]:
+  """(kind, [N] int32) of each placement of the study."""
+  allowed = allowed_devices(graph, cluster)
+  grouping = group_ops(graph, costs, allowed, max_groups=128)
+  problem = PlacementProblem(graph, costs, cluster, grouping)
+  rng = np.random.default_rng(config.seed)
+  budget = Budget(max_seconds=config.search_seconds)
+  chosen = [(name, METHODS[name](problem, budget, config.seed))
+            for name in ("single", "expert", "metis")]
+  best = METHODS["annealing"](problem, budget, config.seed)
+  chosen.append(("best", best))
+  movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
+  for k in range(max(0, config.near_best - 1)):  # the best with more and more groups moved
+    near = best.copy()
+    for group in rng.choice(movable, min(1 + k // 2, len(movable)), replace=False):
+      near[grouping.group_of_op == group] = rng.choice(np.flatnonzero(problem.allowed[group]))
+    chosen.append(("near", near))
+  order = graph.topological_order
+  while len(chosen) < config.placements:
+    k = len(chosen)
+    draws = rng.integers(0, cluster.num_devices, graph.num_ops).astype(np.int32)
+    kind = ("op", "group", "block")[k % 3]
+    if kind == "group":
+      draws = draws[grouping.group_of_op]
+    elif kind == "block":  # stretches of the topological order
+      blocks = np.empty(graph.num_ops, dtype=np.int64)
+      blocks[order] = np.arange(graph.num_ops) * _BLOCKS[k % len(_BLOCKS)] // graph.num_ops
+      draws = draws[blocks]
+    else:
+      # All ops at random would cross at every edge; most stay with the first device.
+      draws[rng.random(graph.num_ops) < rng.uniform(0.5, 0.98)] = 0
+    chosen.append((f"random_{kind}", draws[graph.colocation]))
+  return chosen[:config.placements]
+
+
+def _measure(
+    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, simulator: Simulator,
+    workers: Any, directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
+  """Measures what neither file has yet, in an order that is not the placements' own."""
+  order = np.random.default_rng(config.seed + 1).permutation(len(paths))
+  todo = [("measured.jsonl", paths[i]) for i in order]
+  todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
+  known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
+           for row in _rows(os.path.join(directory, name))}
+  measuring = MeasuringConfig(
+      max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
+  with Measurer(graph, cluster, workers, measuring) as measurer:
+    for number, (name, path) in enumerate(todo):
+      label = os.path.basename(path)
+      if (name, label) in known:
+        continue
+      placement = Placement.load(path)
+      predicted_us = simulator.simulate(placement.indices(graph, cluster)).step_time_us
+      step = measurer.try_measure(placement)
+      row = {"placement": label, "predicted_us": float(predicted_us),
+             "measured_us": None if step.failure else step.step_time_us, "low_us": step.low_us,
+             "high_us": step.high_us, "runs": step.runs, "reference_us": step.reference_us,
+             "failure": step.failure}
+      with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
+        file.write(json.dumps(
+            {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")
+      progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted_us / 1e3:.1f} ms, "
+               f"measured {step.step_time_us / 1e3:.1f} ms")
+
+
+def _rows(path: str) -> List[Dict[str, Any]]:
+  """The lines of a file; one that was cut off as the study was stopped is left out."""
+  rows = []
+  if os.path.exists(path):
+    with open(path, encoding="utf-8") as file:
+      for line in file:
+        try:
+          rows.append(json.loads(line))
+        except ValueError:
+          break
+  return rows
+
+
+def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:
+  """Errors relative to what was measured, and rank correlations, of all and of the best quarter."""
+  error = np.abs(predicted - measured) / measured
+  best = np.argsort(measured, kind="stable")[:max(3, len(measured) // 4)]
+  return {
+      "median_error": float(np.median(error)), "mean_error": float(error.mean()),
+      "rank_correlation": _spearman(predicted, measured),
+      "rank_correlation_best_quarter": _spearman(predicted[best], measured[best])}
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+  from scipy import stats
+
+  if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+    return float("nan")
+  return float(stats.spearmanr(a, b)[0])
+
+
+def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
+  """Works out the results of all graphs from what was measured, and writes them."""
+  summary: Dict[str, Any] = {}
+  points = []
+  for spec in config.graphs:
+    directory = os.path.join(out, _slug(spec))
+    rows = [row for row in _rows(os.path.join(directory, "measured.jsonl")) if row["measured_us"]]
+    if len(rows) < 3:
+      continue
+    predicted = np.array([row["predicted_us"] for row in rows])
+    measured = np.array([row["measured_us"] for row in rows])
+    points.append((spec, predicted, measured))
+    found = {"placements": len(rows), **agreement(predicted, measured)}
+    again = {row["placement"]: row["measured_us"]
+             for row in _rows(os.path.join(directory, "repeats.jsonl")) if row["measured_us"]}
+    twice = [row for row in rows if row["placement"] in again]
+    if len(twice) >= 3:
+      noise = agreement(np.array([again[row["placement"]] for row in twice]),
+                        np.array([row["measured_us"] for row in twice]))
+      found.update(noise_error=noise["median_error"],
+                   noise_rank_correlation=noise["rank_correlation"])
+    by_kind = {re.sub(r"^\d+_|\.json$", "", row["placement"]): row["measured_us"] for row in rows}
+    for kind in ("single", "expert", "best"):
+      found[f"{kind}_us"] = by_kind.get(kind)
+    found["spread"] = [float(measured.min()), float(measured.max())]
+    summary[spec] = found
+  with open(os.path.join(out, "summary.json"), "w", encoding="utf-8") as file:
+    json.dump(summary, file, indent=1)
+  with open(os.path.join(out, "table.md"), "w", encoding="utf-8") as file:
+    file.write(table(summary) + "\n")
+  if points:
+    _scatter(points, os.path.join(out, "scatter.png"))
+  return summary
+
+
+def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
+  """The results in Markdown."""
+  lines = ["| graph | placements | median error | mean error | rank corr. | best quarter | noise "
+           "(error, rank) | one worker over best |", "|---|---|---|---|---|---|---|---|"]
+  for spec, row in summary.items():
+    gain = _over(row.get("single_us"), row.get("best_us"))
+    lines.append(
+        f"| `{spec}` | {row['placements']} | {row['median_error']:.1%} | {row['mean_error']:.1%} | "
+        f"{row['rank_correlation']:.2f} | {row['rank_correlation_best_quarter']:.2f} | "
+        f"{row.get('noise_error', float('nan')):.1%}, "
+        f"{row.get('noise_rank_correlation', float('nan')):.2f} | {gain} |")
+  return "\n".join(lines)
+
+
+def _over(a: Optional[float], b: Optional[float]) -> str:
+  return f"{a / b:.2f}x" if a and b else "-"
+
+
+def _scatter(points: Sequence[Tuple[str, np.ndarray, np.ndarray]], path: str) -> None:
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(6, 6), dpi=120)
+  FigureCanvasAgg(figure)
+  axes = figure.subplots()
+  for spec, predicted, measured in points:
+    axes.plot(measured / 1e3, predicted / 1e3, ".", label=spec, alpha=0.8)
+  both = np.concatenate([np.concatenate(pair[1:]) for pair in points]) / 1e3
+  ends = [both.min() * 0.9, both.max() * 1.1]
+  axes.plot(ends, ends, color="0.6", linewidth=1)
+  axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, ms",
+           ylabel="predicted, ms")
+  axes.legend(fontsize=6)
+  figure.tight_layout()
+  figure.savefig(path)
+
+
+def _slug(spec: str) -> str:
+  return re.sub(r"[^\w=.-]+", "_", spec)

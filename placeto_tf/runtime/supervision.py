@@ -1,0 +1,90 @@
+"""Work on a runtime that may lose a worker, hang, or never answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, List
+
+from placeto_tf.errors import MeasurementError, PlacetoError
+
+POLL_SECONDS = 0.1
+# What waits for workers that are gone mostly fails at once. TensorFlow asks a lost first worker
+# again and again, until the time-out of the session: that is not waited for.
+_GIVE_UP_SECONDS = 1.0
+# Errors after which workers may not be what they were.
+_UNSAFE = ("DeadlineExceededError", "UnavailableError", "AbortedError", "CancelledError",
+           "InternalError", "UnknownError")
+
+
+def supervise(
+    runtime: Any, work: Callable[[Callable[[], None]], Any], timeout_seconds: float) -> Any:
+  """Runs `work(beat)` and returns its result, as long as it shows signs of life.
+
+  The work runs in a thread of its own and calls `beat()` after every step of the graph. Where a
+  worker's process ends, or no beat comes for `timeout_seconds`, the workers are closed, so that
+  whatever still waits for them fails.
+
+  Raises:
+    MeasurementError: a worker was lost, or hangs, or TensorFlow failed while it ran.
+    PlacetoError: raised by the work itself.
+  """
+  done = threading.Event()
+  outcome: List[Any] = [None, None]
+  beats = [time.monotonic()]
+
+  def beat() -> None:
+    beats[0] = time.monotonic()
+
+  def run() -> None:
+    try:
+      outcome[0] = work(beat)
+    except BaseException as error:  # handed over to the thread that waits
+      outcome[1] = error
+    finally:
+      done.set()
+
+  thread = threading.Thread(target=run, name="placeto_tf measuring", daemon=True)
+  thread.start()
+  reason = None
+  try:
+    while not done.wait(POLL_SECONDS):
+      reason = runtime.lost()
+      if reason is None and time.monotonic() - beats[0] > timeout_seconds:
+        reason = (f"no step ended in {timeout_seconds:g} s: a worker hangs, or the time-out is too "
+                  "short for this graph")
+      if reason is not None:
+        break
+  except BaseException:  # Ctrl-C: nothing may go on behind the caller's back
+    runtime.close()
+    thread.join(_GIVE_UP_SECONDS)
+    raise
+  if reason is not None:
+    runtime.close()
+    thread.join(_GIVE_UP_SECONDS)
+    raise MeasurementError(reason)
+  error = outcome[1]
+  if error is None:
+    return outcome[0]
+  if isinstance(error, (PlacetoError, KeyboardInterrupt)) or not _is_tensorflow_error(error):
+    raise error
+  if type(error).__name__ in _UNSAFE:
+    time.sleep(POLL_SECONDS)  # a killed worker's connection breaks before its end can be seen
+    lost = runtime.lost()
+    runtime.close()
+    if lost is not None:
+      raise MeasurementError(lost) from error
+  raise MeasurementError(
+      f"TensorFlow failed with {type(error).__name__}: {_first_lines(error.message)}") from error
+
+
+def _first_lines(message: str) -> str:
+  """What a message says before it lists where in the program the op was made."""
+  lines = [line.strip() for line in message.splitlines() if line.strip()]
+  return " ".join(lines[:2])[:300] if lines else "no message"
+
+
+def _is_tensorflow_error(error: BaseException) -> bool:
+  import tensorflow as tf
+
+  return isinstance(error, tf.errors.OpError)

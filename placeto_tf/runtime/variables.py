@@ -1,0 +1,104 @@
+"""Giving variables their first values, in whatever form the graph came.
+
+Three ways, the first that a variable has: its own initializer (the variable collections of a
+MetaGraphDef name it), the graph's op `init`, and for what is left an assignment of small random
+values that is added to the graph, on the variable's device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_INIT_OPS = ("init", "initialize", "global_variables_initializer")
+_SCALE = 0.05  # positive and small: also good for variances and learning rates
+
+
+def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dict[Any, np.ndarray]]:
+  """The ops that initialise every variable of the graph, and what they are fed.
+
+  Args:
+    graph: what will be run.
+    tf_graph: the placed `tf.Graph`; ops may be added to it.
+  """
+  wanted = [name for name, kind in zip(graph.op_names, graph.op_types)
+            if kind in ("VarHandleOp", "VariableV2", "Variable")]
+  own = _own_initializers(graph)
+  ops, left = [], []
+  for name in wanted:
+    initializer = _find(tf_graph, own.get(name))
+    if initializer is not None:
+      ops.append(initializer)
+    else:
+      left.append(name)
+  if left:
+    init = next(filter(None, (_find(tf_graph, name) for name in _INIT_OPS)), None)
+    if init is not None and init.type == "NoOp":
+      reached = _reached(init)
+      left = [name for name in left if name not in reached]
+      ops.append(init)
+  fed: Dict[Any, np.ndarray] = {}
+  for name in left:
+    ops.append(_assign_random(tf_graph, name, fed))
+  return ops, fed
+
+
+def _own_initializers(graph: ComputationGraph) -> Dict[str, str]:
+  """Variable op -> initializer op, from the collections of the graph's file."""
+  from tensorflow.core.framework import variable_pb2
+
+  meta_graph = graph.source.meta_graph or graph.source.proto
+  found = {}
+  for collection in getattr(meta_graph, "collection_def", {}).values():
+    for content in collection.bytes_list.value:
+      variable = variable_pb2.VariableDef()
+      try:
+        variable.ParseFromString(content)
+      except Exception:  # pylint: disable=broad-except  a collection of something else
+        break
+      if not variable.initializer_name or not variable.variable_name:
+        break
+      found[variable.variable_name.partition(":")[0]] = variable.initializer_name
+  return found
+
+
+def _find(tf_graph: Any, name: Any) -> Any:
+  if not name:
+    return None
+  try:
+    return tf_graph.get_operation_by_name(name)
+  except KeyError:
+    return None
+
+
+def _reached(init: Any) -> set:
+  """Names of ops from which `init` is reached."""
+  seen, waiting = set(), [init]
+  while waiting:
+    op = waiting.pop()
+    if op.name not in seen:
+      seen.add(op.name)
+      waiting.extend(list(op.control_inputs) + [value.op for value in op.inputs])
+  return seen
+
+
+def _assign_random(tf_graph: Any, name: str, fed: Dict[Any, np.ndarray]) -> Any:
+  """Adds an op that assigns values to a variable, which are fed."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  op = tf_graph.get_operation_by_name(name)
+  shape = tf.TensorShape(op.get_attr("shape"))
+  shape = [size or 1 for size in shape.as_list()] if shape.rank is not None else []
+  dtype = tf.as_dtype(op.get_attr("dtype"))
+  rng = np.random.default_rng(0)
+  values = (rng.random(shape) * _SCALE) if dtype.is_floating else np.zeros(shape)
+  with tf_graph.as_default(), tf_graph.device(op.device):
+    value = v1.placeholder(dtype, shape)
+    fed[value] = values.astype(dtype.as_numpy_dtype)
+    if op.type == "VarHandleOp":
+      return tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+    return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op

@@ -1,0 +1,101 @@
+"""One worker process: a `tf.distribute.Server` that ends with its parent.
+
+  python -m placeto_tf.runtime.worker --workers=10.0.0.1:2222,10.0.0.2:2222 --task=1
+
+starts the second worker of two by hand, on the machine it is meant for; `--workers` is the same
+list on all of them. Programs then join the workers by that list.
+
+A worker that a program starts gets --watch_stdin: its standard input is a pipe whose other end
+only the parent holds, so it is closed whatever the parent dies of, and the worker ends with it.
+One line on stdout says that the worker serves: `ready HOST:PORT`. A port that is taken ends the
+worker with exit code `PORT_IN_USE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import List, Optional, Sequence
+
+JOB = "worker"
+PORT_IN_USE = 3
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Serves until it is killed, or its standard input ends."""
+  options = _options(argv)
+  if options.watch_stdin:
+    # The parent tidies up after Ctrl-C; a worker that died of it on its own would look lost.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+  if options.cores and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, _numbers(options.cores))  # before TensorFlow starts its threads
+  addresses = options.workers.split(",")
+  if not 0 <= options.task < len(addresses):
+    print(f"--task={options.task} is not one of the {len(addresses)} workers", file=sys.stderr)
+    return 2
+  own = addresses[options.task]
+  # Asked before TensorFlow is: it takes seconds to come up and says little on failure.
+  if not _port_is_free(own):
+    print(f"port {own.rpartition(':')[2]} is in use", file=sys.stderr)
+    return PORT_IN_USE
+
+  import tensorflow as tf
+
+  config = tf.compat.v1.ConfigProto(
+      device_count={"CPU": options.cpu_devices},
+      inter_op_parallelism_threads=options.inter_op_threads,
+      intra_op_parallelism_threads=options.intra_op_threads)
+  try:
+    server = tf.distribute.Server(
+        {JOB: addresses}, job_name=JOB, task_index=options.task, config=config, start=True)
+  except tf.errors.OpError as error:
+    print(f"the server did not start: {error.message}", file=sys.stderr)
+    return PORT_IN_USE if not _port_is_free(own) else 1
+  print(f"ready {own}", flush=True)
+  server.join()
+  return 0
+
+
+def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      prog="python -m placeto_tf.runtime.worker", description=__doc__.partition("\n")[0])
+  parser.add_argument("--workers", required=True, help="HOST:PORT of all workers, in their order")
+  parser.add_argument("--task", type=int, required=True, help="which of them this one is, from 0")
+  parser.add_argument("--cores", default="", help="cores to run on, such as 0,1; default: all")
+  parser.add_argument("--inter_op_threads", type=int, default=1, help="ops at a time")
+  parser.add_argument("--intra_op_threads", type=int, default=1, help="threads inside an op")
+  parser.add_argument("--cpu_devices", type=int, default=1, help="logical CPU devices")
+  parser.add_argument(
+      "--watch_stdin", action="store_true", help="end when the standard input ends")
+  return parser.parse_args(argv)
+
+
+def _numbers(text: str) -> List[int]:
+  return [int(part) for part in text.split(",")]
+
+
+def _port_is_free(address: str) -> bool:
+  """Whether nobody listens on the port of this address. TensorFlow binds all interfaces."""
+  with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(("", int(address.rpartition(":")[2])))
+    except OSError:
+      return False
+  return True
+
+
+def _end_with_stdin() -> None:
+  """Ends the process, whatever it is in the middle of, when the parent's end of the pipe closes."""
+  while os.read(0, 1024):
+    pass
+  os._exit(0)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

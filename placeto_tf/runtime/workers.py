@@ -1,0 +1,379 @@
+"""What sessions run on: worker processes on this machine, workers elsewhere, or this process.
+
+All three are runtimes: they have a `target` for sessions and `devices`, say which worker is `lost`,
+and can be restarted and closed. Placement across workers is TensorFlow's own distributed runtime.
+
+Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
+elsewhere as long to accept a connection. That a worker's process has ended is noticed within
+`supervision.POLL_SECONDS`; that it hangs, after the time-out of a step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import re
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from placeto_tf.clusters import device_names
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import MeasurementError
+from placeto_tf.runtime import session as session_lib
+from placeto_tf.runtime import worker as worker_lib
+
+_ATTEMPTS = 3  # at finding ports that nobody takes in between
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerConfig:
+  """How workers are started on this machine.
+
+  Attributes:
+    num_workers: how many.
+    cores: of each worker; None deals out the cores of this process.
+    inter_op_threads, intra_op_threads: ops at a time, and threads inside an op.
+    startup_seconds: until all workers serve.
+    environment: variables set for the workers, over those of this process.
+  """
+
+  num_workers: int = 2
+  cores: Optional[Tuple[Tuple[int, ...], ...]] = None
+  inter_op_threads: int = 1
+  intra_op_threads: int = 1
+  startup_seconds: float = 120.0
+  environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
+      if not getattr(self, name) > 0:
+        raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    if self.cores is not None and len(self.cores) != self.num_workers:
+      raise MeasurementError(
+          f"cores are given for {len(self.cores)} workers; expected {self.num_workers}")
+
+
+class LocalWorkers:
+  """Workers that this process starts, one `tf.distribute.Server` a process, over gRPC on loopback.
+
+  Each ends with this process, whatever that dies of.
+
+  Example:
+    with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+      tf.compat.v1.Session(workers.target, graph=graph)
+  """
+
+  def __init__(
+      self, config: Optional[WorkerConfig] = None, *, ports: Optional[Sequence[int]] = None):
+    """Starts nothing yet. Args: ports: of the workers; by default free ones are looked for."""
+    self.config = config or WorkerConfig()
+    self._fixed_ports = None if ports is None else tuple(ports)
+    self.ports: Tuple[int, ...] = ()
+    self.processes: List[subprocess.Popen] = []
+    self._logs: List[Any] = []
+
+  @property
+  def target(self) -> str:
+    """What a session connects to: the first worker."""
+    return f"grpc://127.0.0.1:{self.ports[0]}"
+
+  @property
+  def devices(self) -> Tuple[str, ...]:
+    """Canonical names of the devices."""
+    return tuple(f"/job:{worker_lib.JOB}/task:{i}/device:CPU:0"
+                 for i in range(self.config.num_workers))
+
+  @property
+  def closed(self) -> bool:
+    """Whether there are no workers: not yet, or no longer."""
+    return not self.processes
+
+  def __enter__(self) -> LocalWorkers:
+    self.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
+  def start(self) -> None:
+    """Starts the workers and waits until they serve.
+
+    Raises:
+      MeasurementError: a worker ended, did not come up in time, or found its port in use.
+    """
+    atexit.register(self.close)
+    for attempt in range(_ATTEMPTS):
+      self.ports = self._fixed_ports or _free_ports(self.config.num_workers)
+      try:
+        self._start_processes()
+        self._wait_until_ready()
+        return
+      except BaseException as error:
+        taken = isinstance(error, _PortInUse)
+        self.close()
+        if not taken or self._fixed_ports or attempt == _ATTEMPTS - 1:
+          raise
+
+  def restart(self) -> None:
+    """Ends what is left of the workers and starts new ones, on other ports."""
+    self.close()
+    self.start()
+
+  def close(self) -> None:
+    """Kills the workers and waits until they are gone."""
+    for process in self.processes:
+      if process.poll() is None:
+        process.kill()  # also ends one that is stopped
+    for process in self.processes:
+      process.wait()
+      for stream in (process.stdin, process.stdout):
+        stream.close()
+    for log in self._logs:
+      log.close()
+    self.processes, self._logs = [], []
+    atexit.unregister(self.close)
+
+  def lost(self) -> Optional[str]:
+    """A sentence about a worker whose process has ended, or None."""
+    for i, process in enumerate(self.processes):
+      if process.poll() is not None:
+        return f"worker {i} has ended ({_ending(process.returncode)})"
+    return None
+
+  def _start_processes(self) -> None:
+    config = self.config
+    cores = config.cores or _deal_cores(config.num_workers)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **config.environment}
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
+    for task in range(config.num_workers):
+      command = [
+          sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
+          f"--task={task}", f"--inter_op_threads={config.inter_op_threads}",
+          f"--intra_op_threads={config.intra_op_threads}", "--watch_stdin"]
+      if cores[task]:
+        command.append("--cores=" + ",".join(map(str, cores[task])))
+      log = tempfile.TemporaryFile()
+      self._logs.append(log)
+      # A session of its own, so that a terminal's Ctrl-C reaches the parent alone.
+      self.processes.append(subprocess.Popen(
+          command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+          env=environment, start_new_session=True))
+
+  def _wait_until_ready(self) -> None:
+    deadline = time.monotonic() + self.config.startup_seconds
+    with selectors.DefaultSelector() as waiting:
+      for i, process in enumerate(self.processes):
+        waiting.register(process.stdout, selectors.EVENT_READ, i)
+      while waiting.get_map():
+        left = deadline - time.monotonic()
+        events = waiting.select(left) if left > 0 else []
+        if not events:
+          silent = min(key.data for key in waiting.get_map().values())
+          raise MeasurementError(
+              f"worker {silent} did not come up in {self.config.startup_seconds:g} s; expected it "
+              "to say that it serves: give it more time, or look at the machine's load")
+        for key, _ in events:
+          if os.read(key.fileobj.fileno(), 4096).startswith(b"ready"):
+            waiting.unregister(key.fileobj)
+          else:
+            self._raise_ended(key.data)
+
+  def _raise_ended(self, i: int) -> None:
+    code = self.processes[i].wait()
+    if code == worker_lib.PORT_IN_USE:
+      raise _PortInUse(
+          f"port {self.ports[i]} of worker {i} is in use; free it, or let free ports be chosen")
+    self._logs[i].seek(0)
+    said = self._logs[i].read().decode("utf-8", "replace").strip().splitlines()
+    raise MeasurementError(
+        f"worker {i} ended as it started ({_ending(code)}): {said[-1] if said else 'no message'}")
+
+
+class RemoteWorkers:
+  """Workers that already run elsewhere, by their addresses; they are joined, never restarted."""
+
+  closed = False
+
+  def __init__(self, addresses: Sequence[str], *, startup_seconds: float = 30.0):
+    """Args: addresses: host:port of all workers in the order of their tasks."""
+    for address in addresses:
+      if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
+        raise MeasurementError(f"worker address {address!r} was not understood; expected host:port")
+    if not addresses:
+      raise MeasurementError("no worker addresses were given; expected host:port,...")
+    self.addresses, self.startup_seconds = tuple(addresses), startup_seconds
+    self.devices: Tuple[str, ...] = ()
+
+  @property
+  def target(self) -> str:
+    """What a session connects to: the first worker."""
+    return f"grpc://{self.addresses[0]}"
+
+  def __enter__(self) -> RemoteWorkers:
+    self.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
+  def start(self) -> None:
+    """Waits until all accept connections, and asks them for their devices."""
+    deadline = time.monotonic() + self.startup_seconds
+    for i, address in enumerate(self.addresses):
+      while not _accepts(address):
+        if time.monotonic() > deadline:
+          raise MeasurementError(
+              f"worker {i} at {address} did not accept a connection in {self.startup_seconds:g} s; "
+              "start it with: python -m placeto_tf.runtime.worker "
+              f"--workers={','.join(self.addresses)} --task={i}")
+        time.sleep(0.1)
+    self.devices = _list_devices(self.target, self.startup_seconds)
+
+  def restart(self) -> None:
+    """Raises MeasurementError unless the workers still answer."""
+    self.start()
+
+  def close(self) -> None:
+    """The workers go on; only sessions, which their owners close, hold anything."""
+
+  def lost(self) -> Optional[str]:
+    """None: only a session's error or time-out shows that a worker elsewhere is gone."""
+    return None
+
+
+class InProcess:
+  """Plain sessions of this process, with this machine's GPUs and as many CPU devices as wanted."""
+
+  closed = False
+  target = ""
+
+  def __init__(self, num_cpus: int = 1):
+    self.num_cpus = num_cpus
+    self.devices: Tuple[str, ...] = ()
+
+  def __enter__(self) -> InProcess:
+    self.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
+  def start(self) -> None:
+    """Asks TensorFlow for the devices."""
+    self.devices = _list_devices("", 60.0, num_cpus=self.num_cpus)
+
+  def restart(self) -> None:
+    """Nothing to restart."""
+
+  def close(self) -> None:
+    """Nothing to close."""
+
+  def lost(self) -> Optional[str]:
+    """None: it would be this process."""
+    return None
+
+
+def make_runtime(
+    cluster: Cluster, workers: Sequence[str] = (), *,
+    environment: Optional[Mapping[str, str]] = None,
+) -> Any:
+  """The runtime for a cluster's placements, not yet started.
+
+  Args:
+    cluster: devices named /job:worker/task:N ask for workers; else this process will do.
+    workers: host:port of each, for workers that already run, or "local:N" alone, for N to be
+      started here.
+    environment: of workers that are started here.
+
+  Raises:
+    MeasurementError: `workers` is neither.
+  """
+  if len(workers) == 1 and workers[0].startswith("local:"):
+    count = workers[0].partition(":")[2]
+    if not count.isdigit() or not int(count):
+      raise MeasurementError(
+          f"workers {workers[0]!r} was not understood; expected local:N, N at least 1")
+    num_workers = int(count)
+  elif workers:
+    return RemoteWorkers(workers)
+  else:
+    tasks = [re.match(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/", name)
+             for name in cluster.device_names]
+    if not all(tasks):
+      return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
+    num_workers = 1 + max(int(task.group(1)) for task in tasks)
+  return LocalWorkers(WorkerConfig(num_workers=num_workers, environment=dict(environment or {})))
+
+
+class _PortInUse(MeasurementError):
+  """A worker's port was taken between its choice and its use."""
+
+
+def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tuple[str, ...]:
+  import tensorflow as tf
+
+  config = session_lib.session_config(num_cpus=num_cpus)
+  config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
+  with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
+    names = [device.name for device in session.list_devices()]
+  found = (device_names.canonical(name) for name in names)
+  return tuple(
+      name.replace("/job:localhost/task:0", "") for name in found if name and "XLA" not in name)
+
+
+def _free_ports(count: int) -> Tuple[int, ...]:
+  """Ports that nobody listens on just now, all different."""
+  probes = [socket.socket() for _ in range(count)]
+  try:
+    for probe in probes:
+      probe.bind(("127.0.0.1", 0))
+    return tuple(probe.getsockname()[1] for probe in probes)
+  finally:
+    for probe in probes:
+      probe.close()
+
+
+def _accepts(address: str) -> bool:
+  host, _, port = address.rpartition(":")
+  try:
+    with socket.create_connection((host, int(port)), timeout=1.0):
+      return True
+  except OSError:
+    return False
+
+
+def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
+  """The cores of this process in equal shares; with fewer cores than workers, shared in turn."""
+  if not hasattr(os, "sched_getaffinity"):
+    return [()] * num_workers
+  cores = sorted(os.sched_getaffinity(0))
+  share = len(cores) // num_workers
+  if not share:
+    return [(cores[i % len(cores)],) for i in range(num_workers)]
+  return [tuple(cores[i * share:(i + 1) * share]) for i in range(num_workers)]
+
+
+def _ending(code: Optional[int]) -> str:
+  return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def describe(runtime: Any) -> Dict[str, Any]:
+  """What a report says about where placements ran."""
+  found: Dict[str, Any] = {"devices": list(runtime.devices)}
+  if isinstance(runtime, LocalWorkers):
+    found.update(kind="local workers", cores=[
+        list(share) for share in runtime.config.cores or _deal_cores(runtime.config.num_workers)],
+        inter_op_threads=runtime.config.inter_op_threads,
+        intra_op_threads=runtime.config.intra_op_threads)
+  else:
+    found["kind"] = "in process" if isinstance(runtime, InProcess) else "workers"
+  return found

@@ -1,0 +1,206 @@
+"""The optimum, where it can be proven: branch and bound over groups.
+
+The tree. Groups are given devices one after the other, the heaviest first. Devices that nothing
+tells apart (equal speed, memory and links, allowed to the same groups) are interchangeable, so of
+those not yet used only the first is tried.
+
+The bound. A partial placement restricts where ops may run. With that, the critical path and the
+work over devices (see `bounds`) bound the step time of all its completions.
+
+The leaves are simulated, so that what is returned as optimal is so for the simulator, queues and
+all. A placement that fits is better than any that does not; partial placements whose variables
+alone do not fit are cut as soon as a placement that fits is known.
+
+The search is depth first in blocks of partial placements, bounded side by side. It is meant for
+about 20 groups; on more it ends with the budget, and says how far from proven it is.
+
+Legend: N ops, G groups, D devices, B partial placements side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.search.annealing import anneal, share_of
+from placeto_tf.search.partial_bounds import PartialBounds
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.results import best_so_far
+from placeto_tf.search.starts import best_start
+from placeto_tf.search.units import Units
+
+DEFAULT_BUDGET = Budget(max_seconds=60.0)
+NODES_AN_EVALUATION = 200
+_UNPLACED = -1
+_BLOCK_NUMBERS = 2_000_000  # numbers held at once for the bounds of a block
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExactResult:
+  """What branch and bound found.
+
+  Attributes:
+    placement: [N] the best placement met.
+    objective_us: its step time, with the penalty where it does not fit.
+    lower_bound_us: no placement of the groups is below; equal to `objective_us` where proven.
+    proven: whether the placement is optimal.
+  """
+
+  placement: np.ndarray
+  objective_us: float
+  lower_bound_us: float
+  proven: bool
+
+
+def exact(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best placement met: optimal among those of the groups if the budget allows.
+
+  Placements that do not keep to groups, such as METIS's of ops, are tried first and can be
+  better. Without a budget it ends after 60 s.
+  """
+  budget = budget or DEFAULT_BUDGET
+  nodes = None  # where only evaluations are limited, a tree with few leaves would not end
+  if budget.max_seconds is None and budget.max_evaluations is not None:
+    nodes = NODES_AN_EVALUATION * budget.max_evaluations
+  return best_so_far(problem, prove(problem, budget, seed, max_nodes=nodes).placement)
+
+
+def prove(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    max_nodes: Optional[int] = None,
+) -> ExactResult:
+  """Searches for the best placement of the groups until it is proven or the budget is used up.
+
+  Args:
+    problem: evaluates.
+    budget: only leaves and starts count as evaluations.
+    seed: of the search for a good placement to begin with.
+    max_nodes: partial placements to bound at most, which a limit on evaluations does not limit.
+  """
+  budget = budget or DEFAULT_BUDGET
+  units = Units(problem)
+  best_start(problem, budget, seed)
+  bounds = PartialBounds(problem)
+  g, d = len(units), problem.num_devices
+  # A good placement to begin with cuts most of the tree.
+  start = np.asarray(problem.project(problem.best_placement), dtype=np.int32) if (
+      problem.best_placement is not None) else units.allowed.argmax(axis=1).astype(np.int32)
+  incumbent = _Incumbent(problem, units)
+  if not problem.exhausted(budget):
+    incumbent.simulate(start[None], budget)
+    if units.movable and g > 6 and not problem.exhausted(budget):
+      evaluations = min(30 * g, problem.remaining_evaluations(budget) or 30 * g)
+      limit = share_of(problem, budget, 0.2)
+      limit = Budget(problem.evaluations + evaluations, limit.max_seconds, limit.target_us)
+      placement, _ = anneal(
+          problem, units, units.expand(start), incumbent.objective_us, limit,
+          random.Random(seed), temperatures=(1e-2, 1e-4))
+      if not problem.exhausted(budget):
+        incumbent.simulate(units.project(problem, placement)[None], budget)
+
+  order = np.argsort(-units.weight_us, kind="stable")
+  twins = _interchangeable(problem, units)
+  root = np.full((1, g), _UNPLACED, dtype=np.int32)
+  stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
+  size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
+  nodes = 0
+  while stack and not problem.exhausted(budget) and (max_nodes is None or nodes < max_nodes):
+    depth, block, lower = stack.pop()
+    keep = incumbent.open(lower)
+    block, lower = block[keep], lower[keep]
+    if len(block) > size:
+      stack.append((depth, block[size:], lower[size:]))
+      block, lower = block[:size], lower[:size]
+    if not len(block):
+      continue
+    if depth == g:
+      done = incumbent.simulate(block, budget)
+      if done < len(block):
+        stack.append((depth, block[done:], lower[done:]))
+      continue
+    children = _branch(block, int(order[depth]), units.allowed, twins)
+    found = bounds.lower_us(children)
+    nodes += len(children)
+    keep = incumbent.open(found) & ~(incumbent.fits & bounds.overfull(children))
+    children, found = children[keep], found[keep]
+    best_first = np.argsort(found, kind="stable")
+    stack.append((depth + 1, children[best_first], found[best_first]))
+  left = [lower[incumbent.open(lower)] for _, _, lower in stack]
+  left = np.concatenate(left) if left else np.zeros(0)
+  proven = not len(left)
+  bound = incumbent.objective_us if proven else min(float(left.min()), incumbent.objective_us)
+  return ExactResult(
+      units.expand(incumbent.devices if incumbent.devices is not None else start),
+      incumbent.objective_us, bound, proven and incumbent.devices is not None)
+
+
+class _Incumbent:
+  """The best placement of groups met so far."""
+
+  def __init__(self, problem: PlacementProblem, units: Units):
+    self._problem, self._units = problem, units
+    self.devices: Optional[np.ndarray] = None
+    self.objective_us, self.fits = float("inf"), False
+
+  def simulate(self, devices: np.ndarray, budget: Budget) -> int:
+    """Simulates placements [B, G] as far as the budget goes; how many that was."""
+    left = self._problem.remaining_evaluations(budget)
+    devices = devices if left is None else devices[:left]
+    if not len(devices):
+      return 0
+    evaluation = self._problem.evaluate_ops(self._units.expand(devices))
+    b = int(np.lexsort((evaluation.objective_us, ~evaluation.fits))[0])
+    found = (not evaluation.fits[b], float(evaluation.objective_us[b]))
+    if found < (not self.fits, self.objective_us):
+      self.devices, self.fits, self.objective_us = devices[b].copy(), not found[0], found[1]
+    return len(devices)
+
+  def open(self, lower_us: np.ndarray) -> np.ndarray:
+    """Whether completions may be better than the best so far, by their bounds [B]."""
+    if not self.fits:
+      return np.ones(len(lower_us), dtype=bool)
+    return lower_us < self.objective_us
+
+
+def _branch(
+    block: np.ndarray, group: int, allowed: np.ndarray, twins: np.ndarray) -> np.ndarray:
+  """All partial placements [B', G] that give the group a device in one of `block` [B, G]."""
+  children = []
+  for d in np.flatnonzero(allowed[group]).tolist():
+    # Of twins that hold nothing yet, the first will do.
+    earlier = [e for e in range(d) if twins[e] == twins[d]]
+    useful = np.ones(len(block), dtype=bool)
+    for e in earlier:
+      useful &= (block == e).any(axis=1)
+    chosen = block[useful].copy()
+    chosen[:, group] = d
+    children.append(chosen)
+  return np.concatenate(children)
+
+
+def _interchangeable(problem: PlacementProblem, units: Units) -> np.ndarray:
+  """[D] the first device that each device cannot be told apart from."""
+  cluster = problem.cluster
+  d = cluster.num_devices
+  twins = np.arange(d)
+  for b in range(d):
+    for a in range(b):
+      if twins[a] != a:
+        continue
+      swap = np.arange(d)
+      swap[[a, b]] = b, a
+      alike = (
+          cluster.device_kinds[a] == cluster.device_kinds[b]
+          and cluster.memory_bytes[a] == cluster.memory_bytes[b]
+          and (units.allowed[:, a] == units.allowed[:, b]).all()
+          and all(
+              (links[np.ix_(swap, swap)] == links)[~np.eye(d, dtype=bool)].all()
+              for links in (cluster.bandwidth_bytes_per_us, cluster.latency_us)))
+      if alike:
+        twins[b] = a
+        break
+  return twins

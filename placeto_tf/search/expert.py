@@ -1,0 +1,82 @@
+"""Layer by layer along the network's depth, as the experts of the papers split models by hand.
+
+Forward and backward of a layer stay together, the layers of a device are consecutive, and the
+cut points balance compute time: Mirhoseini et al. 2017, section 4.1; Addanki et al. 2019,
+section 4.1.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.search.layers import layer_positions
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.results import (
+    allowed_or_nearest,
+    best_of,
+    compute_devices,
+    device_speeds,
+)
+
+
+def expert(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the network cut along its depth into one piece for each device that is not a host."""
+  del seed
+  devices = compute_devices(problem)
+  shares = device_speeds(problem, devices)
+  layer, weight_us = layers(problem, devices)
+  cuts = balanced_cuts(weight_us, shares)
+  piece = np.searchsorted(cuts, layer, side="right")
+  placement = np.asarray(devices, dtype=np.int32)[piece]
+  return best_of(problem, allowed_or_nearest(problem, placement), budget)
+
+
+def layers(problem: PlacementProblem, devices: List[int]) -> Tuple[np.ndarray, np.ndarray]:
+  """The layer of each op, [N] numbered along the depth, and each layer's compute time, [L].
+
+  Ops that can run on hosts only weigh nothing: they do not load the devices that are cut for.
+  """
+  _, layer = np.unique(layer_positions(problem.graph), return_inverse=True)
+  layer = layer.reshape(-1)
+  movable = problem.allowed_ops[:, devices].any(axis=1)
+  overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
+  weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
+  return layer, np.bincount(layer, weight)
+
+
+def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
+  """Cuts a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
+
+  The heaviest piece, over its share, is as light as it can be: bisection on what a piece may
+  hold, filling the pieces greedily from the first layer on.
+
+  Args:
+    weight: [L] of each layer.
+    shares: [P] positive, of each piece.
+
+  Returns:
+    [P-1] the first layer of every piece but the first; pieces may be empty.
+  """
+  ends = np.cumsum(weight)
+  low, high = 0.0, float(ends[-1] / shares.min())
+  for _ in range(60):
+    middle = (low + high) / 2
+    if _fill(ends, shares * middle)[-1] >= len(weight):
+      high = middle
+    else:
+      low = middle
+  return _fill(ends, shares * (high * (1 + 1e-12)))[:-1]
+
+
+def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+  """[P] where each piece ends when each takes the layers its capacity can hold."""
+  cuts, done = [], 0.0
+  first = 0
+  for room in capacity:
+    first = int(np.searchsorted(ends, done + room, side="right"))
+    done = float(ends[first - 1]) if first else 0.0
+    cuts.append(first)
+  return np.array(cuts)

@@ -1,0 +1,48 @@
+"""HEFT: heterogeneous earliest finish time.
+
+Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
+heterogeneous computing" (2002): ops by falling upward rank, each on the device where it would
+finish first, in the first gap that is long enough.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from placeto_tf.search.list_scheduling import Schedule, upward_ranks
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.results import best_of
+
+
+def heft(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] HEFT as published."""
+  del seed
+  return best_of(problem, _plan(problem, links=False), budget)
+
+
+def heft_links(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] HEFT whose finish times include buses, single sends and overheads."""
+  del seed
+  return best_of(problem, _plan(problem, links=True), budget)
+
+
+def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
+  schedule = Schedule(problem, links=links)
+  ranks = upward_ranks(schedule, problem)
+  position = np.empty(problem.graph.num_ops, dtype=np.int64)
+  position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
+  # Ops that cost nothing tie with their consumers: producers go first.
+  for op in sorted(range(len(ranks)), key=lambda op: (-ranks[op], position[op])):
+    best = None
+    for d in schedule.candidates(op):
+      ready = schedule.data_ready_us(op, d)
+      start = schedule.devices[d].earliest(ready, schedule.occupied_us(op, d))
+      finish = start + schedule.compute_us[op][d]
+      if best is None or finish < best[0]:
+        best = (finish, d, ready)
+    schedule.place(op, best[1], best[2])
+  return np.array(schedule.device, dtype=np.int32)

@@ -1,0 +1,178 @@
+"""Where along a network's depth each op belongs: the layers that a human expert sees.
+
+The rule, for any graph:
+
+1. Variables are layers. A set of colocated ops that holds a variable stands at the position of
+   the first forward op that reads it. Ops that read variables take their variable's position,
+   so that all time steps of an unrolled recurrent layer are one layer; the forward ops between
+   take the furthest position among their producers, and what comes before any variable (inputs,
+   constants) the nearest position among its consumers. In a graph without variables an op's
+   position is its depth.
+2. A gradient op, one in a scope called "gradients" or "gradient_tape", stands with its forward op:
+   the one its name holds, else the furthest of the forward ops whose outputs it reads, else with
+   the nearest of the gradient ops that feed it.
+3. Whatever remains (optimizer ops, learning rates, savers) stands with what it is colocated with,
+   else with its producers, else with its consumers.
+
+Legend: N ops.
+"""
+
+from __future__ import annotations
+
+from typing import List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+
+_VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"})
+_GRADIENT_SCOPES = ("gradients", "gradient_tape")
+_GRADIENT_SUFFIX = "_grad"
+
+
+def layer_positions(graph: ComputationGraph) -> np.ndarray:
+  """[N] float64 position along the forward depth; ops of equal position make one layer."""
+  names = graph.op_names
+  scopes = [_gradient_scope(name) for name in names]
+  backward = np.array([scope is not None for scope in scopes])
+  data = graph.edge_ports != CONTROL
+  producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
+  in_order = np.argsort(graph.depths[consumers], kind="stable")
+  producers, consumers = producers[in_order], consumers[in_order]
+
+  is_variable = np.isin(np.array(graph.op_types), list(_VARIABLE_TYPES))
+  holds_variable = np.zeros(graph.num_ops, dtype=bool)
+  holds_variable[graph.colocation[is_variable]] = True
+  of_variable = holds_variable[graph.colocation]
+  # What hangs behind gradients is the optimizer: it is neither forward nor backward.
+  behind = _descendants(producers, consumers, backward)
+  forward = ~backward & ~behind
+
+  position = np.full(graph.num_ops, -1.0)
+  if is_variable.any():
+    set_position = np.full(graph.num_ops, np.inf)
+    reads = of_variable[producers] & forward[consumers] & ~of_variable[consumers]
+    np.minimum.at(
+        set_position, graph.colocation[producers[reads]],
+        graph.depths[consumers[reads]].astype(np.float64))
+    for op in np.flatnonzero(of_variable):
+      found = set_position[graph.colocation[op]]
+      position[op] = found if np.isfinite(found) else -1.0
+    _spread_forward(position, producers, consumers, forward, of_variable)
+  else:
+    position[forward] = graph.depths[forward]
+  for op in np.flatnonzero(backward & (position < 0)).tolist():
+    twin = _forward_op(graph.op_index, scopes[op], forward)
+    if twin is not None:
+      position[op] = position[twin]
+  _spread_backward(position, producers, consumers, forward, backward)
+  _follow(position, producers, consumers)
+  _share(position, graph.colocation)
+  return np.maximum(position, 0.0)
+
+
+def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
+  """What stands before and after the innermost gradient scope of a name; None outside such."""
+  parts = name.split("/")
+  for i in range(len(parts) - 2, -1, -1):
+    stem, _, number = parts[i].rpartition("_")
+    if parts[i] in _GRADIENT_SCOPES or (stem in _GRADIENT_SCOPES and number.isdigit()):
+      return parts[:i], parts[i + 1:]
+  return None
+
+
+def _forward_op(
+    op_index: Mapping[str, int], scope: Tuple[List[str], List[str]], forward: np.ndarray
+) -> Optional[int]:
+  """The forward op that a gradient op's name names.
+
+  "gradients/layer/MatMul_grad/Mul" and "gradient_tape/layer/MatMul/Mul" are of "layer/MatMul". In
+  an inlined function both names stand behind the call site, so what comes before the gradient
+  scope is tried as a prefix, the longest first.
+  """
+  before, after = scope
+  for end in range(len(after), 0, -1):
+    last = after[end - 1]
+    if last.endswith(_GRADIENT_SUFFIX):
+      last = last[:-len(_GRADIENT_SUFFIX)]
+    for start in range(len(before), -1, -1):
+      op = op_index.get("/".join([*before[:start], *after[:end - 1], last]))
+      if op is not None and forward[op]:
+        return op
+  return None
+
+
+def _descendants(
+    producers: np.ndarray, consumers: np.ndarray, start: np.ndarray) -> np.ndarray:
+  """[N] whether an op has one of `start` upstream; edges in the order of the consumers."""
+  reached = start.tolist()
+  for u, v in zip(producers.tolist(), consumers.tolist()):
+    if reached[u]:
+      reached[v] = True
+  return np.array(reached) & ~start
+
+
+def _spread_forward(
+    position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
+    of_variable: np.ndarray) -> None:
+  """Gives forward ops the position of the variables they read, else their producers' furthest."""
+  values = position.tolist()
+  reads_variable = np.zeros(len(position), dtype=bool)
+  reads_variable[consumers[of_variable[producers]]] = True
+  fixed, from_variable = of_variable.tolist(), reads_variable.tolist()
+  is_forward, holds = forward.tolist(), of_variable.tolist()
+  for u, v in zip(producers.tolist(), consumers.tolist()):
+    if is_forward[v] and not fixed[v] and (holds[u] or not from_variable[v]):
+      values[v] = max(values[v], values[u])
+  # Backwards for what has nothing but inputs and constants before it.
+  inputs = [value < 0 for value in values]
+  for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
+    if inputs[u] and is_forward[u] and is_forward[v] and values[v] >= 0:
+      values[u] = values[v] if values[u] < 0 else min(values[u], values[v])
+  position[:] = values
+
+
+def _spread_backward(
+    position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
+    backward: np.ndarray) -> None:
+  """Places gradient ops that name no forward op by the forward ops, or else gradients, they read.
+
+  The furthest of the forward ops, because a gradient reads its own layer's outputs and inputs;
+  the nearest of the gradients, because they come from the layers behind.
+  """
+  values = position.tolist()
+  open_ops = (backward & (position < 0)).tolist()
+  is_forward = forward.tolist()
+  reads_forward = [False] * len(values)
+  for u, v in zip(producers.tolist(), consumers.tolist()):
+    if not open_ops[v] or values[u] < 0:
+      continue
+    if is_forward[u]:
+      values[v] = max(values[v], values[u]) if reads_forward[v] else values[u]
+      reads_forward[v] = True
+    elif not reads_forward[v]:
+      values[v] = values[u] if values[v] < 0 else min(values[v], values[u])
+  position[:] = values
+
+
+def _follow(position: np.ndarray, producers: np.ndarray, consumers: np.ndarray) -> None:
+  """Gives ops without a position their producers' furthest, else their consumers' nearest."""
+  values = position.tolist()
+  missing = [value < 0 for value in values]
+  for u, v in zip(producers.tolist(), consumers.tolist()):
+    if missing[v]:
+      values[v] = max(values[v], values[u])
+  missing = [value < 0 for value in values]
+  for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
+    if missing[u] and values[v] >= 0:
+      values[u] = values[v] if values[u] < 0 else min(values[u], values[v])
+  position[:] = values
+
+
+def _share(position: np.ndarray, colocation: np.ndarray) -> None:
+  """Gives all ops of a colocation set the position of its first op that has one."""
+  lowest = np.full(len(position), np.inf)
+  known = position >= 0
+  np.minimum.at(lowest, colocation[known], position[known])
+  shared = lowest[colocation]
+  position[:] = np.where(np.isfinite(shared), shared, position)

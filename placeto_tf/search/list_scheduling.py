@@ -1,0 +1,210 @@
+"""What list schedulers share: ops as they are placed one by one, with times as the plan has them.
+
+Two accounts of time, chosen by `links`:
+
+- As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` after its
+  producer ended, however many others are on their way.
+- With links: a tensor is sent once, through the sender's bus, which is busy until the transfer
+  and its latency are over; devices are busy for the overhead after each op. That is what the
+  simulator charges, but for the order in which queues are served: a plan books slots, the
+  simulator takes what comes first.
+
+Colocated ops follow the first of them that is placed, and only devices that all of them may use
+come into question. Memory is what variables need plus a share of each output, such that one
+device holding everything comes out at the peak the simulator finds for it.
+
+Legend: N ops, D devices, C colocated sets.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Dict, List, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.search.results import allowed_or_nearest, compute_devices
+
+
+class Timeline:
+  """Busy intervals of a device or a bus, in order; finds and books the first gap."""
+
+  def __init__(self):
+    self._starts: List[float] = []
+    self._ends: List[float] = []
+
+  def earliest(self, ready_us: float, length_us: float) -> float:
+    """The earliest start, not before `ready_us`, of a gap of this length."""
+    starts, ends = self._starts, self._ends
+    i = bisect.bisect_right(ends, ready_us)
+    start = ready_us
+    while i < len(starts) and starts[i] < start + length_us:
+      start = max(start, ends[i])
+      i += 1
+    return start
+
+  def book(self, start_us: float, length_us: float) -> None:
+    """Makes the interval busy; nothing is booked for no time."""
+    if length_us <= 0:
+      return
+    i = bisect.bisect_right(self._starts, start_us)
+    # Slots that touch become one, so that the list stays as short as the gaps are few.
+    if i and self._ends[i - 1] >= start_us:
+      self._ends[i - 1] = start_us + length_us
+      i -= 1
+    else:
+      self._starts.insert(i, start_us)
+      self._ends.insert(i, start_us + length_us)
+    if i + 1 < len(self._starts) and self._starts[i + 1] <= self._ends[i]:
+      self._ends[i] = max(self._ends[i], self._ends[i + 1])
+      del self._starts[i + 1], self._ends[i + 1]
+
+  @property
+  def end_us(self) -> float:
+    """When the last interval ends."""
+    return self._ends[-1] if self._ends else 0.0
+
+
+class Schedule:
+  """A plan in the making.
+
+  Attributes:
+    device: [N] device of each op that has been placed, else -1.
+    end_us: [N] its end in the plan.
+    compute_us: [N][D] lists; inputs, consumers: [N] lists (see `_edges`).
+    devices: [D] timelines; buses: [D] timelines.
+  """
+
+  def __init__(self, problem: PlacementProblem, *, links: bool):
+    graph, cluster = problem.graph, problem.cluster
+    n, d = graph.num_ops, cluster.num_devices
+    self.links = links
+    self.compute_us: List[List[float]] = problem.costs.compute_us[:, cluster.device_kinds].tolist()
+    self.inputs, self.consumers = _edges(problem)
+    self.device = [-1] * n
+    self.end_us = [0.0] * n
+    self.devices = [Timeline() for _ in range(d)]
+    self.buses = [Timeline() for _ in range(d)]
+    off = ~np.eye(d, dtype=bool)
+    bandwidth = np.where(off, cluster.bandwidth_bytes_per_us, 1.0)
+    self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
+    self._latency_us = cluster.latency_us.tolist()
+    self._overhead_us = cluster.op_overhead_us if links else 0.0
+    self._arrival: Dict[Tuple[int, int], float] = {}  # of tensors on their way or there
+    self._set = graph.colocation.tolist()
+    self._set_device: Dict[int, int] = {}
+    self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
+    self._need = set_memory_bytes(problem)
+    self._room = cluster.memory_bytes.tolist()
+
+  def candidates(self, op: int) -> List[int]:
+    """Devices where the op may go: its set's, else the allowed ones that have room for the set.
+
+    Where none has room, the allowed one with most room left.
+    """
+    s = self._set[op]
+    if s in self._set_device:
+      return [self._set_device[s]]
+    allowed, room, need = self._allowed[op], self._room, self._need[s]
+    return [d for d in allowed if room[d] >= need] or [max(allowed, key=room.__getitem__)]
+
+  def data_ready_us(self, op: int, d: int) -> float:
+    """When all inputs of an op whose producers are placed can be on device d."""
+    ready = 0.0
+    backlog: Dict[int, float] = {}  # of buses, by transfers this op would add
+    for u, tensor, size in self.inputs[op]:
+      e, end = self.device[u], self.end_us[u]
+      if e == d:
+        arrival = end
+      elif not self.links:
+        arrival = end + size * self._us_per_byte[e][d] + self._latency_us[e][d]
+      elif (u, tensor) in self._arrival:
+        arrival = self._arrival[u, tensor]
+      else:
+        length = size * self._us_per_byte[e][d]
+        start = max(self.buses[e].earliest(end, length), backlog.get(e, 0.0))
+        arrival = start + length
+        backlog[e] = arrival + self._latency_us[e][d]
+      ready = max(ready, arrival)
+    return ready
+
+  def occupied_us(self, op: int, d: int) -> float:
+    """How long the op keeps device d busy."""
+    cost = self.compute_us[op][d]
+    return cost + self._overhead_us if cost > 0 else 0.0
+
+  def place(self, op: int, d: int, start_us: float) -> None:
+    """Puts the op on device d; books its transfers and its slot, not before `start_us`."""
+    if self.links:
+      for u, tensor, size in self.inputs[op]:
+        e = self.device[u]
+        if e != d and (u, tensor) not in self._arrival:
+          length = size * self._us_per_byte[e][d]
+          start = self.buses[e].earliest(self.end_us[u], length)
+          self.buses[e].book(start, length + self._latency_us[e][d])
+          self._arrival[u, tensor] = start + length
+          start_us = max(start_us, start + length)
+    start_us = self.devices[d].earliest(start_us, self.occupied_us(op, d))
+    self.devices[d].book(start_us, self.occupied_us(op, d))
+    self.device[op], self.end_us[op] = d, start_us + self.compute_us[op][d]
+    s = self._set[op]
+    if s not in self._set_device:
+      self._set_device[s] = d
+      self._room[d] -= self._need[s]
+
+
+def _edges(problem: PlacementProblem):
+  """Per op its inputs (producer, port, bytes) and its consumers (each once)."""
+  graph = problem.graph
+  n = graph.num_ops
+  outputs = graph.edge_outputs
+  size = np.zeros(graph.num_edges)
+  size[outputs >= 0] = problem.costs.output_bytes[outputs[outputs >= 0]]
+  inputs: List[List[Tuple[int, int, float]]] = [[] for _ in range(n)]
+  consumers: List[List[int]] = [[] for _ in range(n)]
+  for u, port, v, data in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist(),
+      np.where(graph.edge_ports == CONTROL, 0.0, size).tolist()):
+    inputs[v].append((u, port, data))
+    if v not in consumers[u][-3:]:
+      consumers[u].append(v)
+  return inputs, [list(dict.fromkeys(found)) for found in consumers]
+
+
+def set_memory_bytes(problem: PlacementProblem) -> List[float]:
+  """[N] bytes that the colocated set of each op needs, by the set's first op.
+
+  Variables in full; outputs by the share of all outputs that is alive at the peak when one
+  device holds everything. That peak is simulated, which is no evaluation: no step time is used.
+  """
+  graph, costs = problem.graph, problem.costs
+  owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
+  outputs = np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
+  first = np.full(graph.num_ops, compute_devices(problem)[0])
+  peak = problem.simulator.simulate(allowed_or_nearest(problem, first)).peak_memory_bytes.sum()
+  alive = max(0.0, peak - costs.persistent_bytes.sum()) / max(1.0, outputs.sum())
+  need = costs.persistent_bytes + min(1.0, alive) * outputs
+  return np.bincount(graph.colocation, need, minlength=graph.num_ops).tolist()
+
+
+def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
+  """[N] length of the longest path from each op to the end, means over devices and links.
+
+  Topcuoglu et al. 2002, equation 8.
+  """
+  cluster, allowed = problem.cluster, problem.allowed_ops
+  compute_us = problem.costs.compute_us[:, cluster.device_kinds]
+  mean_us = ((compute_us * allowed).sum(axis=1) / allowed.sum(axis=1)).tolist()
+  d = cluster.num_devices
+  off = ~np.eye(d, dtype=bool)
+  us_per_byte = float(np.mean(1 / cluster.bandwidth_bytes_per_us[off])) if d > 1 else 0.0
+  latency_us = float(np.mean(cluster.latency_us[off])) if d > 1 else 0.0
+  ranks = list(mean_us)
+  behind = [0.0] * len(ranks)
+  for op in problem.graph.topological_order[::-1].tolist():
+    ranks[op] += behind[op]
+    for u, _, size in schedule.inputs[op]:
+      behind[u] = max(behind[u], ranks[op] + size * us_per_byte + latency_us)
+  return ranks

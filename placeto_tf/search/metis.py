@@ -1,0 +1,73 @@
+"""METIS on the op graph: compute time as node weight, bytes as edge weight.
+
+Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs"
+(1998). METIS knows nothing of order or queues, so several partitions (seeds, balance constraints,
+recursive bisection and k-way) are made and the best by simulation is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Iterator, List, Optional
+
+import numpy as np
+
+from placeto_tf.grouping.contraction import Contraction, contract
+from placeto_tf.grouping.metis_graph import MetisGraph
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.results import (
+    allowed_or_nearest,
+    best_of,
+    compute_devices,
+    device_speeds,
+)
+
+SEEDS = 4
+IMBALANCES = (0.05, 0.2, 0.5)  # how far over its share a part may weigh
+
+
+def metis(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best of METIS's partitions; colocated ops are one node, hosts get no part."""
+  return _partition(problem, problem.graph.colocation, budget, seed)
+
+
+def metis_groups(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the same with the problem's groups as nodes."""
+  return _partition(problem, problem.grouping.group_of_op, budget, seed)
+
+
+def _partition(
+    problem: PlacementProblem, labels: np.ndarray, budget: Optional[Budget], seed: int
+) -> np.ndarray:
+  devices = compute_devices(problem)
+  contraction = contract(problem.graph, problem.costs, problem.allowed_ops, labels)
+  rng = np.random.default_rng(seed)
+  candidates = []
+  for parts in partitions(problem, contraction, devices, rng):
+    node_devices = np.asarray(devices, dtype=np.int32)[parts]
+    candidates.append(
+        allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
+    enough = budget is not None and (
+        len(candidates) == problem.remaining_evaluations(budget) or problem.exhausted(budget))
+    if enough:
+      break
+  return best_of(problem, np.stack(candidates), budget)
+
+
+def partitions(
+    problem: PlacementProblem, contraction: Contraction, devices: List[int],
+    rng: np.random.Generator) -> Iterator[np.ndarray]:
+  """Yields [M] index into `devices` of every node, one partition for each setting."""
+  if len(devices) == 1:
+    yield np.zeros(contraction.num_nodes, dtype=np.int32)
+    return
+  shares = device_speeds(problem, devices)
+  movable = np.zeros(len(contraction.masks), dtype=bool)
+  for i, mask in enumerate(contraction.masks):
+    movable[i] = any(mask >> d & 1 for d in devices)
+  graph = MetisGraph(contraction, movable[contraction.pattern])
+  for _ in range(SEEDS):
+    for imbalance, recursive in itertools.product(IMBALANCES, (False, True)):
+      yield graph.partition(shares, imbalance, recursive, int(rng.integers(1 << 30)))

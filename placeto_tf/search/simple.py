@@ -1,0 +1,89 @@
+"""Placements that need no search: the graph's own devices, one device, random ones."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.device_names import find_device
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.results import allowed_or_nearest, best_of, compute_devices
+
+RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
+_BATCH = 32
+
+
+def current(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the devices that are set in the graph; the first device for ops that have none.
+
+  Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
+  device of the cluster that agrees with all they say. What is colocated follows its first op
+  that has a device.
+  """
+  del seed
+  names = problem.graph.assigned_devices
+  first = compute_devices(problem)[0]
+  known: Dict[str, int] = {"": -1}
+  for name in set(names) - {""}:
+    found = find_device(problem.cluster.device_names, name)
+    known[name] = -1 if found is None else found
+  own = np.array([known[name] for name in names], dtype=np.int64)
+  sets = problem.graph.colocation
+  n = len(own)
+  leader = np.full(n, n, dtype=np.int64)  # of each set: its first op that has a device
+  has = np.flatnonzero(own >= 0)
+  np.minimum.at(leader, sets[has], has)
+  of_set = np.where(leader < n, own[np.minimum(leader, n - 1)], first)
+  return best_of(problem, allowed_or_nearest(problem, of_set[sets]), budget)
+
+
+def single(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best placement on one device; ops that cannot run there go to their host.
+
+  Tries the first device of every kind and memory size that is not a host.
+  """
+  del seed
+  tried: Dict[Tuple[int, int], int] = {}
+  for d in compute_devices(problem):
+    device = problem.cluster.devices[d]
+    tried.setdefault((int(problem.cluster.device_kinds[d]), device.memory_bytes), d)
+  candidates = [
+      allowed_or_nearest(problem, np.full(problem.graph.num_ops, d)) for d in tried.values()]
+  return best_of(problem, np.stack(candidates), budget)
+
+
+def random_groups(
+    problem: PlacementProblem, rng: np.random.Generator, count: int) -> np.ndarray:
+  """[count, G] a uniformly random allowed device for every group."""
+  scores = rng.random((count, problem.num_groups, problem.num_devices))
+  return np.where(problem.allowed, scores, -1.0).argmax(axis=2).astype(np.int32)
+
+
+def random(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best of uniformly random placements of the groups.
+
+  As many as the budget allows, `RANDOM_PLACEMENTS` where it has no limit.
+  """
+  rng = np.random.default_rng(seed)
+  limited = budget is not None and (
+      budget.max_evaluations is not None or budget.max_seconds is not None)
+  best = None
+  left = None if limited else RANDOM_PLACEMENTS
+  while best is None or not ((limited and problem.exhausted(budget)) or left == 0):
+    count = _BATCH if left is None else min(_BATCH, left)
+    left = None if left is None else left - count
+    batch = problem.grouping.expand(random_groups(problem, rng, count))
+    if budget is not None and problem.remaining_evaluations(budget) is not None:
+      batch = batch[:max(1, problem.remaining_evaluations(budget))]
+    if best is None and budget is not None and problem.exhausted(budget):
+      return batch[0].copy()
+    evaluation = problem.evaluate_ops(batch)
+    b = int(np.lexsort((evaluation.objective_us, ~evaluation.fits))[0])
+    score = (not evaluation.fits[b], float(evaluation.objective_us[b]))
+    if best is None or score < best[0]:
+      best = (score, batch[b].copy())
+  return best[1]

@@ -1,0 +1,157 @@
+"""The two compiled event loops behind one interface: where their arguments and records are kept.
+
+Legend: N ops, S segments, E edges, O outputs, D devices, B placements, T transfers, J jobs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.simulation import event_loop
+from placeto_tf.simulation.schedule import Jobs, Transfers
+from placeto_tf.simulation.tables import SimulationTables
+
+
+def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:
+  """Whether anything departs from the reference simulator."""
+  return bool(
+      cluster.transfer_per_destination or cluster.receiver_contention
+      or cluster.sender_us_per_transfer or cluster.sender_us_per_byte
+      or cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
+      or cluster.compute_streams != 1 or cluster.ready_order != "arrival"
+      or priorities is not None)
+
+
+class ReferenceEngine:
+  """Runs `event_loop`."""
+
+  def __init__(self, tables: SimulationTables, cluster: Cluster):
+    self._tables = tables
+    self._num_devices = cluster.num_devices
+    bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
+    latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
+    np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
+    np.fill_diagonal(latency, -1.0)
+    t = tables
+    self.arguments = (
+        t.op_segments, t.segment_edges, t.edge_consumers, t.segment_outputs, t.segment_bytes,
+        t.segment_fetched, t.in_degrees, t.roots, t.input_offsets, t.input_outputs, t.fetched,
+        t.fetched_ops, t.persistent_ops, t.compute_us, t.persistent_bytes, t.hold_bytes,
+        t.release_bytes, t.output_bytes, cluster.device_kinds.astype(np.uint32), bandwidth,
+        latency, float(cluster.op_overhead_us))
+    self._no_snapshots = event_loop.make_snapshots(
+        0, t.num_ops, len(t.output_bytes), self._num_devices)
+
+  def workspace(self) -> Tuple[Any, ...]:
+    """What one thread needs; reused from one placement to the next."""
+    t = self._tables
+    sizes = t.num_ops, t.num_segments, len(t.output_bytes), self._num_devices
+    return event_loop.make_workspace(*sizes), np.empty((1, t.num_ops))
+
+  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> Any:
+    """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
+    state, starts = workspace
+    event_loop.simulate_range(
+        placements, first, last, self.arguments, state, self._no_snapshots,
+        starts if start_us is None else start_us, step_time_us, peak)
+
+  def record(self, workspace, done) -> Tuple[np.ndarray, ...]:
+    """A copy of what `schedule` needs of the last placement that was run."""
+    del done
+    _, _, _, _, _, segment_us, _, segment_start_us, *_ = workspace[0]
+    return segment_start_us.copy(), segment_us.copy()
+
+  def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
+    """The transfers and jobs of a placement, and the stream of each op [N]."""
+    segment_start_us, segment_us = record
+    t, d = self._tables, self._num_devices
+    segment_of_edge = np.repeat(np.arange(t.num_segments), np.diff(t.segment_edges))
+    source = placement[t.segment_ops]
+    target = placement[t.edge_consumers]
+    remote = target != source[segment_of_edge]
+    wanted = np.zeros((t.num_segments, d), dtype=bool)
+    wanted[segment_of_edge[remote], target[remote]] = True
+    sent = np.flatnonzero(wanted.any(axis=1))
+    transfers = Transfers(
+        t.segment_ops[sent], t.segment_ports[sent], source[sent], wanted[sent],
+        t.segment_bytes[sent], segment_start_us[sent], segment_start_us[sent] + segment_us[sent])
+    return transfers, Jobs.none(), np.zeros(t.num_ops, dtype=np.int32)
+
+
+class ExtendedEngine:
+  """Runs `extended_loop`, which knows every extension."""
+
+  def __init__(
+      self, tables: SimulationTables, cluster: Cluster, priorities: np.ndarray,
+      inline_ops: Optional[np.ndarray] = None):
+    """Args: inline_ops: [N] bool, for the order of TensorFlow's executor; None for others."""
+    from placeto_tf.simulation import extended_loop  # its compilation is worth avoiding
+    self._loop = extended_loop
+    self._tables = tables
+    self._num_devices = cluster.num_devices
+    t = tables
+    self.arguments = (
+        t.op_segments, t.segment_edges, t.edge_consumers, t.segment_ops,
+        t.segment_outputs.astype(np.int32), t.segment_bytes, t.segment_fetched, t.in_degrees,
+        t.roots, t.input_offsets, t.input_outputs, t.fetched, t.fetched_ops, t.persistent_ops,
+        t.compute_us, t.persistent_bytes, t.hold_bytes, t.release_bytes, t.output_bytes,
+        cluster.device_kinds.astype(np.uint32),
+        np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C"),
+        np.array(cluster.latency_us, dtype=np.float64, order="C"), float(cluster.op_overhead_us),
+        bool(cluster.transfer_per_destination), bool(cluster.receiver_contention),
+        float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte),
+        float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte),
+        int(cluster.compute_streams), priorities, inline_ops is not None,
+        np.zeros(t.num_ops, dtype=bool) if inline_ops is None else inline_ops,
+        float(cluster.delivery_us))
+
+  def workspace(self) -> Tuple[Any, ...]:
+    """What one thread needs; reused from one placement to the next."""
+    t = self._tables
+    n, e = t.num_ops, len(t.edge_consumers)
+    return (
+        np.zeros((len(t.output_bytes), self._num_devices), np.int32), np.empty((1, n)),
+        np.zeros(n, np.int32), np.empty((e, 3), np.int32), np.empty((e, 2)),
+        np.empty((2 * e, 4), np.int32), np.empty((2 * e, 2)))
+
+  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> Any:
+    """Like that of `ReferenceEngine`; what it returns goes into `record`."""
+    references, starts, *outputs = workspace
+    return self._loop.simulate_range(
+        placements, first, last, *self.arguments, references,
+        starts if start_us is None else start_us, step_time_us, peak, *outputs)
+
+  def record(self, workspace, done) -> Tuple[np.ndarray, ...]:
+    """A copy of what `schedule` needs of the last placement that was run."""
+    transfer_count, job_count = done
+    _, _, op_streams, transfer_ints, transfer_times, job_ints, job_times = workspace
+    return (
+        op_streams.copy(), transfer_ints[:transfer_count].copy(),
+        transfer_times[:transfer_count].copy(), job_ints[:job_count].copy(),
+        job_times[:job_count].copy())
+
+  def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
+    """The transfers and jobs of a placement, and the stream of each op [N]."""
+    op_streams, transfer_ints, transfer_times, job_ints, job_times = record
+    t, d = self._tables, self._num_devices
+    order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time
+    segments, sources, targets = transfer_ints[order].T
+    destinations = np.zeros((len(order), d), dtype=bool)
+    one = np.flatnonzero(targets >= 0)
+    destinations[one, targets[one]] = True
+    for k in np.flatnonzero(targets < 0):
+      edges = slice(t.segment_edges[segments[k]], t.segment_edges[segments[k] + 1])
+      destinations[k, placement[t.edge_consumers[edges]]] = True
+      destinations[k, sources[k]] = False
+    transfers = Transfers(
+        t.segment_ops[segments], t.segment_ports[segments], sources, destinations,
+        t.segment_bytes[segments], transfer_times[order, 0], transfer_times[order, 1])
+    position = np.empty(len(order), dtype=np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
+    jobs = Jobs(
+        job_ints[:, 0] == self._loop.PACK, position[job_ints[:, 1]], job_ints[:, 2],
+        job_ints[:, 3], job_times[:, 0], job_times[:, 1])
+    return transfers, jobs, op_streams

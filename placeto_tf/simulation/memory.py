@@ -1,0 +1,147 @@
+"""What each device holds, when, and what was alive when it held the most.
+
+The event loop counts bytes as it goes and keeps only the peaks; here the lifetimes of all tensors
+are worked out from a finished schedule, for people to look at.
+
+Legend: N ops, E edges, L lifetimes, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Tuple
+
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.schedule import SimulationResult
+
+GB = 2**30
+PERSISTENT, TEMPORARY, OUTPUT, COPY = "persistent", "temporary", "output", "copy"
+_KINDS = (PERSISTENT, TEMPORARY, OUTPUT, COPY)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lifetimes:
+  """Bytes that a device holds from one moment to another; only what holds bytes for some time.
+
+  Attributes:
+    devices: [L] int32.
+    since_us, until_us: [L] float64.
+    sizes_bytes: [L] float64.
+    ops: [L] int32, the op that the bytes belong to; of a copy, the producer.
+    kinds: [L] int8, index into ("persistent", "temporary", "output", "copy").
+  """
+
+  devices: np.ndarray
+  since_us: np.ndarray
+  until_us: np.ndarray
+  sizes_bytes: np.ndarray
+  ops: np.ndarray
+  kinds: np.ndarray
+
+  @classmethod
+  def of(cls, graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> Lifetimes:
+    """All lifetimes of a simulated step."""
+    n, d = graph.num_ops, result.cluster.num_devices
+    place, start_us, end_us = result.placement, result.start_us, result.end_us
+    owners = np.repeat(np.arange(n, dtype=np.int32), np.diff(graph.output_offsets))
+    sent = result.transfers
+    rows, targets = np.nonzero(sent.destinations & (sent.ports >= 0)[:, None])
+    outputs = graph.output_offsets[sent.ops[rows]] + sent.ports[rows]
+    copies = outputs.astype(np.int64) * d + targets  # one key a copy
+    order = np.argsort(copies)
+    copies, arrived_us = copies[order], sent.end_us[rows][order]
+    copy_until_us = np.zeros(len(copies))
+    home_until_us = end_us[owners]
+    np.maximum.at(home_until_us, outputs, sent.end_us[rows])
+    data = np.flatnonzero(graph.edge_ports >= 0)
+    edge_outputs, consumers = graph.edge_outputs[data], graph.edge_consumers[data]
+    here = place[graph.edge_producers[data]] == place[consumers]
+    np.maximum.at(home_until_us, edge_outputs[here], end_us[consumers[here]])
+    keys = edge_outputs[~here].astype(np.int64) * d + place[consumers[~here]]
+    np.maximum.at(copy_until_us, np.searchsorted(copies, keys), end_us[consumers[~here]])
+    home_until_us[graph.fetched_outputs] = result.step_time_us
+    copied = (copies // d).astype(np.int64)
+    parts = (
+        (place, np.zeros(n), np.full(n, np.inf), costs.persistent_bytes, np.arange(n)),
+        (place, start_us, end_us, costs.temporary_bytes, np.arange(n)),
+        (place[owners], start_us[owners], home_until_us, costs.output_bytes, owners),
+        (copies % d, arrived_us, copy_until_us, costs.output_bytes[copied], owners[copied]),
+    )
+    devices, since_us, until_us, sizes_bytes, ops = (
+        np.concatenate(column) for column in zip(*parts))
+    kinds = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
+    held = (until_us > since_us) & (sizes_bytes > 0)
+    return cls(
+        devices[held].astype(np.int32), since_us[held], until_us[held], sizes_bytes[held],
+        ops[held].astype(np.int32), kinds[held])
+
+  def usage(self, device: int) -> Tuple[np.ndarray, np.ndarray]:
+    """(moments, bytes held from each moment to the next) of one device; the first is 0."""
+    mine = self.devices == device
+    until = mine & np.isfinite(self.until_us)
+    moments = np.concatenate([[0.0], self.since_us[mine], self.until_us[until]])
+    changes = np.concatenate([[0.0], self.sizes_bytes[mine], -self.sizes_bytes[until]])
+    times_us, index = np.unique(moments, return_inverse=True)
+    return times_us, np.cumsum(np.bincount(index, weights=changes))
+
+  def at_peak(self, device: int) -> Tuple[float, np.ndarray]:
+    """(moment of the first peak, lifetimes that make it up, the largest first)."""
+    times_us, held_bytes = self.usage(device)
+    moment_us = float(times_us[held_bytes.argmax()])
+    alive = np.flatnonzero(
+        (self.devices == device) & (self.since_us <= moment_us) & (moment_us < self.until_us))
+    return moment_us, alive[np.argsort(-self.sizes_bytes[alive], kind="stable")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+  """Bytes of one op at a peak; `kind` is "persistent", "temporary", "output" or "copy"."""
+
+  op_name: str
+  kind: str
+  size_bytes: float
+
+
+def held_at_peak(
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, device: int
+) -> Tuple[float, List[Held]]:
+  """When a device held the most, in us, and what it held then, the largest first."""
+  lifetimes = Lifetimes.of(graph, costs, result)
+  moment_us, alive = lifetimes.at_peak(device)
+  return moment_us, [
+      Held(graph.op_names[lifetimes.ops[k]], _KINDS[lifetimes.kinds[k]],
+           float(lifetimes.sizes_bytes[k]))
+      for k in alive]
+
+
+def memory_report(
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, *, largest: int = 3
+) -> List[str]:
+  """A sentence for each device that cannot hold its peak; none if the placement fits.
+
+  For example: "out of memory on /GPU:1 by 1.2 GB (13.2 GB at 5210 us, 12.0 GB there; largest:
+  conv1/Conv2D output 0.5 GB)".
+  """
+  sentences = []
+  excess_bytes = result.peak_memory_bytes - result.cluster.memory_bytes
+  for device in np.flatnonzero(excess_bytes > 0).tolist():
+    moment_us, held = held_at_peak(graph, costs, result, device)
+    names = ", ".join(
+        f"{item.op_name} {item.kind} {_gigabytes(item.size_bytes)}" for item in held[:largest])
+    sentences.append(
+        f"out of memory on {result.cluster.device_names[device]} by "
+        f"{_gigabytes(excess_bytes[device])} ({_gigabytes(result.peak_memory_bytes[device])} at "
+        f"{moment_us:.0f} us, {_gigabytes(result.cluster.memory_bytes[device])} there; largest: "
+        f"{names})")
+  return sentences
+
+
+def _gigabytes(size_bytes: float) -> str:
+  """To a tenth where that says something, else in smaller units."""
+  for unit, size in (("GB", GB), ("MB", 2**20), ("kB", 2**10)):
+    if size_bytes >= 0.1 * size:
+      return f"{size_bytes / size:.1f} {unit}"
+  return f"{size_bytes:.0f} bytes"

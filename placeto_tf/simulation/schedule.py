@@ -1,0 +1,134 @@
+"""`SimulationResult`: one simulated step, with all that happened in it.
+
+Legend: N ops, T transfers, J jobs, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transfers:
+  """What was sent, in the order of (producer, port, destination).
+
+  Attributes:
+    ops: [T] int32 producers.
+    ports: [T] int32 output ports, -1 for control edges.
+    sources: [T] int32 devices.
+    destinations: [T, D] bool.
+    sizes_bytes: [T] float64.
+    start_us, end_us: [T] float64; the bus stays busy for the latency after that.
+  """
+
+  ops: np.ndarray
+  ports: np.ndarray
+  sources: np.ndarray
+  destinations: np.ndarray
+  sizes_bytes: np.ndarray
+  start_us: np.ndarray
+  end_us: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.ops)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jobs:
+  """Packing and unpacking of transfers on compute queues; none in the reference simulator.
+
+  Attributes:
+    packing: [J] bool, else unpacking.
+    transfers: [J] int32 index into `Transfers`.
+    devices, streams: [J] int32.
+    start_us, end_us: [J] float64.
+  """
+
+  packing: np.ndarray
+  transfers: np.ndarray
+  devices: np.ndarray
+  streams: np.ndarray
+  start_us: np.ndarray
+  end_us: np.ndarray
+
+  @classmethod
+  def none(cls) -> Jobs:
+    """No jobs at all."""
+    whole, real = np.zeros(0, dtype=np.int32), np.zeros(0)
+    return cls(np.zeros(0, dtype=bool), whole, whole, whole, real, real)
+
+  def __len__(self) -> int:
+    return len(self.packing)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SimulationResult:
+  """One simulated step. What is not needed to compare placements is worked out when asked for.
+
+  Attributes:
+    cluster: what it was simulated on.
+    placement: [N] int32 device of each op.
+    step_time_us: when the last op ended.
+    start_us, end_us: [N] float64.
+    peak_memory_bytes: [D] float64.
+  """
+
+  cluster: Cluster
+  placement: np.ndarray
+  step_time_us: float
+  start_us: np.ndarray
+  end_us: np.ndarray
+  peak_memory_bytes: np.ndarray
+  _engine: Any = dataclasses.field(repr=False)
+  _record: Tuple[np.ndarray, ...] = dataclasses.field(repr=False)
+
+  @property
+  def fits(self) -> bool:
+    """Whether every device can hold its peak."""
+    return bool((self.peak_memory_bytes <= self.cluster.memory_bytes).all())
+
+  @property
+  def transfers(self) -> Transfers:
+    """What was sent."""
+    return self._schedule[0]
+
+  @property
+  def jobs(self) -> Jobs:
+    """Packing and unpacking, where the cluster charges compute time for transfers."""
+    return self._schedule[1]
+
+  @property
+  def streams(self) -> np.ndarray:
+    """[N] int32 the compute stream that ran each op."""
+    return self._schedule[2]
+
+  @functools.cached_property
+  def busy_us(self) -> np.ndarray:
+    """[D] compute time of ops, packing and unpacking, without overheads."""
+    d = self.cluster.num_devices
+    jobs = self.jobs
+    return np.bincount(
+        self.placement, weights=self.end_us - self.start_us, minlength=d) + np.bincount(
+            jobs.devices, weights=jobs.end_us - jobs.start_us, minlength=d)
+
+  @functools.cached_property
+  def transfer_us(self) -> np.ndarray:
+    """[D] time each device's bus spends sending, without latencies."""
+    sent = self.transfers
+    return np.bincount(
+        sent.sources, weights=sent.end_us - sent.start_us, minlength=self.cluster.num_devices)
+
+  @functools.cached_property
+  def transfer_bytes(self) -> float:
+    """Bytes sent by all buses; a tensor sent to several devices in one transfer counts once."""
+    return float(self.transfers.sizes_bytes.sum())
+
+  @functools.cached_property
+  def _schedule(self) -> Tuple[Transfers, Jobs, np.ndarray]:
+    return self._engine.schedule(self.placement, self._record)

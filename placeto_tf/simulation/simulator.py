@@ -1,0 +1,198 @@
+"""`Simulator`: step time, memory and schedule of placements of one graph on one cluster.
+
+Legend: N ops, D devices, B placements side by side.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import threading
+from typing import Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.bounds import remaining_path_us
+from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
+from placeto_tf.simulation.schedule import SimulationResult
+from placeto_tf.simulation.tables import SimulationTables
+
+
+class Simulator:
+  """Simulates placements; safe to use from several threads.
+
+  Devices have a first-in-first-out compute queue and an outgoing bus with such a queue; the rules
+  are in the project's description of the reference simulator, and what the fields of `Cluster`
+  add to them in `extended_loop`. The model is the one that Placeto was trained on (Addanki et al.
+  2019, section 4.1 and appendix), with ties and memory made exact.
+
+  Example:
+    result = Simulator(graph, costs, cluster).simulate(placement)
+    result.step_time_us, result.peak_memory_bytes, result.fits
+  """
+
+  def __init__(
+      self,
+      graph: ComputationGraph,
+      costs: OpCosts,
+      cluster: Cluster,
+      *,
+      priorities: Optional[np.ndarray] = None,
+      num_threads: Optional[int] = None,
+  ):
+    """Precomputes what does not depend on placements.
+
+    Args:
+      graph: the ops and their edges.
+      costs: of this graph for this cluster.
+      cluster: devices, links, overheads, extensions.
+      priorities: [N] float64; of the ready ops a device takes the one with the highest, by
+        arrival among equals, whatever the cluster's `ready_order` says.
+      num_threads: threads of `simulate_many`; by default one a core.
+
+    Raises:
+      PlacetoError: graph, costs, cluster and priorities do not belong together.
+    """
+    self.graph, self.costs, self.cluster = graph, costs, cluster
+    self.num_threads = num_threads or _num_cores()
+    self.tables = SimulationTables.build(graph, costs, cluster)
+    if needs_extensions(cluster, priorities):
+      self.engine = ExtendedEngine(
+          self.tables, cluster, _priorities(graph, costs, cluster, priorities),
+          _inline_ops(graph, cluster) if priorities is None else None)
+    else:
+      self.engine = ReferenceEngine(self.tables, cluster)
+    self._workspaces: list = []
+    self._lock = threading.Lock()
+    self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
+
+  def simulate(self, placement: np.ndarray) -> SimulationResult:
+    """One placement, [N] int32, with its schedule.
+
+    Raises:
+      PlacementError: wrong length, or a device out of range.
+    """
+    placement = self.check(np.array(placement))
+    if placement.ndim != 1:
+      raise PlacementError(
+          f"the placement has shape {placement.shape}; expected one dimension, or simulate_many")
+    placements = placement[None]
+    n = self.graph.num_ops
+    step_time_us, start_us = np.empty(1), np.empty((1, n))
+    peak = np.empty((1, self.cluster.num_devices))
+    workspace = self._take_workspace()
+    done = self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
+    record = self.engine.record(workspace, done)
+    self._workspaces.append(workspace)
+    compute_us = self.tables.compute_us[np.arange(n), self.cluster.device_kinds[placements[0]]]
+    return SimulationResult(
+        self.cluster, placements[0], float(step_time_us[0]), start_us[0],
+        start_us[0] + compute_us, peak[0], self.engine, record)
+
+  def simulate_many(
+      self, placements: np.ndarray, *, start_us: Optional[np.ndarray] = None
+  ) -> Tuple[np.ndarray, np.ndarray]:
+    """Step times [B] and peak memory [B, D] of placements [B, N] int32, on all cores.
+
+    Args:
+      placements: [B, N] device of each op.
+      start_us: [B, N] float64, filled with the start of each op, where given.
+
+    Raises:
+      PlacementError: wrong shape, or a device out of range.
+    """
+    placements = self.check(np.atleast_2d(np.asarray(placements)))
+    b, n = placements.shape
+    step_time_us, peak = np.empty(b), np.empty((b, self.cluster.num_devices))
+    if start_us is not None and (
+        start_us.shape != (b, n) or start_us.dtype != np.float64
+        or not start_us.flags.c_contiguous or not start_us.flags.writeable):
+      raise PlacementError(
+          f"start_us is {start_us.dtype} {start_us.shape}; expected a contiguous, writable float64 "
+          f"array {(b, n)}")
+    threads = min(self.num_threads, b)
+    # Small pieces, so that a core that is slowed down by others does not hold up the rest.
+    piece = max(1, b // (8 * threads)) if threads > 1 else max(b, 1)
+    pieces = itertools.count(0, piece)
+
+    def work():
+      workspace = self._take_workspace()
+      for first in pieces:
+        if first >= b:
+          break
+        self.engine.run(
+            workspace, placements, first, min(first + piece, b), start_us, step_time_us, peak)
+      self._workspaces.append(workspace)
+
+    if threads <= 1:
+      work()
+    else:
+      for done in [self._threads().submit(work) for _ in range(threads)]:
+        done.result()
+    return step_time_us, peak
+
+  def check(self, placements: np.ndarray) -> np.ndarray:
+    """[N] or [B, N] as contiguous int32; raises PlacementError where it cannot be simulated."""
+    n, d = self.graph.num_ops, self.cluster.num_devices
+    if placements.ndim not in (1, 2) or placements.shape[-1] != n:
+      raise PlacementError(
+          f"the placement has shape {placements.shape}; expected a device for each of the {n} ops")
+    if placements.dtype.kind not in "iu":
+      raise PlacementError(
+          f"the placement is of type {placements.dtype}; expected int32 device indices")
+    if placements.size and (placements.min() < 0 or placements.max() >= d):
+      at = tuple(np.argwhere((placements < 0) | (placements >= d))[0])
+      raise PlacementError(
+          f"op {self.graph.op_names[at[-1]]!r} is on device {placements[at]}; the cluster has "
+          f"devices 0 to {d - 1}")
+    if not placements.flags.writeable:  # numba would compile anew for it
+      placements = placements.copy()
+    return np.ascontiguousarray(placements, dtype=np.int32)
+
+  def _take_workspace(self) -> tuple:
+    with self._lock:
+      if self._workspaces:
+        return self._workspaces.pop()
+    return self.engine.workspace()
+
+  def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+    with self._lock:
+      if self._pool is None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(
+            self.num_threads, thread_name_prefix="simulate")
+      return self._pool
+
+
+def _num_cores() -> int:
+  """Cores that this process may use, which in a container can be fewer than there are."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _inline_ops(graph: ComputationGraph, cluster: Cluster) -> Optional[np.ndarray]:
+  """[N] bool where the order is that of TensorFlow's executor, else None."""
+  if cluster.ready_order != "executor":
+    return None
+  return np.array([op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)
+
+
+def _priorities(
+    graph: ComputationGraph, costs: OpCosts, cluster: Cluster, given: Optional[np.ndarray]
+) -> np.ndarray:
+  """[N] float64, all equal where the order is that of arrival."""
+  if given is not None:
+    priorities = np.array(given, dtype=np.float64)
+    if priorities.shape != (graph.num_ops,) or np.isnan(priorities).any():
+      raise PlacementError(
+          f"priorities have shape {priorities.shape}; expected a number for each of the "
+          f"{graph.num_ops} ops, none of them NaN")
+    return priorities
+  if cluster.ready_order == "critical_path":
+    return remaining_path_us(graph, costs.compute_us[:, cluster.device_kinds].mean(axis=1))
+  return np.zeros(graph.num_ops)

@@ -1,0 +1,150 @@
+"""`SimulationTables`: a graph and its costs as the compiled event loops read them.
+
+Legend: N ops, S segments, E edges, O outputs, R data inputs, D devices. A segment is an output
+port, or the control port, of an op with at least one consumer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SimulationTables:
+  """Arrays that do not change from one placement to the next.
+
+  Attributes:
+    op_segments: [N+1] int32; segments of op i are `op_segments[i]:op_segments[i+1]`, by port.
+    segment_edges: [S+1] int32; edges of segment s, by consumer.
+    segment_ops: [S] int32 producers.
+    segment_ports: [S] int32.
+    segment_outputs: [S] int32 index into [O], -1 for control.
+    segment_bytes: [S] float64, 0 for control.
+    segment_fetched: [S] int32, 1 where the output is fetched.
+    edge_consumers: [E] int32.
+    in_degrees: [N] int32 edges that end at each op.
+    roots: int32 ops without inputs.
+    input_offsets: [N+1] int32, input_outputs: [R] int32 the outputs each op reads.
+    fetched: int32 outputs that are fetched and consumed; fetched_ops: int32 their producers.
+    persistent_ops: int32 ops that hold persistent bytes.
+    hold_bytes: [N] float64, taken when an op starts: its outputs and temporaries.
+    release_bytes: [N] float64, given back when it ends: temporaries, and outputs that nobody
+      consumes or fetches.
+  """
+
+  op_segments: np.ndarray
+  segment_edges: np.ndarray
+  segment_ops: np.ndarray
+  segment_ports: np.ndarray
+  segment_outputs: np.ndarray
+  segment_bytes: np.ndarray
+  segment_fetched: np.ndarray
+  edge_consumers: np.ndarray
+  in_degrees: np.ndarray
+  roots: np.ndarray
+  input_offsets: np.ndarray
+  input_outputs: np.ndarray
+  fetched: np.ndarray
+  fetched_ops: np.ndarray
+  persistent_ops: np.ndarray
+  compute_us: np.ndarray  # [N, K]
+  persistent_bytes: np.ndarray  # [N]
+  hold_bytes: np.ndarray  # [N]
+  release_bytes: np.ndarray  # [N]
+  output_bytes: np.ndarray  # [O]
+
+  @property
+  def num_ops(self) -> int:
+    """N."""
+    return len(self.in_degrees)
+
+  @property
+  def num_segments(self) -> int:
+    """S."""
+    return len(self.segment_ops)
+
+  @classmethod
+  def build(cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> SimulationTables:
+    """Raises CostError where the three do not belong together."""
+    _check(graph, costs, cluster)
+    n, o = graph.num_ops, graph.num_outputs
+    producers, ports, consumers = graph.edge_producers, graph.edge_ports, graph.edge_consumers
+    first = np.ones(graph.num_edges, dtype=bool)
+    first[1:] = (producers[1:] != producers[:-1]) | (ports[1:] != ports[:-1])
+    segment_edges = _uint32(np.append(np.flatnonzero(first), graph.num_edges))
+    segment_ops = producers[first]
+    outputs = graph.edge_outputs[first]
+    data = outputs >= 0
+    fetched = graph.fetched_outputs
+    consumed = np.zeros(o, dtype=bool)
+    consumed[outputs[data]] = True
+    owners = np.repeat(np.arange(n), np.diff(graph.output_offsets))
+    segment_bytes = np.zeros(len(segment_ops))
+    segment_bytes[data] = costs.output_bytes[outputs[data]]
+    segment_fetched = np.zeros(len(segment_ops), dtype=np.int32)
+    segment_fetched[data] = fetched[outputs[data]]
+    data_edges = np.flatnonzero(ports != CONTROL)
+    data_edges = data_edges[np.argsort(consumers[data_edges], kind="stable")]
+    in_degrees = np.bincount(consumers, minlength=n)
+    held = np.bincount(owners, weights=costs.output_bytes, minlength=n)
+    unheld = np.bincount(
+        owners, weights=np.where(consumed | fetched, 0, costs.output_bytes), minlength=n)
+    both = np.flatnonzero(fetched & consumed)
+    return cls(
+        op_segments=_offsets(segment_ops, n),
+        segment_edges=segment_edges,
+        segment_ops=_int32(segment_ops),
+        segment_ports=_int32(ports[first]),
+        segment_outputs=_uint32(outputs),
+        segment_bytes=segment_bytes,
+        segment_fetched=segment_fetched,
+        edge_consumers=_uint32(consumers),
+        in_degrees=_int32(in_degrees),
+        roots=_uint32(np.flatnonzero(in_degrees == 0)),
+        input_offsets=_offsets(consumers[data_edges], n),
+        input_outputs=_uint32(graph.edge_outputs[data_edges]),
+        fetched=_uint32(both),
+        fetched_ops=_uint32(owners[both]),
+        persistent_ops=_uint32(np.flatnonzero(costs.persistent_bytes)),
+        compute_us=costs.compute_us.copy(),
+        persistent_bytes=costs.persistent_bytes.copy(),
+        hold_bytes=costs.temporary_bytes + held,
+        release_bytes=costs.temporary_bytes + unheld,
+        output_bytes=costs.output_bytes.copy(),
+    )
+
+
+def _uint32(array: np.ndarray) -> np.ndarray:
+  """Unsigned, because numba then indexes without asking for negative indices; -1 becomes END."""
+  return np.array(array, dtype=np.int64).astype(np.uint32)
+
+
+def _int32(array: np.ndarray) -> np.ndarray:
+  """A writable copy: numba compiles anew for arrays that are read-only."""
+  return np.array(array, dtype=np.int32)
+
+
+def _offsets(sorted_owners: np.ndarray, n: int) -> np.ndarray:
+  """[n+1] int32 where each owner's run of entries starts."""
+  offsets = np.zeros(n + 1, dtype=np.uint32)
+  np.cumsum(np.bincount(sorted_owners, minlength=n), out=offsets[1:])
+  return offsets
+
+
+def _check(graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> None:
+  if costs.num_ops != graph.num_ops or len(costs.output_bytes) != graph.num_outputs:
+    raise CostError(
+        f"the costs are of {costs.num_ops} ops with {len(costs.output_bytes)} outputs, the graph "
+        f"has {graph.num_ops} with {graph.num_outputs}; estimate the costs of this graph")
+  kinds = int(cluster.device_kinds.max()) + 1
+  if costs.num_kinds != kinds:
+    raise CostError(
+        f"the costs are of {costs.num_kinds} kinds of devices, the cluster has {kinds}; estimate "
+        "the costs for this cluster")

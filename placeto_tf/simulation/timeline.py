@@ -1,0 +1,182 @@
+"""A simulated step to look at: a Chrome trace for Perfetto, and a picture.
+
+The trace is a JSON object `{"traceEvents": [...], "displayTimeUnit": "ms"}` in the Trace Event
+Format that chrome://tracing and ui.perfetto.dev read; times are in microseconds. A device is a
+process (`pid`, device index + 1), its compute streams and its bus are threads (`tid`):
+
+  "M"       names and the order of processes and threads
+  "X"       an op, a transfer, or the packing or unpacking of one, with `ts` and `dur`
+  "s", "f"  an arrow from a transfer to each op that waited for it
+  "C"       bytes held by the device, from this moment to the next
+
+Legend: D devices.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.memory import GB, Lifetimes
+from placeto_tf.simulation.schedule import SimulationResult
+
+
+def timeline_events(
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
+  """The events of a Chrome trace, as JSON-able dicts."""
+  cluster = result.cluster
+  bus = cluster.compute_streams + 1  # tid; streams are 1, 2, ...
+  events: List[Dict[str, Any]] = []
+  for d, name in enumerate(cluster.device_names):
+    threads = [(m + 1, "compute" if bus == 2 else f"compute {m}") for m in range(bus - 1)]
+    events.append(_meta("process_name", d + 1, 0, name=name))
+    events.append(_meta("process_sort_index", d + 1, 0, sort_index=d))
+    for tid, label in threads + [(bus, "bus")]:
+      events.append(_meta("thread_name", d + 1, tid, name=label))
+      events.append(_meta("thread_sort_index", d + 1, tid, sort_index=tid))
+
+  rows = zip(
+      graph.op_names, graph.op_types, result.placement.tolist(), result.streams.tolist(),
+      result.start_us.tolist(), result.end_us.tolist())
+  for name, op_type, d, stream, start, end in rows:
+    events.append(_slice(name, "op", d + 1, stream + 1, start, end, op_type=op_type))
+
+  labels = _transfer_labels(graph, result)
+  sent = result.transfers
+  for t, label in enumerate(labels):
+    to = [cluster.device_names[d] for d in np.flatnonzero(sent.destinations[t])]
+    events.append(_slice(
+        label, "transfer", int(sent.sources[t]) + 1, bus, float(sent.start_us[t]),
+        float(sent.end_us[t]), bytes=float(sent.sizes_bytes[t]), to=", ".join(to)))
+  jobs = result.jobs
+  for j in range(len(jobs)):
+    what = "pack" if jobs.packing[j] else "unpack"
+    events.append(_slice(
+        f"{what} {labels[jobs.transfers[j]]}", what, int(jobs.devices[j]) + 1,
+        int(jobs.streams[j]) + 1, float(jobs.start_us[j]), float(jobs.end_us[j])))
+  events.extend(_arrows(graph, result, labels, bus))
+
+  lifetimes = Lifetimes.of(graph, costs, result)
+  for d in range(cluster.num_devices):
+    for ts, held in zip(*(column.tolist() for column in lifetimes.usage(d))):
+      events.append({"ph": "C", "name": "memory", "pid": d + 1, "tid": 0, "ts": ts,
+                     "args": {"bytes": held}})
+  return events
+
+
+def write_timeline(
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, path: str) -> None:
+  """Writes `timeline.json`, which opens in Perfetto."""
+  trace = {"traceEvents": timeline_events(graph, costs, result), "displayTimeUnit": "ms"}
+  with open(path, "w", encoding="utf-8") as file:
+    json.dump(trace, file, separators=(",", ":"))
+
+
+def _meta(what: str, pid: int, tid: int, **args: Any) -> Dict[str, Any]:
+  return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
+
+
+def _slice(
+    name: str, category: str, pid: int, tid: int, start: float, end: float, **args: Any
+) -> Dict[str, Any]:
+  return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start,
+          "dur": end - start, "args": args}
+
+
+def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[str]:
+  """As TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
+  labels = []
+  for op, port in zip(result.transfers.ops.tolist(), result.transfers.ports.tolist()):
+    name = graph.op_names[op]
+    labels.append(f"^{name}" if port < 0 else f"{name}:{port}" if port else name)
+  return labels
+
+
+def _arrows(
+    graph: ComputationGraph, result: SimulationResult, labels: List[str], bus: int
+) -> List[Dict[str, Any]]:
+  """A flow from every transfer to each op that it brought an input."""
+  events: List[Dict[str, Any]] = []
+  sent, place = result.transfers, result.placement
+  transfer_of = {}
+  for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist())):
+    for d in np.flatnonzero(sent.destinations[t]).tolist():
+      transfer_of[op, port, d] = t
+  edges = zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist())
+  for number, (producer, port, consumer) in enumerate(edges):
+    d = int(place[consumer])
+    if d == place[producer]:
+      continue
+    t = transfer_of[producer, port, d]
+    common = {"name": labels[t], "cat": "dataflow", "id": number}
+    events.append({
+        **common, "ph": "s", "pid": int(place[producer]) + 1, "tid": bus,
+        "ts": float(sent.start_us[t])})
+    events.append({
+        **common, "ph": "f", "bp": "e", "pid": d + 1, "tid": int(result.streams[consumer]) + 1,
+        "ts": float(result.start_us[consumer])})
+  return events
+
+
+def timeline_figure(
+    result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
+    costs: Optional[OpCosts] = None, title: Optional[str] = None):
+  """A matplotlib figure: a lane for each device and each bus, and memory where costs are given."""
+  from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, seldom needed
+  from matplotlib.figure import Figure
+  cluster = result.cluster
+  d_count = cluster.num_devices
+  with_memory = graph is not None and costs is not None
+  figure = Figure(figsize=(12, 1.5 + 0.55 * d_count + (2.2 if with_memory else 0)), dpi=120)
+  FigureCanvasAgg(figure)
+  axes = figure.subplots(
+      2 if with_memory else 1, 1, sharex=True, squeeze=False,
+      gridspec_kw={"height_ratios": [0.55 * d_count + 0.6, 1.8]} if with_memory else None)[:, 0]
+  lanes, sent, jobs = axes[0], result.transfers, result.jobs
+  unit = 1000.0  # the axis is in ms
+  for d in range(d_count):
+    for mask, start_us, end_us, height, low, colour in (
+        (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{d % 10}"),
+        (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
+        (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
+      spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / unit
+      lanes.broken_barh(spans[spans[:, 1] > 0], (d + low, height), color=colour, linewidth=0)
+  lanes.set_yticks(
+      [d + y for d in range(d_count) for y in (0.25, 0.69)],
+      [label for name in cluster.device_names for label in (name, "bus")], fontsize=7)
+  lanes.set_ylim(d_count, -0.15)
+  lanes.set_xlim(0, max(result.step_time_us / unit, 1e-9))
+  lanes.set_title(title or f"step time {result.step_time_us / unit:.2f} ms", fontsize=10)
+  if with_memory:
+    lifetimes = Lifetimes.of(graph, costs, result)
+    for d, name in enumerate(cluster.device_names):
+      times_us, held = lifetimes.usage(d)
+      axes[1].step(times_us / unit, held / GB, where="post", color=f"C{d % 10}", label=name,
+                   linewidth=1)
+    axes[1].set_ylabel("GB")
+    axes[1].set_ylim(bottom=0)
+    axes[1].legend(fontsize=7, loc="upper right")
+  axes[-1].set_xlabel("ms")
+  figure.tight_layout()
+  return figure
+
+
+def timeline_png(
+    result: SimulationResult, path: str, *, graph: Optional[ComputationGraph] = None,
+    costs: Optional[OpCosts] = None, title: Optional[str] = None) -> None:
+  """Writes `timeline_figure` as a PNG."""
+  timeline_figure(result, graph=graph, costs=costs, title=title).savefig(path, format="png")
+
+
+def timeline_image(
+    result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
+    costs: Optional[OpCosts] = None, title: Optional[str] = None) -> np.ndarray:
+  """`timeline_figure` as [height, width, 3] uint8, for TensorBoard."""
+  canvas = timeline_figure(result, graph=graph, costs=costs, title=title).canvas
+  canvas.draw()
+  return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -1,0 +1,1 @@
+"""Libraries that train policies; the programs in scripts/ are thin layers over them."""

@@ -1,0 +1,92 @@
+"""What the device pointer is trained on: graphs, clusters, some drawn at random, and their starts.
+
+Legend: N ops, G groups.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Callable, List, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import estimate_costs
+from placeto_tf.environments.moves_environment import MovesProblem
+from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.grouping import group_ops
+from placeto_tf.search import METHODS
+from placeto_tf.search.problem import PlacementProblem
+
+PRESETS = ("k80", "p100", "v100", "a100")
+LEAST_DEVICES, MOST_DEVICES = 2, 8
+STARTS = ("single", "expert", "metis")
+_MIXED = 0.4  # share of random clusters with two kinds of devices
+
+
+def random_cluster(rng: random.Random) -> str:
+  """A cluster of 2 to 8 GPUs of one or two kinds, as `Cluster.parse` takes it."""
+  count = rng.randint(LEAST_DEVICES, MOST_DEVICES)
+  if rng.random() >= _MIXED:
+    return f"{rng.choice(PRESETS)}:{count}"
+  first, second = rng.sample(PRESETS, 2)
+  part = rng.randint(1, count - 1)
+  return f"{first}:{part}+{second}:{count - part}"
+
+
+def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[str]:
+  """The clusters of one graph: "random[3]" draws three, others for every graph.
+
+  Raises:
+    PlacetoError: a spec that begins with "random" and is not random[COUNT].
+  """
+  clusters: List[str] = []
+  rng = random.Random(f"{seed}/{graph_index}")
+  for spec in specs:
+    if not spec.startswith("random"):
+      clusters.append(spec)
+      continue
+    match = re.fullmatch(r"random\[([1-9]\d{0,2})\]", spec)
+    if not match:
+      raise PlacetoError(f"cluster {spec!r} was not understood; expected random[3] or the like")
+    clusters += [random_cluster(rng) for _ in range(int(match.group(1)))]
+  return clusters
+
+
+def make_problem(
+    graph: ComputationGraph, cluster: Cluster, *, max_groups: int = 128,
+    num_threads: Optional[int] = None) -> PlacementProblem:
+  """The graph grouped on the cluster; simulated on so many threads, by default all cores."""
+  costs = estimate_costs(graph, cluster)
+  allowed = allowed_devices(graph, cluster)
+  grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
+  problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+  if num_threads:
+    problem.simulator.num_threads = num_threads
+  return problem
+
+
+def with_starts(problem: PlacementProblem) -> MovesProblem:
+  """The problem with one device, the expert split and METIS as starts, the best first."""
+  starts = np.stack([problem.project(METHODS[name](problem)) for name in STARTS])
+  order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
+  return MovesProblem(problem, starts[order])
+
+
+def make_problems(
+    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
+    seed: int = 0, num_threads: Optional[int] = None,
+    progress: Callable[[str], None] = lambda text: None) -> List[MovesProblem]:
+  """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
+  rng, problems = random.Random(seed), []
+  for index, name in enumerate(graphs):
+    graph = load_graph(name)
+    for cluster in expand_clusters(clusters, seed, index):
+      problems.append(with_starts(make_problem(
+          graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),
+          num_threads=num_threads)))
+      progress(f"{name} on {cluster}: {problems[-1].problem.num_groups} groups")
+  return problems

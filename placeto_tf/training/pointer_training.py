@@ -1,0 +1,280 @@
+"""Trains the device pointer: collect an episode of every row, learn from it, save, go on.
+
+A root directory holds:
+
+  config.json              what is trained; another configuration does not resume in it
+  train/                   checkpoints: weights, optimizer, step, random states, pools of placements
+  train/events*            TensorBoard: reward, loss, entropy, share of moves, gains held out
+  policies/policy/         SavedModel of the greedy policy with dense inputs
+  weights/                 the same policy for compiled inference: weights.npz, weights.json
+  done.json                written when the run is over: why, and its last figures
+
+A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
+one machine, as one that was not: everything random comes from generators that are saved with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.errors import PlacetoError
+
+check_legacy_keras()
+
+import tensorflow as tf  # noqa: E402  the check must come first
+from tf_agents.utils import common  # noqa: E402
+
+from placeto_tf.encoding.pair_features import NAMES  # noqa: E402
+from placeto_tf.environments.moves_environment import (  # noqa: E402
+    MovesConfig,
+    MovesEnvironment,
+    MovesProblem,
+)
+from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
+from placeto_tf.search.problem import Budget  # noqa: E402
+from placeto_tf.training import pointer_problems  # noqa: E402
+
+_MOST_NAN_UPDATES = 10  # in a row
+_FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine
+
+Progress = Callable[[int, Dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PointerTrainingConfig:
+  """What is trained, on what, for how long.
+
+  Attributes:
+    graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
+    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    max_groups: a number of groups is drawn from these for each problem.
+    max_devices: room in observations, hosts included.
+    iterations: updates, each from `environment.rows` episodes of `environment.steps` steps.
+    checkpoint_every, watch_every: iterations.
+    learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 a move is worth
+      what it changes at once.
+    seed: of everything random.
+    environment: the rules.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...] = ("k80:4", "random[2]")
+  held_out: Tuple[str, ...] = ()
+  watch_cluster: str = "k80:4"
+  max_groups: Tuple[int, ...] = (128,)
+  max_devices: int = 9
+  iterations: int = 2000
+  checkpoint_every: int = 100
+  watch_every: int = 200
+  learning_rate: float = 1e-3
+  epochs: int = 4
+  entropy: float = 0.01
+  discount: float = 0.0
+  seed: int = 0
+  environment: MovesConfig = MovesConfig()
+
+  def __post_init__(self):
+    for name in ("iterations", "checkpoint_every", "watch_every", "epochs", "max_devices"):
+      if getattr(self, name) < 1:
+        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    if not 0 <= self.discount <= 1:
+      raise PlacetoError(f"discount is {self.discount}; expected a number from 0 to 1")
+
+  def to_json(self) -> Dict[str, Any]:
+    """As config.json holds it."""
+    return json.loads(json.dumps({**dataclasses.asdict(self), "features": NAMES}))
+
+
+class PointerTrainer:
+  """One training run in its root directory."""
+
+  def __init__(
+      self, config: PointerTrainingConfig, root_dir: str, *,
+      problems: Optional[Sequence[MovesProblem]] = None,
+      held_out: Sequence[MovesProblem] = (), warm_start: Optional[str] = None):
+    """Takes up the run that the directory holds, or begins one.
+
+    Args:
+      config: what is trained.
+      root_dir: its directory.
+      problems, held_out: instead of those that `config` names.
+      warm_start: directory of scorer weights that a new run begins with.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
+        wrong, or the warm start is of another network.
+    """
+    _claim(root_dir, config)
+    self.config, self.root_dir = config, root_dir
+    if problems is None:
+      problems = pointer_problems.make_problems(
+          config.graphs, config.clusters, max_groups=config.max_groups, seed=config.seed)
+      held_out = pointer_problems.make_problems(config.held_out, (config.watch_cluster,))
+    self._held_out = list(held_out)
+    self._environment = MovesEnvironment(
+        problems, config.max_devices, config=config.environment, seed=config.seed)
+    self._rng = np.random.default_rng(config.seed)
+    self.agent = agent_lib.make_agent(
+        config.max_devices, learning_rate=config.learning_rate, epochs=config.epochs,
+        entropy=config.entropy, discount=config.discount, seed=config.seed)
+    if warm_start is not None:
+      self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start))
+    self._train = common.function(self.agent.train)
+    # One string in the checkpoint itself: weights and random states cannot come apart.
+    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
+    self._checkpointer = common.Checkpointer(
+        os.path.join(root_dir, "train"), max_to_keep=2, agent=self.agent,
+        actor=self.agent.actor_net, value=self.agent.collect_policy._value_network,
+        optimizer=self.agent._optimizer, state=self._state)
+    stored = json.loads(self._state.numpy().decode())
+    self.iteration, self.skipped = stored["iteration"], stored["skipped"]
+    self._environment.load_state_dict(stored["environment"])
+    self._rng.bit_generator.state = stored["rng"]
+    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+
+  @property
+  def weights(self) -> ScorerWeights:
+    """Of the policy now."""
+    return self.agent.actor_net.weights_for_scoring()
+
+  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
+    """Trains to the end, or up to iteration `until` as if the run were killed there.
+
+    Raises:
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+    """
+    last = self.config.iterations if until is None else min(until, self.config.iterations)
+    bad, began, first = 0, time.monotonic(), self.iteration
+    figures: Dict[str, float] = {}
+    while self.iteration < last:
+      experience, reward = agent_lib.collect(self._environment, self.weights, self._rng)
+      before = [variable.numpy() for variable in self._variables()]
+      info = self._train(experience)
+      self.iteration += 1
+      if not self._finite(info):
+        for variable, value in zip(self._variables(), before):
+          variable.assign(value)
+        bad, self.skipped = bad + 1, self.skipped + 1
+        if bad == _MOST_NAN_UPDATES:
+          raise PlacetoError(
+              f"{bad} updates in a row gave NaN; training stopped, the last good checkpoint is in "
+              f"{os.path.join(self.root_dir, 'train')}; lower the learning rate")
+        continue
+      bad = 0
+      rows, steps = self.config.environment.rows, self.config.environment.steps
+      moved, improved = self._environment.moved, self._environment.improved
+      self._environment.moved = self._environment.improved = 0
+      figures.update(
+          reward=reward, loss=float(info.loss), entropy=-float(
+              info.extra.entropy_regularization_loss) / max(self.config.entropy, 1e-12),
+          moved=moved / (rows * steps), improved=improved / max(1, moved),
+          skipped=float(self.skipped), steps_a_second=(
+              (self.iteration - first) * rows * steps / (time.monotonic() - began)))
+      if self._held_out and (
+          self.iteration % self.config.watch_every == 0 or self.iteration == last):
+        figures["held_out_ratio"] = self.watch()
+      with self._writer.as_default(step=self.iteration):
+        for name, value in figures.items():
+          tf.summary.scalar(f"Metrics/{name}", value)
+      progress(self.iteration, figures)
+      if (self.iteration % self.config.checkpoint_every == 0
+          or self.iteration in (_FIRST_CHECKPOINT, self.config.iterations)):
+        self.save()
+    if self.iteration >= self.config.iterations:
+      self._finish(figures)
+    return figures
+
+  def watch(self) -> float:
+    """Objective after two sweeps over the best start's, geometric mean over held-out problems."""
+    logs = []
+    for each in self._held_out:
+      start = each.problem.evaluate(each.starts[0]).objective_us[0]
+      sweeper = Sweeper(
+          each.problem, each.starts[0], self.weights, config=SweepConfig(), seed=0)
+      for greedy in (True, False):
+        sweeper.sweep(Budget(), greedy)
+      logs.append(np.log(sweeper.objective_us / start))
+    return float(np.exp(np.mean(logs)))
+
+  def save(self) -> None:
+    """Writes a checkpoint and the weights for inference."""
+    self._state.assign(self._state_json(self.iteration, self.skipped))
+    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
+
+  def _finish(self, figures: Dict[str, float]) -> None:
+    directory = os.path.join(self.root_dir, "policies", "policy")
+    agent_lib.save_policy(self.agent, directory)
+    _write_json(os.path.join(self.root_dir, "done.json"), {
+        "reason": "all iterations are done", "iterations": self.iteration,
+        "skipped_updates": self.skipped, "figures": figures})
+
+  def _variables(self) -> List[tf.Variable]:
+    return list(self.agent.actor_net.variables) + list(
+        self.agent.collect_policy._value_network.variables) + _optimizer_variables(
+            self.agent._optimizer)
+
+  def _finite(self, info) -> bool:
+    return bool(np.isfinite(info.loss.numpy())) and all(
+        np.isfinite(variable.numpy()).all() for variable in self.agent.actor_net.variables)
+
+  def _state_json(self, iteration: int, skipped: int) -> str:
+    return json.dumps({
+        "iteration": iteration, "skipped": skipped, "rng": self._rng.bit_generator.state,
+        "environment": self._environment.state_dict()})
+
+
+def train(
+    config: PointerTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+    progress: Progress = lambda *_: None) -> Dict[str, float]:
+  """Trains, or goes on training, to the end; returns the last figures.
+
+  A run that is done is left as it is. Raises: PlacetoError, see `PointerTrainer`.
+  """
+  done = os.path.join(root_dir, "done.json")
+  if os.path.exists(done):
+    _claim(root_dir, config)
+    with open(done, encoding="utf-8") as file:
+      return json.load(file)["figures"]
+  return PointerTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+
+
+def _optimizer_variables(optimizer) -> List[tf.Variable]:
+  variables = optimizer.variables
+  return list(variables() if callable(variables) else variables)
+
+
+def _claim(root_dir: str, config: PointerTrainingConfig) -> None:
+  os.makedirs(root_dir, exist_ok=True)
+  path = os.path.join(root_dir, "config.json")
+  if not os.path.exists(path):
+    _write_json(path, config.to_json())
+    return
+  try:
+    with open(path, encoding="utf-8") as file:
+      stored = json.load(file)
+  except ValueError as error:
+    raise PlacetoError(f"{path} was not understood ({error}); choose another root_dir") from None
+  for name, value in config.to_json().items():
+    if stored.get(name) != value:
+      raise PlacetoError(
+          f"{root_dir} holds a run with {name}={stored.get(name)!r}, now it is {value!r}; choose "
+          "another root_dir, or the old setting to resume")
+
+
+def _write_json(path: str, content: Any) -> None:
+  with open(path + ".partial", "w", encoding="utf-8") as file:
+    json.dump(content, file, indent=1)
+    file.write("\n")
+  os.replace(path + ".partial", path)

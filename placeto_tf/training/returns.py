@@ -1,0 +1,38 @@
+"""Returns and baselines of episodes that take their steps side by side.
+
+Legend: T steps, B episodes side by side.
+"""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+
+
+def discounted_returns(rewards: np.ndarray, discount: float) -> np.ndarray:
+  """[T, B] return from each step on: rewards[t] + discount * rewards[t + 1] + ..."""
+  returns = np.zeros_like(rewards)
+  following = np.zeros(rewards.shape[1:], dtype=rewards.dtype)
+  for t in reversed(range(len(rewards))):
+    following = rewards[t] + discount * following
+    returns[t] = following
+  return returns
+
+
+class StepBaseline:
+  """The mean return at each step over the last episodes of a graph (Placeto, appendix A.2)."""
+
+  def __init__(self, num_steps: int, episodes: int):
+    """Args: episodes: how many of the last count; 10 in the paper."""
+    self._returns = [collections.deque(maxlen=episodes) for _ in range(num_steps)]
+
+  def update(self, step: int, returns: np.ndarray) -> None:
+    """Adds returns [T, B] of episodes at the T steps that begin with `step`."""
+    for t, of_step in enumerate(returns, start=step):
+      self._returns[t].extend(float(value) for value in of_step)
+
+  def __call__(self, step: int, num_steps: int) -> np.ndarray:
+    """[T, 1] the baselines of the T = `num_steps` steps that begin with `step`."""
+    window = self._returns[step:step + num_steps]
+    return np.array([[np.mean(values) if values else 0.0] for values in window])

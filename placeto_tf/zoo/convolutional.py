@@ -1,0 +1,133 @@
+"""Layers of plain TensorFlow ops that the convolutional cells share.
+
+Images are [B, rows, columns, channels] float32. Every layer that changes values is ReLU, then
+convolution, then batch norm, as in the NASNet, AmoebaNet and ENAS papers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence, Tuple
+
+_DECAY = 0.9  # of the batch norms' moving averages
+
+
+def variable(name: str, shape: Sequence[int], initializer: Any, trainable: bool = True) -> Any:
+  """A resource variable in the current variable scope."""
+  import tensorflow as tf
+
+  return tf.compat.v1.get_variable(
+      name, shape, tf.float32, initializer, trainable=trainable, use_resource=True)
+
+
+def kernel(name: str, shape: Sequence[int]) -> Any:
+  """The weights of a convolution, normally distributed by its fan-in."""
+  import tensorflow as tf
+
+  return variable(name, shape, tf.compat.v1.variance_scaling_initializer(2.0))
+
+
+class BatchNorms:
+  """Makes batch norms in training mode and gathers the updates of their moving averages."""
+
+  def __init__(self):
+    self.updates: List[Any] = []
+
+  def __call__(self, images: Any) -> Any:
+    """Normalises over the batch; variables go into the current variable scope."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    zeros, ones = v1.zeros_initializer(), v1.ones_initializer()
+    with v1.variable_scope("norm"):
+      shape = [channels(images)]
+      scale, offset = variable("scale", shape, ones), variable("offset", shape, zeros)
+      normed, mean, variance = v1.nn.fused_batch_norm(
+          images, scale, offset, epsilon=1e-3, is_training=True)
+      for name, now, initializer in (("mean", mean, zeros), ("variance", variance, ones)):
+        moving = variable(f"moving_{name}", shape, initializer, trainable=False)
+        self.updates.append(
+            moving.assign_sub((moving - now) * (1 - _DECAY), read_value=False))
+    return normed
+
+
+def channels(images: Any) -> int:
+  """The last dimension."""
+  return images.shape.as_list()[-1]
+
+
+def conv(
+    norms: BatchNorms, name: str, images: Any, filters: int, size: Tuple[int, int] = (1, 1),
+    stride: Tuple[int, int] = (1, 1), relu: bool = True) -> Any:
+  """ReLU, convolution, batch norm; "SAME" padding."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope(name):
+    if relu:
+      images = tf.nn.relu(images)
+    weights = kernel("kernel", [*size, channels(images), filters])
+    return norms(tf.nn.conv2d(images, weights, strides=list(stride), padding="SAME"))
+
+
+def separable(
+    norms: BatchNorms, name: str, images: Any, filters: int, size: int, stride: int = 1) -> Any:
+  """Twice ReLU, depthwise and pointwise convolution, batch norm; the stride is the first one's."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope(name):
+    for part, step in (("first", stride), ("second", 1)):
+      with tf.compat.v1.variable_scope(part):
+        images = tf.nn.relu(images)
+        images = tf.nn.depthwise_conv2d(
+            images, kernel("depthwise", [size, size, channels(images), 1]), [1, step, step, 1],
+            padding="SAME")
+        images = tf.nn.conv2d(
+            images, kernel("pointwise", [1, 1, channels(images), filters]), strides=1,
+            padding="SAME")
+        images = norms(images)
+  return images
+
+
+def pool(name: str, kind: str, images: Any, size: int, stride: int = 1) -> Any:
+  """Pools by "avg" or "max"."""
+  import tensorflow as tf
+
+  function = {"avg": tf.nn.avg_pool2d, "max": tf.nn.max_pool2d}[kind]
+  return function(images, ksize=size, strides=stride, padding="SAME", name=name)
+
+
+def halve(norms: BatchNorms, name: str, images: Any, filters: int) -> Any:
+  """Factorised reduction: two convolutions see every other pixel, one shifted by one of them."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope(name):
+    images = tf.nn.relu(images)
+    shifted = tf.pad(images, [[0, 0], [0, 1], [0, 1], [0, 0]])[:, 1:, 1:, :]
+    width = channels(images)
+    halves = []
+    for part, view, count in (
+        ("even", images, filters // 2), ("odd", shifted, filters - filters // 2)):
+      # A pool of one pixel drops every other one.
+      view = tf.nn.avg_pool2d(view, ksize=1, strides=2, padding="SAME")
+      halves.append(tf.nn.conv2d(
+          view, kernel(part, [1, 1, width, count]), strides=1, padding="SAME"))
+    return norms(tf.concat(halves, axis=3))
+
+
+def fit(norms: BatchNorms, name: str, images: Any, like: Any, filters: int) -> Any:
+  """Gives images `filters` channels and the size of `like`, which is equal or half."""
+  if images.shape[1] != like.shape[1]:
+    return halve(norms, name, images, filters)
+  return conv(norms, name, images, filters)
+
+
+def classify(images: Any, labels: Any, classes: int) -> Any:
+  """Global average, one matrix and softmax; the mean loss, a scalar."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope("classifier"):
+    means = tf.reduce_mean(tf.nn.relu(images), axis=[1, 2])
+    logits = tf.nn.bias_add(
+        tf.matmul(means, kernel("kernel", [channels(images), classes])),
+        variable("bias", [classes], tf.compat.v1.zeros_initializer()))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return tf.reduce_mean(losses, name="loss")

@@ -1,0 +1,88 @@
+"""Google's neural machine translation: deeper than `nmt`, with residuals, unrolled.
+
+Legend: B batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+from placeto_tf.zoo import recurrent
+from placeto_tf.zoo.attention import AdditiveAttention
+from placeto_tf.zoo.registry import Model, integer, model
+
+
+@model(
+    "gnmt", batch=integer(64), layers=integer(2), steps=integer(40), hidden=integer(1024),
+    vocab=integer(32000), dropout=integer(0, minimum=0, maximum=99))
+def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: int) -> Model:
+  """GNMT (Wu et al. 2016, arXiv:1609.08144), `layers` in the encoder and as many in the decoder.
+
+  The first layer of the encoder runs in both directions, layers from the third on are residual,
+  and attention queries with the bottom layer's output of the step before, so that the layers of
+  the decoder can overlap; its context goes to all of them. `dropout` is in per cent.
+  """
+  import tensorflow as tf
+
+  source = recurrent.tokens("source", batch, steps)
+  target = recurrent.tokens("target", batch, steps)
+  labels = recurrent.tokens("labels", batch, steps)
+  scope = tf.compat.v1.variable_scope
+  drop = dropout / 100
+  with scope("encoder"):
+    words = recurrent.embed(source, vocab, hidden)
+    with scope("forward"):
+      ahead = _run(recurrent.LstmStack(1, batch, hidden, hidden, drop), words)
+    with scope("backward"):
+      back = _run(recurrent.LstmStack(1, batch, hidden, hidden, drop), words[::-1])[::-1]
+    encoded = [tf.concat(both, axis=1) for both in zip(ahead, back)]
+    for layer in range(1, layers):
+      with scope(f"level_{layer}"):
+        width = 2 * hidden if layer == 1 else hidden
+        outputs = _run(recurrent.LstmStack(1, batch, width, hidden, drop), encoded)
+        # The first two layers are left without, as the widths there differ.
+        encoded = outputs if layer < 2 else _add(outputs, encoded)
+    if layers == 1:
+      with scope("join"):
+        kernel = tf.convert_to_tensor(recurrent.weight("kernel", [2 * hidden, hidden]))
+        encoded = [tf.matmul(step, kernel) for step in encoded]
+  with scope("decoder"):
+    outputs = _decode(
+        recurrent.embed(target, vocab, hidden), AdditiveAttention(encoded, hidden), layers, batch,
+        hidden, drop)
+  loss = recurrent.cross_entropy(outputs, labels, vocab)
+  return Model(loss=loss, feeds=(source, target, labels), clip_norm=5.0)
+
+
+def _run(stack: recurrent.LstmStack, inputs: Sequence[Any]) -> List[Any]:
+  """The outputs [B, H] of every step."""
+  return [stack.step(step_inputs) for step_inputs in inputs]
+
+
+def _add(left: Sequence[Any], right: Sequence[Any]) -> List[Any]:
+  return [a + b for a, b in zip(left, right)]
+
+
+def _decode(
+    words: Sequence[Any], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
+    drop: float) -> List[Any]:
+  """The top layer's output of every step, [B, H] each."""
+  import tensorflow as tf
+
+  stacks = []
+  for layer in range(layers):
+    with tf.compat.v1.variable_scope(f"level_{layer}"):
+      stacks.append(recurrent.LstmStack(1, batch, 2 * hidden, hidden, drop))
+  outputs = []
+  bottom = tf.zeros([batch, hidden], name="bottom")
+  for word in words:
+    context = attention.context(bottom)
+    value = word
+    for layer, stack in enumerate(stacks):
+      with tf.compat.v1.name_scope(f"decoder/level_{layer}/"):
+        output = stack.step(tf.concat([value, context], axis=1))
+        value = output if layer < 2 else output + value
+      if layer == 0:
+        bottom = output
+    outputs.append(value)
+  return outputs

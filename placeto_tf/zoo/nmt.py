@@ -1,0 +1,39 @@
+"""Neural machine translation: LSTM encoder and decoder with attention, unrolled."""
+
+from __future__ import annotations
+
+from placeto_tf.zoo import recurrent
+from placeto_tf.zoo.attention import AdditiveAttention
+from placeto_tf.zoo.registry import Model, integer, model
+
+
+@model(
+    "nmt", batch=integer(64), layers=integer(2), steps=integer(40), hidden=integer(1024),
+    vocab=integer(32000), dropout=integer(0, minimum=0, maximum=99))
+def nmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: int) -> Model:
+  """Encoder-decoder with additive attention (Bahdanau et al. 2014, arXiv:1409.0473).
+
+  Source and target are `steps` long; `dropout` is in per cent. The decoder starts from the
+  encoder's last state and takes the last context in with each word.
+  """
+  import tensorflow as tf
+
+  source = recurrent.tokens("source", batch, steps)
+  target = recurrent.tokens("target", batch, steps)
+  labels = recurrent.tokens("labels", batch, steps)
+  scope = tf.compat.v1.variable_scope
+  with scope("encoder"):
+    encoder = recurrent.LstmStack(layers, batch, hidden, hidden, dropout / 100)
+    encoded = [encoder.step(word) for word in recurrent.embed(source, vocab, hidden)]
+  with scope("decoder"):
+    decoder = recurrent.LstmStack(layers, batch, 2 * hidden, hidden, dropout / 100)
+    decoder.state = list(encoder.state)
+    attention = AdditiveAttention(encoded, hidden)
+    context = tf.zeros([batch, hidden], name="context")
+    outputs = []
+    for word in recurrent.embed(target, vocab, hidden):
+      output = decoder.step(tf.concat([word, context], axis=1))
+      context = attention.context(output)
+      outputs.append(tf.concat([output, context], axis=1))
+  loss = recurrent.cross_entropy(outputs, labels, vocab)
+  return Model(loss=loss, feeds=(source, target, labels), clip_norm=5.0)

@@ -1,0 +1,99 @@
+"""LSTM stacks of plain TensorFlow ops, unrolled over the steps, for the sequence models.
+
+Legend: B batch, T steps, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence, Tuple
+
+_SCALE = 0.08  # initial weights are uniform in [-_SCALE, _SCALE] (Sutskever et al. 2014)
+
+
+def weight(name: str, shape: Sequence[int]) -> Any:
+  """A trainable resource variable in the current variable scope."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  return v1.get_variable(
+      name, shape, tf.float32, v1.random_uniform_initializer(-_SCALE, _SCALE), use_resource=True)
+
+
+def tokens(name: str, batch: int, steps: int) -> Any:
+  """A placeholder of token ids, [B, T] int32."""
+  import tensorflow as tf
+
+  return tf.compat.v1.placeholder(tf.int32, [batch, steps], name=name)
+
+
+def embed(ids: Any, vocab: int, hidden: int) -> List[Any]:
+  """Looks token ids [B, T] up in a table [V, H] of their own: T tensors [B, H]."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope("embedding"):
+    return tf.unstack(tf.nn.embedding_lookup(weight("table", [vocab, hidden]), ids), axis=1)
+
+
+def cross_entropy(outputs: Sequence[Any], labels: Any, vocab: int) -> Any:
+  """Projects T outputs [B, H] to V words at once; the mean loss over labels [B, T], a scalar."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope("softmax"):
+    flat = tf.concat(outputs, axis=0)  # [T*B, H]
+    logits = tf.nn.bias_add(
+        tf.matmul(flat, weight("kernel", [flat.shape[1], vocab])), weight("bias", [vocab]))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=tf.reshape(tf.transpose(labels), [-1]), logits=logits)
+  return tf.reduce_mean(losses, name="loss")
+
+
+class LstmStack:
+  """Layers of LSTM cells that are run step by step.
+
+  The cell is that of Zaremba et al. 2014 (arXiv:1409.2329): one matrix for all four gates, dropout
+  on what goes up from layer to layer and never on what goes on from step to step.
+  """
+
+  def __init__(self, layers: int, batch: int, inputs: int, hidden: int, dropout: float = 0.0):
+    """Makes the variables; every variable is read once, whatever the number of steps.
+
+    Args:
+      layers: number of cells on top of one another.
+      batch: B.
+      inputs: width of the first layer's input.
+      hidden: H, width of every layer's state.
+      dropout: share of a cell's inputs that is dropped.
+    """
+    import tensorflow as tf
+
+    self._dropout = dropout
+    self._steps = 0
+    self._weights = []
+    self.state: List[Tuple[Any, Any]] = []  # (cell, output) of each layer, [B, H] each
+    for layer in range(layers):
+      with tf.compat.v1.variable_scope(f"layer_{layer}"):
+        width = (inputs if layer == 0 else hidden) + hidden
+        self._weights.append((
+            tf.convert_to_tensor(weight("kernel", [width, 4 * hidden])),
+            tf.convert_to_tensor(weight("bias", [4 * hidden])),
+        ))
+        self.state.append((tf.zeros([batch, hidden], name="cell"),
+                           tf.zeros([batch, hidden], name="output")))
+
+  def step(self, inputs: Any) -> Any:
+    """Runs all layers one step: inputs [B, inputs] -> the top layer's output [B, H]."""
+    import tensorflow as tf
+
+    for layer, (kernel, bias) in enumerate(self._weights):
+      with tf.compat.v1.name_scope(f"layer_{layer}/step_{self._steps}"):
+        if self._dropout:
+          inputs = tf.nn.dropout(inputs, rate=self._dropout)
+        cell, output = self.state[layer]
+        gates = tf.nn.bias_add(tf.matmul(tf.concat([inputs, output], axis=1), kernel), bias)
+        write, candidate, forget, read = tf.split(gates, 4, axis=1)
+        # The forget gate starts open, so that gradients reach back over many steps.
+        cell = cell * tf.sigmoid(forget + 1.0) + tf.sigmoid(write) * tf.tanh(candidate)
+        inputs = tf.tanh(cell) * tf.sigmoid(read)
+        self.state[layer] = (cell, inputs)
+    self._steps += 1
+    return inputs

@@ -1,0 +1,74 @@
+"""Loss to train op: gradients and optimizer, the same for every model of the zoo."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from typing import Any, Optional, Sequence
+
+from placeto_tf.zoo.zoo_graph import TRAIN_OP
+
+# Learning rates are those of common recipes; a placement does not depend on them.
+OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
+
+
+@contextlib.contextmanager
+def python_seed(seed: int):
+  """Seeds Python's `random` for a while, and leaves it as it was.
+
+  Keras initialisers draw the seeds of their ops from there when they are given none; after the
+  user has called `keras.utils.set_random_seed`, from a generator of Keras's own, which is set
+  aside likewise.
+  """
+  state = random.getstate()
+  own = [
+      (module._SEED_GENERATOR, module._SEED_GENERATOR.generator)
+      for module in (sys.modules.get(f"{name}.src.backend") for name in ("tf_keras", "keras"))
+      if getattr(getattr(module, "_SEED_GENERATOR", None), "generator", None) is not None]
+  random.seed(seed)
+  for holder, _ in own:
+    holder.generator = random.Random(seed)
+  try:
+    yield
+  finally:
+    random.setstate(state)
+    for holder, generator in own:
+      holder.generator = generator
+
+
+def add_training(
+    loss: Any, updates: Sequence[Any], clip_norm: Optional[float], optimizer: str
+) -> Any:
+  """Adds gradients of all trainable variables, clipping and the optimizer; returns the train op.
+
+  Gradient ops are not tied to their forward ops (`colocate_gradients_with_ops` is off), so they
+  can be placed on their own.
+  """
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  with v1.name_scope("optimizer"):
+    trainer = _optimizer(optimizer)
+    pairs = trainer.compute_gradients(loss, v1.trainable_variables())
+    if clip_norm is not None:
+      clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip_norm)
+      pairs = list(zip(clipped, (variable for _, variable in pairs)))
+    apply = trainer.apply_gradients(pairs)
+  train_op = tf.group(apply, *updates, name="train")
+  v1.get_default_graph().clear_collection(TRAIN_OP)  # the optimizer has put its own op there
+  v1.add_to_collection(TRAIN_OP, train_op)
+  return train_op
+
+
+def _optimizer(name: str) -> Any:
+  import tensorflow as tf
+
+  train = tf.compat.v1.train
+  if name == "momentum":
+    return train.MomentumOptimizer(0.01, momentum=0.9)
+  if name == "rmsprop":
+    return train.RMSPropOptimizer(0.001, momentum=0.9)
+  if name == "adam":
+    return train.AdamOptimizer(0.001)
+  return train.GradientDescentOptimizer(0.01)

@@ -1,0 +1,96 @@
+"""Layers of plain TensorFlow ops that the Transformer models share.
+
+Legend: B batch, T positions, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+_STDDEV = 0.02  # of initial weights (Devlin et al. 2018)
+
+
+def weight(name: str, shape: Any) -> Any:
+  """A trainable resource variable in the current variable scope, normally distributed."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  return v1.get_variable(
+      name, shape, tf.float32, v1.truncated_normal_initializer(stddev=_STDDEV), use_resource=True)
+
+
+def constant_weight(name: str, shape: Any, value: float) -> Any:
+  """A trainable resource variable in the current variable scope, all of one value."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  return v1.get_variable(
+      name, shape, tf.float32, v1.constant_initializer(value), use_resource=True)
+
+
+def dense(
+    name: str, inputs: Any, width: int, activation: Optional[Callable[[Any], Any]] = None,
+    bias: bool = True) -> Any:
+  """Multiplies the last dimension with a matrix: [..., inputs] -> [..., width]."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope(name):
+    shape = inputs.shape.as_list()
+    flat = tf.reshape(inputs, [-1, shape[-1]])
+    flat = tf.matmul(flat, weight("kernel", [shape[-1], width]))
+    if bias:
+      flat = tf.nn.bias_add(flat, constant_weight("bias", [width], 0.0))
+    if activation is not None:
+      flat = activation(flat)
+    return tf.reshape(flat, shape[:-1] + [width])
+
+
+def layer_norm(name: str, inputs: Any) -> Any:
+  """Layer normalisation over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
+  import tensorflow as tf
+
+  with tf.compat.v1.variable_scope(name):
+    width = [inputs.shape.as_list()[-1]]
+    mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
+    return tf.nn.batch_normalization(
+        inputs, mean, variance, constant_weight("offset", width, 0.0),
+        constant_weight("scale", width, 1.0), 1e-12)
+
+
+def dropout(inputs: Any, rate: float) -> Any:
+  """Drops a share of the inputs; no op where the share is 0."""
+  import tensorflow as tf
+
+  return tf.nn.dropout(inputs, rate=rate) if rate else inputs
+
+
+def gelu(inputs: Any) -> Any:
+  """The Gaussian error linear unit, by its tanh approximation (arXiv:1606.08415)."""
+  import tensorflow as tf
+
+  return 0.5 * inputs * (1.0 + tf.tanh(0.7978845608 * (inputs + 0.044715 * inputs**3)))
+
+
+def split_heads(inputs: Any, heads: int) -> Any:
+  """[B, T, H] -> [B, heads, T, H / heads]."""
+  import tensorflow as tf
+
+  batch, steps, width = inputs.shape.as_list()
+  return tf.transpose(tf.reshape(inputs, [batch, steps, heads, width // heads]), [0, 2, 1, 3])
+
+
+def join_heads(inputs: Any) -> Any:
+  """[B, heads, T, H / heads] -> [B, T, H]."""
+  import tensorflow as tf
+
+  batch, heads, steps, width = inputs.shape.as_list()
+  return tf.reshape(tf.transpose(inputs, [0, 2, 1, 3]), [batch, steps, heads * width])
+
+
+def mean_cross_entropy(logits: Any, labels: Any) -> Any:
+  """The mean loss of logits [..., V] over labels [...], a scalar."""
+  import tensorflow as tf
+
+  width = logits.shape.as_list()[-1]
+  return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=tf.reshape(labels, [-1]), logits=tf.reshape(logits, [-1, width])))

@@ -1,0 +1,67 @@
+"""WaveNet: dilated causal convolutions over raw audio.
+
+Legend: B batch, T samples, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placeto_tf.zoo import recurrent, transformer
+from placeto_tf.zoo.registry import Model, integer, model
+
+
+@model(
+    "wavenet", batch=integer(4), stacks=integer(2), layers=integer(18), samples=integer(7680),
+    channels=integer(256), levels=integer(256))
+def wavenet(
+    batch: int, stacks: int, layers: int, samples: int, channels: int, levels: int) -> Model:
+  """WaveNet (van den Oord et al. 2016, arXiv:1609.03499): `layers` in all, split into `stacks`.
+
+  Along a stack the dilation doubles from 1; where `layers` is no multiple of `stacks`, the last
+  one is shorter. Audio comes as `levels` quantised levels. Residual and skip paths have `channels`,
+  the training clips 7,680 samples as in arXiv:1711.10433.
+  """
+  import tensorflow as tf
+
+  audio = recurrent.tokens("audio", batch, samples)
+  labels = recurrent.tokens("labels", batch, samples)
+  per_stack = -(-layers // stacks)
+  with tf.compat.v1.variable_scope("input"):
+    value = transformer.dense("project", tf.one_hot(audio, levels), channels)
+  skips = []
+  for layer in range(layers):
+    stack, place = divmod(layer, per_stack)
+    with tf.compat.v1.variable_scope(f"stack_{stack}/layer_{place}"):
+      gated = _gated(value, 2**place)
+      skips.append(transformer.dense("skip", gated, channels))
+      if layer < layers - 1:
+        value += transformer.dense("residual", gated, channels)
+  with tf.compat.v1.variable_scope("output"):
+    value = tf.nn.relu(tf.add_n(skips))
+    value = transformer.dense("hidden", value, channels, tf.nn.relu)
+    logits = transformer.dense("logits", value, levels)
+    losses = transformer.mean_cross_entropy(logits, labels)
+  loss = tf.identity(losses, name="loss")
+  return Model(loss=loss, feeds=(audio, labels))
+
+
+def _gated(value: Any, dilation: int) -> Any:
+  """The gated convolution of a layer, [B, T, C] -> [B, T, C]."""
+  import tensorflow as tf
+
+  channels = value.shape.as_list()[-1]
+  joined = tf.concat([delay(value, dilation), value], axis=2)
+  gates = transformer.dense("gates", joined, 2 * channels)
+  content, gate = tf.split(gates, 2, axis=2)
+  return tf.tanh(content) * tf.sigmoid(gate)
+
+
+def delay(value: Any, steps: int) -> Any:
+  """[B, T, C] moved `steps` to the future, zeros before: a causal filter of two taps reads both."""
+  import tensorflow as tf
+
+  batch, samples, channels = value.shape.as_list()
+  steps = min(steps, samples)
+  kept = tf.slice(value, [0, 0, 0], [batch, samples - steps, channels])
+  return tf.pad(kept, [[0, 0], [steps, 0], [0, 0]])

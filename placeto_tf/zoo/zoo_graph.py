@@ -1,0 +1,42 @@
+"""`ZooGraph`: a finished training graph and the names one needs to run it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Tuple
+
+TRAIN_OP = "train_op"  # tf.compat.v1.GraphKeys.TRAIN_OP; grappler finds its fetches there
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZooGraph:
+  """A training graph in v1 graph mode. Shapes are static, random ops carry their op seeds.
+
+  Attributes:
+    name: the full spec, every option written out: "rnnlm:batch=64:hidden=2048:...".
+    graph: the `tf.Graph`.
+    train_op: name of the op that runs one training step.
+    loss: name of the scalar loss tensor ("loss:0"); fetching it alone runs no update.
+    init_op: name of the op that initialises all variables.
+    feeds: names of the placeholder tensors, all of them fully shaped.
+  """
+
+  name: str
+  graph: Any
+  train_op: str
+  loss: str
+  init_op: str
+  feeds: Tuple[str, ...]
+
+  @property
+  def num_parameters(self) -> int:
+    """Elements of all trained variables together."""
+    variables = self.graph.get_collection("trainable_variables")
+    return sum(variable.shape.num_elements() for variable in variables)
+
+  def meta_graph_def(self):
+    """The MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
+    import tensorflow as tf
+
+    with self.graph.as_default():  # the exporter refuses to work while execution is eager
+      return tf.compat.v1.train.export_meta_graph()

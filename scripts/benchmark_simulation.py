@@ -1,0 +1,201 @@
+"""Measures how fast placements are simulated, and prints one line a figure.
+
+  scripts/with_env python scripts/benchmark_simulation.py
+
+For every graph: one simulation on one core, the plain Python simulator of the tests and grappler's
+MeasureCosts in the same run, all cores against one, and moves of a late group against simulating
+them from scratch; then a graph of a million ops, and the compilation of the event loop. Times are
+medians over random placements of groups of ops, each the best of its repetitions, because a
+machine is only ever slowed down by what else it does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("graphs", ["zoo:inception_v3", "zoo:nasnet_mobile"],
+                  "Graphs to simulate: files or zoo:NAME.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster to simulate them on.")
+flags.DEFINE_integer("groups", 128, "Groups that random placements keep together.", lower_bound=2)
+flags.DEFINE_integer("placements", 32, "Random placements.", lower_bound=1)
+flags.DEFINE_integer("repeats", 15, "Repetitions, of which the best counts.", lower_bound=1)
+flags.DEFINE_integer("large_ops", 1_000_000, "Ops of the large graph; 0 leaves it out.",
+                     lower_bound=0)
+flags.DEFINE_bool("grappler", True, "Time MeasureCosts as well.")
+flags.DEFINE_integer("seed", 0, "Seed of the placements.")
+
+_START = """
+import time; started = time.perf_counter()
+import numpy as np
+from placeto_tf.simulation.simulator import Simulator
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+graph = ComputationGraph.from_edges(["a"], ["X"], [1], [])
+cluster = Cluster((Device("/GPU:0", "GPU", 1),), np.ones((1, 1)), np.zeros((1, 1)))
+costs = OpCosts(np.ones((1, 1)), np.ones(1), np.zeros(1), np.zeros(1))
+imported = time.perf_counter()
+Simulator(graph, costs, cluster).simulate_many(np.zeros((1, 1), np.int32))
+print(time.perf_counter() - imported, time.perf_counter() - started)
+"""
+
+
+def best_s(function, repeats: int) -> float:
+  """Shortest of several runs, in seconds."""
+  times = []
+  for _ in range(repeats):
+    started = time.perf_counter()
+    function()
+    times.append(time.perf_counter() - started)
+  return min(times)
+
+
+def load_oracle():
+  """The plain Python simulator of the tests, which are no package."""
+  path = pathlib.Path(__file__).resolve().parent.parent / "tests" / "simulation" / "oracle.py"
+  spec = importlib.util.spec_from_file_location("oracle", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.Oracle
+
+
+def benchmark_graph(name: str) -> None:
+  """All ratios for one graph."""
+  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.grouping import group_ops
+  from placeto_tf.simulation import Simulator
+
+  cluster = Cluster.parse(FLAGS.cluster)
+  graph = load_graph(name)
+  started = time.perf_counter()
+  costs = estimate_costs(graph, cluster, cache=not FLAGS.grappler)
+  grappler_s = time.perf_counter() - started
+  allowed = allowed_devices(graph, cluster)
+  grouping = group_ops(graph, costs, allowed, max_groups=FLAGS.groups)
+  group_allowed = np.ones((grouping.num_groups, cluster.num_devices), dtype=bool)
+  np.logical_and.at(group_allowed, grouping.group_of_op, allowed)
+  random = np.random.default_rng(FLAGS.seed)
+  draws = random.random((FLAGS.placements, *group_allowed.shape)) * group_allowed
+  placements = grouping.expand(draws.argmax(axis=2)).astype(np.int32)
+
+  one = Simulator(graph, costs, cluster, num_threads=1)
+  one.simulate_many(placements)
+  each_s = [best_s(lambda p=p: one.simulate_many(p), FLAGS.repeats) for p in placements[:, None]]
+  one_s = float(np.median(each_s))
+  print(f"{name}: {graph.num_ops} ops, {graph.num_edges} edges, {cluster.num_devices} devices")
+  print(f"  one simulation on one core            {1e6 * one_s:10.0f} us")
+
+  oracle = load_oracle()(graph, costs, cluster)
+  few = placements[:5]
+  oracle_s = float(np.median([best_s(lambda p=p: oracle.simulate(p), 3) for p in few]))
+  schedule_s = float(np.median([best_s(lambda p=p: oracle.schedule(p), 3) for p in few]))
+  print(f"  plain Python, schedule and memory     {1e6 * oracle_s:10.0f} us  "
+        f"{oracle_s / one_s:8.0f} x")
+  print(f"  plain Python, schedule alone          {1e6 * schedule_s:10.0f} us  "
+        f"{schedule_s / one_s:8.0f} x")
+  if FLAGS.grappler:
+    print(f"  grappler's costs                      {1e6 * grappler_s:10.0f} us  "
+          f"{grappler_s / one_s:8.0f} x")
+
+  many = Simulator(graph, costs, cluster)
+  batch = np.tile(placements, (8, 1))
+  many.simulate_many(batch)
+  alone_s, together_s = np.inf, np.inf
+  for _ in range(FLAGS.repeats):  # in turns, so that other load meets both
+    alone_s = min(alone_s, best_s(lambda: one.simulate_many(batch), 1))
+    together_s = min(together_s, best_s(lambda: many.simulate_many(batch), 1))
+  efficiency = alone_s / together_s / many.num_threads
+  label = f"simulate_many on {many.num_threads} cores, a placement"
+  print(f"  {label:37s} {1e6 * together_s / len(batch):10.0f} us  "
+        f"{100 * efficiency:8.0f} % efficiency")
+  benchmark_moves(one, placements[0], grouping.group_of_op, random)
+
+
+def benchmark_moves(simulator, placement, group_of_op, random) -> None:
+  """Moves of groups in the last quarter by mean start time, against simulating from scratch."""
+  from placeto_tf.simulation.trajectory import Trajectory
+
+  trajectory = Trajectory(simulator, placement)
+  mean_us = np.bincount(group_of_op, weights=trajectory.start_us) / np.bincount(group_of_op)
+  late = np.flatnonzero(mean_us >= np.quantile(mean_us, 0.75))
+  scratch_s = moved_s = reused = 0.0
+  count = 100
+  for _ in range(count):
+    ops = np.flatnonzero(group_of_op == random.choice(late))
+    device = int((placement[ops[0]] + random.integers(1, simulator.cluster.num_devices))
+                 % simulator.cluster.num_devices)
+    changed = placement.copy()
+    changed[ops] = device
+    scratch_s += best_s(lambda c=changed: simulator.simulate_many(c), 3)
+    moved_s += best_s(lambda o=ops, d=device: trajectory.move(o, d), 3)
+    reused += trajectory.reused
+  print(f"  move of a late group                  {1e6 * moved_s / count:10.0f} us  "
+        f"{scratch_s / moved_s:8.1f} x from scratch, {100 * reused / count:.0f} % of ops reused")
+
+
+def benchmark_large(n: int) -> None:
+  """A random layered graph of n ops on four devices."""
+  from placeto_tf.clusters.cluster import Cluster, Device
+  from placeto_tf.costs.op_costs import OpCosts
+  from placeto_tf.graphs.computation_graph import ComputationGraph
+  from placeto_tf.simulation import Simulator
+
+  random = np.random.default_rng(FLAGS.seed)
+  consumers = np.repeat(np.arange(1, n), 2)
+  producers = np.maximum(consumers - random.geometric(0.02, len(consumers)), 0)
+  edges = np.stack([producers, np.zeros_like(producers), consumers], axis=1)
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["X"] * n, [1] * n, edges)
+  costs = OpCosts(
+      random.exponential(100.0, (n, 1)), random.integers(1, 10**6, n).astype(np.float64),
+      np.zeros(n), np.zeros(n))
+  cluster = Cluster(
+      tuple(Device(f"/GPU:{d}", "GPU", 12 * 2**30) for d in range(4)), np.full((4, 4), 7600.0),
+      np.full((4, 4), 25.0), 5.7)
+  placement = np.repeat(random.integers(0, 4, n // 100 + 1), 100)[:n].astype(np.int32)
+  simulator = Simulator(graph, costs, cluster, num_threads=1)
+  seconds = best_s(lambda: simulator.simulate_many(placement), 5)
+  rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
+  print(f"{n} ops, {graph.num_edges} edges: one simulation {1e3 * seconds:.0f} ms, peak memory of "
+        f"the process {rss:.2f} GB")
+
+
+def benchmark_start() -> None:
+  """The first and the second start with an empty cache of compiled code."""
+  with tempfile.TemporaryDirectory() as cache:
+    environment = dict(os.environ, NUMBA_CACHE_DIR=cache)
+    for label in ("first start, compiling", "second start, from disk"):
+      output = subprocess.run(
+          [sys.executable, "-c", _START], env=environment, check=True, capture_output=True,
+          text=True).stdout.split()
+      print(f"{label}: {float(output[0]):.2f} s until the first result, "
+            f"{float(output[1]):.2f} s with imports")
+
+
+def main(argv) -> None:
+  """Runs all benchmarks."""
+  del argv
+  if FLAGS.large_ops:  # first, so that the memory of the process is that of this graph
+    benchmark_large(FLAGS.large_ops)
+  benchmark_start()
+  for name in FLAGS.graphs:
+    benchmark_graph(name)
+
+
+if __name__ == "__main__":
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+  app.run(main)

@@ -1,0 +1,80 @@
+"""Measures links and overheads of real workers, and with --graph what its ops cost on them.
+
+  scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \
+      --graph=zoo:rnnlm:batch=8 --out=calibrated
+
+Writes cluster.json and, with --graph, costs.pb: for --cluster and --costs of all other programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+shared_flags.define_cluster_flag()
+shared_flags.define_reading_flags()
+shared_flags.define_runtime_flags()
+flags.DEFINE_string("graph", None, "Graph whose ops are timed: a file or zoo:NAME[:key=value...].")
+flags.DEFINE_string("out", None, "Directory to write.", required=True)
+flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
+flags.DEFINE_integer("runs", 30, "Timed steps of each small graph.", lower_bound=1)
+flags.DEFINE_integer("graph_runs", 12, "Timed and traced steps of the graph on each device.",
+                     lower_bound=1)
+flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
+                   lower_bound=0.1)
+flags.DEFINE_integer("seed", 0, "Seed of random feeds.")
+
+
+def main() -> None:
+  """Measures and writes."""
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
+  from placeto_tf import reporting
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.runtime import calibrating
+
+  reporting.check_out_dir(FLAGS.out)
+  cluster = Cluster.parse(FLAGS.cluster)
+  config = calibrating.CalibrationConfig(
+      runs=FLAGS.runs, graph_runs=FLAGS.graph_runs, timeout_seconds=FLAGS.timeout_seconds,
+      seed=FLAGS.seed)
+  runtime, device_map = shared_flags.runtime(cluster)
+  shared_flags.import_tensorflow_quietly()
+  graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if FLAGS.graph else None
+  with runtime:
+    found = calibrating.calibrate(
+        cluster, runtime, graph, config, feeds=FLAGS.feed_values or "random",
+        device_map=device_map,
+        progress=lambda stage: print(f"Measuring {stage}", file=sys.stderr, flush=True))
+  os.makedirs(FLAGS.out, exist_ok=True)
+  found.cluster.save(os.path.join(FLAGS.out, "cluster.json"))
+  summary = {
+      "cluster": os.path.join(FLAGS.out, "cluster.json"),
+      "op_overhead_us": found.cluster.op_overhead_us,
+      "sender_us_per_transfer": found.cluster.sender_us_per_transfer,
+      "sender_us_per_kb": found.cluster.sender_us_per_byte * 1e3,
+      "receiver_us_per_transfer": found.cluster.receiver_us_per_transfer,
+      "receiver_us_per_kb": found.cluster.receiver_us_per_byte * 1e3,
+      "delivery_us": found.cluster.delivery_us}
+  if graph is not None:
+    path = os.path.join(FLAGS.out, "costs.pb")
+    calibrating.write_costs(graph, found.cluster, found.compute_us, path)
+    summary.update(costs=path, step_time_us={
+        name: us for name, us in zip(cluster.device_names, found.step_time_us.tolist())})
+  print(json.dumps(summary), flush=True)
+
+
+def run() -> None:
+  """Entry point of `placeto-calibrate`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

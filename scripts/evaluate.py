@@ -1,0 +1,86 @@
+"""Runs every method on every graph and cluster with every seed, at equal budgets.
+
+  scripts/with_env python scripts/evaluate.py --graphs=zoo:inception_v3,zoo:rnnlm \
+      --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
+      --seeds=0,1,2 --out=runs/table
+
+Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
+summaries. Every method gets the same budget, in which its starting points count. Stopped midway,
+the same command goes on where it stopped. --validate=runs/table/results.csv replays all placements
+instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+shared_flags.define_budget_flags(max_seconds=None)
+shared_flags.define_reading_flags()
+flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
+flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
+flags.DEFINE_list("methods", None, "Methods, comma separated.")
+flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
+flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("out", None, "Directory of results.")
+flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
+
+
+def main() -> None:
+  """Evaluates, or validates."""
+  from placeto_tf import reporting
+  from placeto_tf.errors import PlacetoError
+  from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
+
+  shared_flags.import_tensorflow_quietly()
+  if FLAGS.validate:
+    differences = validate(FLAGS.validate)
+    for difference in differences:
+      print(difference)
+    if differences:
+      raise PlacetoError(f"{len(differences)} rows of {FLAGS.validate} do not replay")
+    print(f"Every row of {FLAGS.validate} replays to the same number.")
+    return
+  missing = [name for name in ("graphs", "clusters", "methods", "out") if not FLAGS[name].value]
+  if missing:
+    raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
+  try:
+    seeds = tuple(int(seed) for seed in FLAGS.seeds)
+  except ValueError:
+    raise PlacetoError(f"--seeds={','.join(FLAGS.seeds)} are not whole numbers") from None
+  config = EvaluationConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
+      methods=tuple(FLAGS.methods), seeds=seeds, max_evaluations=FLAGS.max_evaluations,
+      max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
+      graph_options=shared_flags.graph_options())
+  reporting.check_out_dir(FLAGS.out)
+
+  def show(done, total, row):
+    print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}: "
+          f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
+          f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
+
+  rows = evaluate(config, FLAGS.out, progress=show)
+  tables.write_plots(rows, FLAGS.out)
+  table = "\n\n".join([
+      tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))])
+  with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
+    file.write(table + "\n")
+  print(table)
+  print(f"Done: {len(rows)} rows in {FLAGS.out}/results.csv.", flush=True)
+
+
+def run() -> None:
+  """Entry point of `placeto-evaluate`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

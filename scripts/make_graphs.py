@@ -1,0 +1,83 @@
+"""Writes a family of TensorFlow graphs, and the TFRecord of GraphTensors that policies read.
+
+  scripts/with_env python scripts/make_graphs.py --family=cifar10 --count=32 --out=graphs/cifar10
+
+writes MetaGraphs (cifar10_0000.meta, ...), graphs.tfrecord with schema.pbtxt, and graphs.json.
+Stopped midway, the same command goes on where it stopped; a larger --count adds graphs.
+
+  scripts/with_env python scripts/make_graphs.py --describe=bert,bert:size=large,family:ptb[0:4]
+
+writes nothing and prints what graphs amount to on the first device of the cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("family", None, "Family that the graphs are drawn from: cifar10, nmt, ptb.")
+flags.DEFINE_integer("count", 32, "Graphs.", lower_bound=1)
+flags.DEFINE_integer("first", 0, "Index of the first graph.", lower_bound=0)
+flags.DEFINE_string(
+    "cluster", "k80:4", "Cluster in the GraphTensors: preset:count, or a JSON file.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped in the GraphTensors.")
+flags.DEFINE_integer("max_groups", 100, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("out", None, "Directory of results.")
+flags.DEFINE_list("describe", None, "Graphs to describe instead: zoo specs, family:NAME[a:b].")
+flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --first.")
+
+
+def main() -> None:
+  """Writes the graphs, or describes some."""
+  from placeto_tf import reporting
+  from placeto_tf.errors import PlacetoError
+
+  if FLAGS.describe:
+    _describe()
+    return
+  missing = [name for name in ("family", "out") if not FLAGS[name].value]
+  if missing:
+    raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
+  reporting.check_out_dir(FLAGS.out)
+  shared_flags.import_tensorflow_quietly()
+  from placeto_tf.evaluation import graph_sets
+
+  config = graph_sets.GraphSetConfig(
+      family=FLAGS.family, count=FLAGS.count, first=FLAGS.first, cluster=FLAGS.cluster,
+      grouping=FLAGS.grouping, max_groups=FLAGS.max_groups)
+
+  def show(done, total, row):
+    print(f"[{done}/{total}] {row['file']}: {row['ops']:,} ops in {row['groups']} groups, "
+          f"{row['single_device_us'] / 1e3:.1f} ms on one device", file=sys.stderr, flush=True)
+
+  rows = graph_sets.make_graph_set(config, FLAGS.out, progress=show)
+  print(f"Done: {len(rows)} graphs of {min(row['ops'] for row in rows):,} to "
+        f"{max(row['ops'] for row in rows):,} ops in {FLAGS.out}.", flush=True)
+
+
+def _describe() -> None:
+  from placeto_tf import zoo
+
+  specs = [spec for text in FLAGS.describe for spec in zoo.expand(text)]
+  for spec in specs:
+    zoo.resolve(spec)  # a typing error in the last one shows before the first one is built
+  shared_flags.import_tensorflow_quietly()
+  from placeto_tf.evaluation import graph_table
+
+  print(graph_table.HEADER, flush=True)
+  for spec in specs:
+    print(graph_table.measure_size(spec, FLAGS.cluster).to_markdown(), flush=True)
+
+
+def run() -> None:
+  """Entry point of `placeto-make_graphs`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,96 @@
+"""Times placements in real TensorFlow sessions, beside the prediction: one JSON line for each.
+
+  scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \
+      --placement=placed/placement.json,other.json --workers=local:2
+
+Runs on workers where --workers or the cluster's device names say so, else in this process. With
+--trace_dir a step of each placement is traced and written with the simulated one beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+shared_flags.define_graph_flags()
+shared_flags.define_cluster_flag()
+shared_flags.define_runtime_flags()
+flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
+flags.DEFINE_boolean("optimizations", False, "Time the graph as TensorFlow's optimizers would run "
+                     "it, and say how many ops they folded or moved.")
+flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
+flags.DEFINE_integer("warmup_runs", 3, "Steps that do not count.", lower_bound=1)
+flags.DEFINE_integer("max_runs", 60, "Steps of a placement at most.", lower_bound=6)
+flags.DEFINE_float("max_seconds", 60.0, "Seconds of a placement, roughly.", lower_bound=0.0)
+flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
+                   lower_bound=0.1)
+flags.DEFINE_string("trace_dir", None, "Directory for Chrome traces, one a placement.")
+flags.DEFINE_integer("seed", 0, "Seed of random feeds.")
+
+
+def main() -> None:
+  """Loads the graph once and times every placement."""
+  if not FLAGS.optimizations:
+    # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.placements import Placement
+  from placeto_tf.runtime import measuring, step_traces
+  from placeto_tf.simulation import Simulator
+
+  placements = [Placement.load(path) for path in FLAGS.placement]
+  cluster = Cluster.parse(FLAGS.cluster)
+  config = measuring.MeasuringConfig(
+      warmup_runs=FLAGS.warmup_runs, min_runs=min(8, FLAGS.max_runs), max_runs=FLAGS.max_runs,
+      max_seconds=FLAGS.max_seconds, timeout_seconds=FLAGS.timeout_seconds,
+      optimizations=FLAGS.optimizations, seed=FLAGS.seed)
+  runtime, device_map = shared_flags.runtime(cluster)
+  if FLAGS.trace_dir:
+    os.makedirs(FLAGS.trace_dir, exist_ok=True)
+  shared_flags.import_tensorflow_quietly()
+  graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+  costs = estimate_costs(graph, cluster, source=FLAGS.costs)
+  simulator = Simulator(graph, costs, cluster)
+  indices = [placement.indices(graph, cluster) for placement in placements]
+  with runtime, measuring.Measurer(
+      graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
+      device_map=device_map) as measurer:
+    for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):
+      simulated = simulator.simulate(indices[number])
+      step = measurer.try_measure(placement)
+      line = {
+          "placement": path, "measured_us": _finite(step.step_time_us),
+          "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
+          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us}
+      if FLAGS.optimizations:
+        line.update(folded_ops=step.folded_ops, moved_ops=step.moved_ops)
+      if step.failure:
+        line["failure"] = step.failure
+      print(json.dumps(line), flush=True)
+      if FLAGS.trace_dir and not step.failure:
+        step_traces.write_merged_trace(
+            graph, costs, simulated, measurer.trace(placement), measurer.devices,
+            os.path.join(FLAGS.trace_dir, f"trace_{number}.json"))
+
+
+def _finite(value: float):
+  return value if math.isfinite(value) else None
+
+
+def run() -> None:
+  """Entry point of `placeto-measure`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,59 @@
+"""Simulates placements of a graph: one JSON line for each, on stdout.
+
+  scripts/with_env python scripts/simulate.py --graph=zoo:inception_v3 --cluster=k80:4 \
+      --placement=placed/placement.json,other.json
+
+A CostGraphDef file as --graph is simulated with its own costs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+shared_flags.define_graph_flags()
+shared_flags.define_cluster_flag()
+flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
+flags.DEFINE_integer("seed", 0, "Not used: a simulation has no chance in it.")
+
+
+def main() -> None:
+  """Loads the graph once and simulates every placement."""
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.placements import Placement
+  from placeto_tf.simulation import Simulator
+
+  shared_flags.import_tensorflow_quietly()
+  placements = [Placement.load(path) for path in FLAGS.placement]
+  cluster = Cluster.parse(FLAGS.cluster)
+  graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+  simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.costs), cluster)
+  for path, placement in zip(FLAGS.placement, placements):
+    result = simulator.simulate(placement.indices(graph, cluster))
+    by_device = lambda values: dict(zip(cluster.device_names, values.tolist()))  # noqa: E731
+    print(json.dumps({
+        "placement": path,
+        "step_time_us": float(result.step_time_us),
+        "busy_us": by_device(result.busy_us),
+        "transfer_us": by_device(result.transfer_us),
+        "transfer_bytes": float(result.transfer_bytes),
+        "peak_memory_bytes": by_device(result.peak_memory_bytes),
+        "fits": bool(result.fits),
+    }), flush=True)
+
+
+def run() -> None:
+  """Entry point of `placeto-simulate`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

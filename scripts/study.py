@@ -1,0 +1,52 @@
+"""Measures how good predictions are, on graphs and placements fixed beforehand.
+
+  scripts/with_env python scripts/study.py --study=scripts/prediction_study.json --out=runs/study
+
+Stopped midway, the same command goes on where it stopped. Writes table.md, summary.json and
+scatter.png; a quiet machine is a must. --summary works them out from what is measured so far.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("study", None, "JSON file with the graphs and what is measured.",
+                    required=True)
+flags.DEFINE_string("out", None, "Directory to write, and to go on in.", required=True)
+flags.DEFINE_boolean("summary", False, "Only work out the results of what is measured.")
+flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.")
+
+
+def main() -> None:
+  """Measures, and prints the table."""
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
+  import dataclasses
+
+  from placeto_tf.runtime import study
+
+  config = study.StudyConfig.load(FLAGS.study)
+  if FLAGS.seed is not None:
+    config = dataclasses.replace(config, seed=FLAGS.seed)
+  if FLAGS.summary:
+    summary = study.summarize(config, FLAGS.out)
+  else:
+    shared_flags.import_tensorflow_quietly()
+    summary = study.run_study(
+        config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
+  print(study.table(summary))
+
+
+def run() -> None:
+  """Entry point of `placeto-study`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,86 @@
+"""Trains a policy on a set of graphs and clusters.
+
+  scripts/with_env python scripts/train.py --policy=device_pointer \
+      --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \
+      --clusters='k80:4,random[2]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
+
+Resumes where it stopped; done.json in --root_dir says that it is over. TensorBoard reads
+ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_enum("policy", "device_pointer", ["device_pointer"], "What is trained.")
+flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
+                  "family:NAME[a:b].", required=True)
+flags.DEFINE_list("clusters", ["k80:4", "random[2]"], "Clusters each graph is placed on; random[3] "
+                  "draws three for each graph.")
+flags.DEFINE_list("held_out", [], "Graphs on which the policy is watched while it trains.")
+flags.DEFINE_string("watch_cluster", "k80:4", "The cluster of the held-out graphs.")
+flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
+flags.DEFINE_string("warm_start", None, "'pretrained', or a directory of weights, for a new run to "
+                    "begin with.")
+flags.DEFINE_list("max_groups", ["128"], "Numbers of groups, of which each problem draws one.")
+flags.DEFINE_integer("max_devices", 9, "Devices at most, hosts included.", lower_bound=1)
+flags.DEFINE_integer("iterations", 2000, "Updates.", lower_bound=1)
+flags.DEFINE_integer("rows", 32, "Episodes side by side.", lower_bound=1)
+flags.DEFINE_integer("steps", 32, "Steps an episode.", lower_bound=1)
+flags.DEFINE_integer("checkpoint_every", 100, "Iterations.", lower_bound=1)
+flags.DEFINE_integer("watch_every", 200, "Iterations.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
+flags.DEFINE_float("entropy", 0.01, "Weight of the entropy bonus.")
+flags.DEFINE_float("discount", 0.0, "Of later rewards; 0 counts what a move changes at once.")
+flags.DEFINE_integer("seed", 0, "Seed of everything random.")
+
+
+def main() -> None:
+  """Trains."""
+  from placeto_tf.errors import PlacetoError
+
+  shared_flags.import_tensorflow_quietly()
+  from placeto_tf.environments.moves_environment import MovesConfig
+  from placeto_tf.policies.device_pointer.scorer import pretrained_directory
+  from placeto_tf.training.pointer_training import PointerTrainingConfig, train
+
+  try:
+    max_groups = tuple(int(count) for count in FLAGS.max_groups)
+  except ValueError:
+    raise PlacetoError(f"--max_groups={','.join(FLAGS.max_groups)} are not whole numbers") from None
+  warm_start = FLAGS.warm_start
+  if warm_start == "pretrained":
+    warm_start = pretrained_directory()
+    if warm_start is None:
+      raise PlacetoError("this version ships no trained weights; give a directory to --warm_start")
+  config = PointerTrainingConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
+      held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
+      max_groups=max_groups, max_devices=FLAGS.max_devices, iterations=FLAGS.iterations,
+      checkpoint_every=FLAGS.checkpoint_every, watch_every=FLAGS.watch_every,
+      learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
+      seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
+
+  def show(iteration, figures):
+    if iteration % 50 == 0 or iteration in (1, config.iterations):
+      text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+      print(f"[{iteration}/{config.iterations}] {text}", file=sys.stderr, flush=True)
+
+  figures = train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
+  text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+  print(f"Done: {config.iterations} iterations in {FLAGS.root_dir}; {text}.", flush=True)
+
+
+def run() -> None:
+  """Entry point of `placeto-train`."""
+  shared_flags.run_program(main)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

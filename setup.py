@@ -1,0 +1,52 @@
+"""Installs placeto_tf and its programs (`placeto-place`, ...); see README.md."""
+
+import sys
+
+if not (3, 9) <= sys.version_info[:2] <= (3, 11):
+  sys.exit(
+      "placeto_tf needs Python 3.9, 3.10 or 3.11 (tf-agents runs on no newer one), found "
+      f"{sys.version_info[0]}.{sys.version_info[1]}; install one of these and use it instead.")
+
+from setuptools import find_packages, setup  # noqa: E402  pylint: disable=wrong-import-position
+
+PROGRAMS = (
+    "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
+    "train")
+
+setup(
+    name="placeto_tf",
+    version="0.1.0",
+    description="Learned device placement for TensorFlow graphs",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.9,<3.12",
+    packages=find_packages(include=["placeto_tf", "placeto_tf.*"]) + ["placeto_tf.scripts"],
+    # The programs live at the top level for those who read the tree, and are installed as a
+    # subpackage so that they cannot collide with anybody else's `scripts`.
+    package_dir={"placeto_tf.scripts": "scripts"},
+    package_data={
+        "placeto_tf": ["py.typed"], "placeto_tf.encoding": ["schema.pbtxt"],
+        "placeto_tf.policies.device_pointer": ["weights/*"]},
+    install_requires=[
+        "absl-py>=1.0",
+        "matplotlib>=3.5",
+        "numba>=0.59",
+        "numpy>=1.23,<2",
+        "pymetis>=2023.1",
+        "scipy>=1.9",
+        # TensorBoard up to 2.20 imports pkg_resources, which setuptools 82 removed.
+        "setuptools<82",
+        "tensorboard>=2.15",
+        "tensorflow>=2.15,<2.22",
+        "tensorflow-gnn>=1.0.3,<1.1",
+        "tf-agents>=0.19,<0.20",
+        # The legacy Keras of the same version as TensorFlow.
+        "tf-keras>=2.15,<2.22",
+        "tqdm>=4.60",
+    ],
+    extras_require={"test": ["hypothesis>=6", "pytest>=7"]},
+    entry_points={
+        "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
+    },
+)

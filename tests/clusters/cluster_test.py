@@ -1,0 +1,99 @@
+"""Tests for placeto_tf.clusters.cluster."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.errors import ClusterError
+
+
+def _device(name="/GPU:0", **fields):
+  return Device(name, "GPU", 2**30, **fields)
+
+
+def _cluster(devices=None, bandwidth=10.0, latency=1.0, **fields):
+  devices = devices or (_device("/GPU:0"), _device("/GPU:1"))
+  d = len(devices)
+  return Cluster(devices, np.full((d, d), bandwidth), np.full((d, d), latency), **fields)
+
+
+def test_devices_that_cost_the_same_share_a_kind():
+  slow = dict(efficiency=0.5, properties={"frequency": 1})
+  cluster = _cluster((
+      _device("/GPU:0"), _device("/GPU:1", **slow), _device("/GPU:2"), _device("/GPU:3", **slow),
+      _device("/GPU:4", **slow, op_efficiency={"MatMul": 0.9})))
+  assert cluster.device_kinds.tolist() == [0, 1, 0, 1, 2]
+  assert [device.name for device in cluster.kind_devices] == ["/GPU:0", "/GPU:1", "/GPU:4"]
+
+
+def test_unused_diagonal_is_free_and_finite_whatever_was_given():
+  cluster = Cluster(
+      (_device("/GPU:0"), _device("/GPU:1")), [[np.inf, 10.0], [20.0, 0.0]],
+      [[np.nan, 1.0], [2.0, 7.0]])
+  np.testing.assert_array_equal(cluster.bandwidth_bytes_per_us, [[20.0, 10.0], [20.0, 20.0]])
+  np.testing.assert_array_equal(cluster.latency_us, [[0.0, 1.0], [2.0, 0.0]])
+
+
+def test_link_matrices_are_copies_that_cannot_be_written():
+  given = np.full((2, 2), 10.0)
+  cluster = Cluster((_device("/GPU:0"), _device("/GPU:1")), given, np.zeros((2, 2)))
+  given[0, 1] = 99.0
+  assert cluster.bandwidth_bytes_per_us[0, 1] == 10.0
+  with pytest.raises(ValueError):
+    cluster.bandwidth_bytes_per_us[0, 1] = 99.0
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(devices=(_device("/GPU:0"), _device("/GPU:0"))), "'/GPU:0' appears twice"),
+    (dict(bandwidth=0.0), "bandwidth_bytes_per_us from /GPU:0 to /GPU:1 is 0.0"),
+    (dict(bandwidth=np.inf), "bandwidth_bytes_per_us from /GPU:0 to /GPU:1 is inf"),
+    (dict(latency=-1.0), "latency_us from /GPU:0 to /GPU:1 is -1.0"),
+    (dict(latency=np.nan), "latency_us from /GPU:0 to /GPU:1 is nan"),
+    (dict(op_overhead_us=-1.0), "op_overhead_us is -1.0"),
+    (dict(op_overhead_us=float("nan")), "op_overhead_us is nan"),
+    (dict(compute_streams=0), "compute_streams is 0"),
+    (dict(compute_streams=1.5), "compute_streams is 1.5"),
+    (dict(receiver_contention=1), "receiver_contention is 1; expected true or false"),
+    (dict(ready_order="random"), "ready_order is 'random'; expected one of arrival"),
+])
+def test_wrong_field_is_named(fields, message):
+  with pytest.raises(ClusterError, match=message):
+    _cluster(**fields)
+
+
+def test_cluster_without_devices_is_refused():
+  with pytest.raises(ClusterError, match="zero devices"):
+    Cluster((), np.zeros((0, 0)), np.zeros((0, 0)))
+
+
+def test_matrix_of_wrong_shape_is_named_with_the_shape_it_should_have():
+  with pytest.raises(ClusterError, match=r"latency_us has shape \[3, 3\], expected \[2, 2\]"):
+    Cluster((_device("/GPU:0"), _device("/GPU:1")), np.ones((2, 2)), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(efficiency=0.0), "efficiency of /GPU:0 is 0.0"),
+    (dict(efficiency=1.5), "efficiency of /GPU:0 is 1.5"),
+    (dict(efficiency="fast"), "efficiency of /GPU:0 is 'fast'"),
+    (dict(op_efficiency={"MatMul": -1}), r"op_efficiency\['MatMul'\] of /GPU:0 is -1"),
+    (dict(memory_bytes=-5), "memory_bytes of /GPU:0 is -5"),
+    (dict(memory_bytes=True), "memory_bytes of /GPU:0 is True"),
+    (dict(properties=[1]), "properties of /GPU:0"),
+    (dict(name=""), "name is ''"),
+    (dict(type=3), "type is 3"),
+    (dict(name="GPU:0"), "is called 'GPU:0'; expected a name"),
+    (dict(name="/CPU:0"), "of type GPU is called '/CPU:0'"),
+    (dict(name="/job:worker/GPU"), "is called '/job:worker/GPU'"),
+])
+def test_wrong_device_field_is_named(fields, message):
+  with pytest.raises(ClusterError, match=message):
+    dataclasses.replace(_device(), **fields)
+
+
+@pytest.mark.parametrize("name", [
+    "/GPU:0", "/device:GPU:1", "/job:worker/task:1/device:GPU:0", "/gpu:0",
+    "/job:ps-2/replica:0/task:3/GPU:12"])
+def test_names_that_tensorflow_writes_are_taken(name):
+  assert _device(name).name == name

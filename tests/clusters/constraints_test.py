@@ -1,0 +1,51 @@
+"""Tests for placeto_tf.clusters.constraints."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_HOSTED = Cluster.parse("k80:2")  # /GPU:0, /GPU:1, host /CPU:0
+_MIXED = Cluster.parse("k80:1+cpu:1")
+
+
+def _graph(kernels, colocation=None):
+  """Ops that have kernels on the (CPU, GPU) pairs given."""
+  n = len(kernels)
+  fields = {} if colocation is None else {"colocation": np.array(colocation, dtype=np.int32)}
+  return ComputationGraph.from_edges(
+      [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [],
+      has_kernel=np.array(kernels, dtype=bool), **fields)
+
+
+def test_host_takes_only_what_no_other_device_can():
+  allowed = allowed_devices(_graph([(1, 1), (1, 0)]), _HOSTED)
+  assert allowed.tolist() == [[True, True, False], [False, False, True]]
+
+
+def test_ordinary_cpu_takes_everything_that_has_a_kernel():
+  allowed = allowed_devices(_graph([(1, 1), (1, 0), (0, 1)]), _MIXED)
+  assert allowed.tolist() == [[True, True], [False, True], [True, False]]
+
+
+def test_colocated_ops_follow_the_one_with_the_fewest_kernels():
+  allowed = allowed_devices(_graph([(1, 1), (1, 0), (1, 1)], colocation=[0, 0, 2]), _HOSTED)
+  assert allowed.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
+
+
+def test_device_type_that_the_graph_knows_nothing_of_takes_every_op():
+  cluster = Cluster.from_json({"devices": [{"name": "/TPU:0", "type": "TPU", "memory_bytes": 1}]})
+  assert allowed_devices(_graph([(0, 0)]), cluster).all()
+
+
+def test_op_without_a_kernel_anywhere_is_named():
+  with pytest.raises(PlacementError, match=r"op 'op1' \(Op\), colocated with 0 others.*\+cpu:1"):
+    allowed_devices(_graph([(1, 1), (0, 0)]), _HOSTED)
+
+
+def test_colocated_ops_without_a_common_device_are_refused():
+  with pytest.raises(PlacementError, match="colocated with 1 others"):
+    allowed_devices(_graph([(1, 0), (0, 1)], colocation=[0, 0]), _HOSTED)

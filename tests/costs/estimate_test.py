@@ -1,0 +1,138 @@
+"""Tests for placeto_tf.costs.estimate."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import estimate, estimate_costs
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import ClusterError, CostError
+
+
+def _with_devices(cluster, **fields):
+  devices = tuple(dataclasses.replace(device, **fields) for device in cluster.devices)
+  return dataclasses.replace(cluster, devices=devices)
+
+
+def test_cost_is_flops_over_peak_plus_bytes_over_bandwidth_over_efficiency(training_graph):
+  graph, cluster = training_graph(batch=16), Cluster.parse("k80:1")
+  found = estimate_costs(graph, cluster).compute_us[graph.op_index["MatMul"], 0]
+  flops, moved = 2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 16 * 4)
+  flops_per_us, bytes_per_us = 13 * 192 * 2 * 823, 240e3
+  assert found == pytest.approx((flops / flops_per_us + moved / bytes_per_us) / 0.3, rel=1e-9)
+
+
+def test_every_kind_of_device_has_its_column(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("k80:2+p100:1")
+  costs = estimate_costs(graph, cluster)
+  assert costs.num_kinds == 3  # and the host
+  i = graph.op_index["MatMul"]
+  assert costs.compute_us[i, 1] < costs.compute_us[i, 0]
+
+
+def test_half_the_efficiency_doubles_every_estimated_cost_and_no_size(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("p100:1")
+  full = estimate_costs(graph, _with_devices(cluster, efficiency=0.8))
+  half = estimate_costs(graph, _with_devices(cluster, efficiency=0.4))
+  np.testing.assert_allclose(half.compute_us, 2 * full.compute_us, rtol=1e-12)
+  np.testing.assert_array_equal(half.output_bytes, full.output_bytes)
+
+
+def test_efficiency_of_an_op_type_goes_before_the_devices(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("p100:1")
+  plain = estimate_costs(graph, _with_devices(cluster, efficiency=0.5))
+  special = estimate_costs(
+      graph, _with_devices(cluster, efficiency=0.5, op_efficiency={"MatMul": 0.25}))
+  ratio = special.compute_us[:, 0] / np.where(plain.compute_us[:, 0] > 0, plain.compute_us[:, 0], 1)
+  is_product = np.array(graph.op_types) == "MatMul"
+  assert is_product.any()
+  np.testing.assert_allclose(ratio[is_product], 2.0)
+  assert set(ratio[~is_product].tolist()) <= {0.0, 1.0}
+
+
+def test_op_in_a_loop_costs_all_its_executions(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("k80:1")
+  looped = dataclasses.replace(graph, executions=np.full(graph.num_ops, 7.0))
+  np.testing.assert_allclose(
+      estimate_costs(looped, cluster).compute_us, 7 * estimate_costs(graph, cluster).compute_us)
+
+
+def test_costs_grow_with_the_batch(training_graph):
+  cluster = Cluster.parse("k80:1")
+  small, large = training_graph(batch=4), training_graph(batch=64)
+  assert small.fingerprint == large.fingerprint
+  # The second must not come from what was kept of the first.
+  first = estimate_costs(small, cluster)
+  second = estimate_costs(large, cluster)
+  i = small.op_index["Square"]
+  assert second.compute_us[i, 0] == pytest.approx(16 * first.compute_us[i, 0])
+
+
+def test_integer_shape_arithmetic_costs_nothing_on_a_gpu_alone(load):
+  def build(v1, tf):
+    a = v1.placeholder(tf.int32, [2])
+    b = v1.placeholder(tf.float32, [2])
+    tf.group(tf.math.floormod(a, a, name="int"), tf.math.floormod(b, b, name="float"), name="fetch")
+
+  graph = load(build)
+  costs = estimate_costs(graph, Cluster.parse("k80:1"))
+  gpu, cpu = costs.compute_us[graph.op_index["int"]]
+  assert gpu == 0 and cpu > 0
+  assert costs.compute_us[graph.op_index["float"], 0] > 0
+
+
+def test_second_estimate_asks_grappler_nothing(training_graph, monkeypatch):
+  graph = training_graph()
+  first = estimate_costs(graph, Cluster.parse("k80:1"))
+  monkeypatch.setattr(estimate, "count_work", None)
+  again = estimate_costs(training_graph(), Cluster.parse("k80:1"))
+  np.testing.assert_array_equal(again.compute_us, first.compute_us)
+  assert again.notes == first.notes
+  # What an op does is the same on any device, so another cluster is served as well.
+  estimate_costs(graph, Cluster.parse("a100:2+cpu:1"))
+
+
+def test_cache_can_be_switched_off_or_put_elsewhere(training_graph, tmp_path):
+  graph, cluster = training_graph(), Cluster.parse("k80:1")
+  plain = estimate_costs(graph, cluster, cache=False)
+  assert not (tmp_path / "cache").exists()
+  elsewhere = estimate_costs(graph, cluster, cache=str(tmp_path / "elsewhere"))
+  assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+  np.testing.assert_array_equal(plain.compute_us, elsewhere.compute_us)
+
+
+def test_callable_gives_the_costs(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("cpu:1")
+  given = OpCosts(np.ones((graph.num_ops, 1)), np.ones(graph.num_outputs), np.zeros(graph.num_ops),
+                  np.zeros(graph.num_ops))
+  assert estimate_costs(graph, cluster, source=lambda *_: given) is given
+  with pytest.raises(CostError, match="device kinds"):
+    estimate_costs(graph, Cluster.parse("k80:1"), source=lambda *_: given)
+  with pytest.raises(CostError, match="returned NoneType"):
+    estimate_costs(graph, cluster, source=lambda *_: None)
+
+
+@pytest.mark.parametrize("source, message", [
+    (3, "the source of costs is 3"),
+    ("missing.pb", "cannot read the costs file 'missing.pb'"),
+])
+def test_wrong_source_is_named(training_graph, source, message):
+  with pytest.raises(CostError, match=message):
+    estimate_costs(training_graph(), Cluster.parse("cpu:1"), source=source)
+
+
+def test_cost_that_overflows_names_its_op(training_graph):
+  graph = training_graph()
+  executions = np.ones(graph.num_ops)
+  executions[graph.op_index["MatMul"]] = 1e308
+  looped = dataclasses.replace(graph, executions=executions)
+  slow = _with_devices(Cluster.parse("cpu:1"), efficiency=1e-12)
+  with np.errstate(over="ignore"), pytest.raises(CostError, match=r"op 'MatMul' \(MatMul\) costs"):
+    estimate_costs(looped, slow)
+
+
+def test_device_without_properties_is_named(training_graph):
+  with pytest.raises(ClusterError, match="property numCores of /CPU:0 is None"):
+    estimate_costs(training_graph(), _with_devices(Cluster.parse("cpu:1"), properties={}))

@@ -1,0 +1,84 @@
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from placeto_tf import graphs
+from placeto_tf.costs import analysis, guarded
+from placeto_tf.errors import CostError
+
+
+@pytest.fixture(name="graph_def")
+def graph_def_fixture():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [4, 8], name="x")
+    tf.tanh(tf.matmul(x, tf.ones([8, 3])), name="y")
+  return graphs.analysis_graph_def(graphs.load_graph(graph))
+
+
+def _same(left, right):
+  return (dict(left.estimates) == dict(right.estimates) and tuple(left.guessed) == tuple(
+      right.guessed) and {k: list(v) for k, v in left.outputs.items()} == dict(right.outputs))
+
+
+def test_the_answer_is_that_of_this_process(graph_def):
+  assert _same(analysis.analyse(graph_def), guarded.analyse(graph_def))
+
+
+def test_a_new_interpreter_gives_the_same_answer(graph_def):
+  answer = guarded._decode(guarded._ask_interpreter(graph_def, 60))
+  assert _same(analysis.analyse(graph_def), answer)
+
+
+def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypatch):
+  def crash(_):
+    os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
+    os.kill(os.getpid(), signal.SIGABRT)
+
+  monkeypatch.setattr(analysis, "analyse", crash)
+  with pytest.raises(CostError, match="SIGABRT: F0000 tensor.cc:9. Check failed: 1 == 2"):
+    guarded.analyse(graph_def)
+
+
+def test_a_hang_is_ended(graph_def, monkeypatch):
+  def spin(_):
+    while True:
+      pass
+
+  monkeypatch.setattr(analysis, "analyse", spin)
+  monkeypatch.setattr(guarded, "_LIMIT_S", 1.0)
+  started = time.monotonic()
+  with pytest.raises(CostError, match="stopped after 1 s"):
+    guarded.analyse(graph_def)
+  assert time.monotonic() - started < 10
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU time is read from /proc")
+def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, monkeypatch):
+  expected = analysis.analyse(graph_def)
+  monkeypatch.setattr(analysis, "analyse", lambda _: time.sleep(600))
+  monkeypatch.setattr(guarded, "_IDLE_S", 0.6)
+  assert _same(expected, guarded.analyse(graph_def))
+
+
+@pytest.mark.parametrize("error, shown", [
+    (CostError("no costs"), "^no costs$"), (ValueError("bad\nshape"), "ValueError: bad shape")])
+def test_errors_come_back_as_errors_of_costs(graph_def, monkeypatch, error, shown):
+  def fail(_):
+    raise error
+
+  monkeypatch.setattr(analysis, "analyse", fail)
+  with pytest.raises(CostError, match=shown):
+    guarded.analyse(graph_def)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are listed by /proc")
+def test_no_files_are_left_open(graph_def):
+  before = set(os.listdir("/proc/self/fd"))
+  for _ in range(3):
+    guarded.analyse(graph_def)
+  assert set(os.listdir("/proc/self/fd")) == before

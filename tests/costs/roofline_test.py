@@ -1,0 +1,64 @@
+"""Tests for placeto_tf.costs.roofline."""
+
+import pytest
+from google.protobuf import json_format
+from tensorflow.core.protobuf import device_properties_pb2
+
+from placeto_tf import graphs
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.presets import PRESETS
+from placeto_tf.costs.grappler import Question
+from placeto_tf.costs.roofline import peak
+from placeto_tf.errors import ClusterError
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_counted_work_over_the_peak_is_what_grappler_says_of_the_device(load, preset):
+  from tensorflow.core.protobuf import meta_graph_pb2
+  from tensorflow.python.grappler import cluster as grappler_cluster
+  from tensorflow.python.grappler import item as grappler_item
+
+  def build(v1, tf):
+    x = v1.ones([256, 64, 64, 32])
+    y = tf.nn.relu(tf.nn.conv2d(x, v1.ones([3, 3, 32, 64]), 1, "SAME"))
+    tf.matmul(tf.reshape(y, [256, -1]), v1.ones([64 * 64 * 64, 16]), name="fetch")
+
+  graph_def = graphs.analysis_graph_def(load(build))
+  device = Cluster.parse(f"{preset}:1").devices[0]
+  estimates = Question(graph_def, ["fetch"]).estimates()
+  meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+  meta_graph.collection_def["train_op"].node_list.value.append("fetch")
+  named = device_properties_pb2.NamedDevice(
+      name=f"/job:localhost/replica:0/task:0/device:{device.type}:0",
+      properties=json_format.ParseDict(
+          dict(device.properties), device_properties_pb2.DeviceProperties()))
+  measured, _, _ = grappler_cluster.Cluster(devices=[named]).MeasureCosts(
+      grappler_item.Item(meta_graph))
+  best = peak(device)
+  compared = 0
+  for performance in measured:
+    counted = estimates[performance.node]
+    expected_us = performance.compute_cost * 1e-3  # cut down to whole microseconds, twice
+    found_us = counted.flops / best.flops_per_us + counted.moved_bytes / best.bytes_per_us
+    assert expected_us - 1e-3 <= found_us <= expected_us + 2
+    compared += expected_us > 10
+  assert compared >= 2
+
+
+@pytest.mark.parametrize("properties, message", [
+    ({"frequency": 1, "bandwidth": 1}, "property numCores of /GPU:0 is None"),
+    ({"numCores": 0, "frequency": 1, "bandwidth": 1}, "property numCores of /GPU:0 is 0"),
+    ({"numCores": "8", "frequency": "fast", "bandwidth": 1}, "property frequency .* is 'fast'"),
+    ({"numCores": 8, "frequency": 1, "environment": {"architecture": "7.0"}},
+     "property bandwidth of /GPU:0 is None"),
+    ({"numCores": 8, "frequency": 1, "bandwidth": 1}, "environment.architecture of /GPU:0 is None"),
+])
+def test_missing_property_is_named(properties, message):
+  with pytest.raises(ClusterError, match=message):
+    peak(Device("/GPU:0", "GPU", 1, properties=properties))
+
+
+def test_integers_may_be_strings_as_proto_json_writes_them():
+  properties = {"numCores": "8", "frequency": "1000", "bandwidth": "32000000"}
+  found = peak(Device("/CPU:0", "CPU", 1, properties=properties))
+  assert found.flops_per_us == 8000 and found.bytes_per_us == 32000

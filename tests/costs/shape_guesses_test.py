@@ -1,0 +1,95 @@
+"""Tests for placeto_tf.costs.shape_guesses."""
+
+import pytest
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.grappler.costs import op_performance_data_pb2
+
+from placeto_tf.costs.shape_guesses import Guesser
+
+_FLOAT = 1
+
+
+def _tensor(dims):
+  """TensorProperties of the dimensions, None for an unknown rank."""
+  tensor = op_performance_data_pb2.OpInfo.TensorProperties(dtype=_FLOAT)
+  if dims is None:
+    tensor.shape.unknown_rank = True
+  for size in dims or ():
+    tensor.shape.dim.add(size=size)
+  return tensor
+
+
+def _guess(nodes, shapes):
+  """{(op, port): dims} from [(name, op, inputs)] and {name: [dims of each output]}."""
+  graph_def = graph_pb2.GraphDef()
+  for name, op, inputs in nodes:
+    graph_def.node.add(name=name, op=op, input=inputs)
+  outputs = {name: [_tensor(dims) for dims in ports] for name, ports in shapes.items()}
+  found = Guesser(graph_def).guess(outputs)
+  assert all(tensor.dtype == _FLOAT for tensor in found.values())
+  return {key: [dim.size for dim in tensor.shape.dim] for key, tensor in found.items()}
+
+
+@pytest.mark.parametrize("found, expected", [
+    ([-1, 4], [6, 4]),
+    ([2, -5, 3], [2, 4, 3]),
+    ([-1, -2], [24, 1]),
+    (None, [24]),
+])
+def test_reshape_keeps_the_number_of_elements(found, expected):
+  nodes = [("x", "Op", []), ("r", "Reshape", ["x", "^c"])]
+  assert _guess(nodes, {"x": [[4, 6]], "r": [found]}) == {("r", 0): expected}
+
+
+def test_reshape_that_does_not_divide_is_left_alone():
+  nodes = [("x", "Op", []), ("r", "Reshape", ["x"])]
+  assert not _guess(nodes, {"x": [[4, 6]], "r": [[-1, 5]]})
+
+
+def test_unique_values_are_at_most_all_of_them():
+  nodes = [("x", "Op", []), ("u", "Unique", ["x"])]
+  assert _guess(nodes, {"x": [[9]], "u": [[-1], [9]]}) == {("u", 0): [9]}
+
+
+def test_segments_are_at_most_as_many_as_indices():
+  nodes = [("x", "Op", []), ("i", "Op", []), ("s", "UnsortedSegmentSum", ["x", "i", "n"])]
+  shapes = {"x": [[2, 3, 5]], "i": [[2, 3]], "s": [[-1, 5]]}
+  assert _guess(nodes, shapes) == {("s", 0): [6, 5]}
+  assert not _guess(nodes, dict(shapes, i=[[-1, 3]]))
+
+
+def test_parts_of_a_split_are_equal_along_the_first_axis_that_divides():
+  nodes = [("x", "Op", []), ("s", "SplitV", ["x", "sizes", "axis"])]
+  assert _guess(nodes, {"x": [[5, 4]], "s": [[-1, -2], [-3, -4]]}) == {
+      ("s", 0): [5, 2], ("s", 1): [5, 2]}
+
+
+def test_list_element_is_what_was_pushed_in_the_loop():
+  nodes = [
+      ("empty", "EmptyTensorList", []), ("x", "Op", []),
+      ("enter", "Enter", ["empty"]), ("merge", "Merge", ["enter", "next"]),
+      ("switch", "Switch", ["merge", "cond"]), ("body", "Identity", ["switch:1"]),
+      ("push", "TensorListPushBack", ["body", "x"]), ("next", "NextIteration", ["push"]),
+      ("exit", "Exit", ["switch"]),
+      ("pop", "TensorListPopBack", ["exit", "shape"]),
+      ("pop2", "TensorListPopBack", ["pop", "shape"]),
+  ]
+  shapes = {"x": [[8, 32]], "pop": [[], None], "pop2": [[], [-1, 32]]}
+  assert _guess(nodes, shapes) == {("pop", 1): [8, 32], ("pop2", 1): [8, 32]}
+
+
+def test_stack_element_is_what_was_pushed_on_that_stack():
+  nodes = [
+      ("s1", "StackV2", []), ("s2", "StackV2", []), ("a", "Op", []), ("b", "Op", []),
+      ("e1", "Enter", ["s1"]), ("e2", "Enter", ["s2"]),
+      ("push1", "StackPushV2", ["e1", "a"]), ("push2", "StackPushV2", ["e2", "b:1"]),
+      ("g1", "Enter", ["s1"]), ("g2", "Enter", ["s2"]),
+      ("pop1", "StackPopV2", ["g1"]), ("pop2", "StackPopV2", ["g2"]),
+  ]
+  shapes = {"a": [[1]], "b": [[2], [3]], "pop1": [None], "pop2": [None]}
+  assert _guess(nodes, shapes) == {("pop1", 0): [1], ("pop2", 0): [3]}
+
+
+def test_known_shapes_are_never_guessed():
+  nodes = [("x", "Op", []), ("r", "Reshape", ["x"])]
+  assert not _guess(nodes, {"x": [[4, 6]], "r": [[24]]})

@@ -1,0 +1,179 @@
+"""Tests for placeto_tf.costs.work: flops and bytes against counts made by hand."""
+
+import numpy as np
+import pytest
+
+from placeto_tf import graphs
+from placeto_tf.costs.work import count_work
+from placeto_tf.errors import CostError
+
+
+class _Counted:
+  """Work of a graph, by op name."""
+
+  def __init__(self, graph):
+    self.graph, self.work = graph, count_work(graph, graphs.analysis_graph_def(graph))
+
+  def of_type(self, op_type):
+    """(flops, bytes) of the only op of a type."""
+    found = [i for i, name in enumerate(self.graph.op_types) if name == op_type]
+    assert len(found) == 1, (op_type, found)
+    return self.work.flops[found[0]], self.work.moved_bytes[found[0]]
+
+  def of(self, name):
+    """(flops, bytes) of an op."""
+    i = self.graph.op_index[name]
+    return self.work.flops[i], self.work.moved_bytes[i]
+
+  def outputs(self, name):
+    """Bytes of an op's outputs."""
+    i = self.graph.op_index[name]
+    offsets = self.graph.output_offsets
+    return self.work.output_bytes[offsets[i]:offsets[i + 1]].tolist()
+
+
+def test_matrix_product_counts_two_flops_a_product_and_its_three_matrices(training_graph):
+  counted = _Counted(training_graph(batch=16))
+  # [16, 8] x [8, 4]
+  assert counted.of("MatMul") == (2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 16 * 4))
+  assert counted.outputs("MatMul") == [4 * 16 * 4]
+
+
+def test_convolution_counts_filter_times_output(load):
+  def build(v1, tf):
+    x = v1.placeholder(tf.float32, [2, 10, 10, 3])
+    tf.nn.conv2d(x, v1.ones([5, 5, 3, 7]), 1, "SAME", name="fetch")
+
+  counted = _Counted(load(build))
+  flops, moved = counted.of("fetch")
+  assert flops == 2 * (2 * 10 * 10 * 7) * (5 * 5 * 3)
+  assert moved == 4 * (2 * 10 * 10 * 3 + 5 * 5 * 3 * 7 + 2 * 10 * 10 * 7)
+
+
+def test_elementwise_op_counts_one_flop_an_element_below_a_microsecond(training_graph):
+  flops, moved = _Counted(training_graph(batch=16)).of("Square")
+  assert flops == 16 * 4
+  assert moved == 4 * 2 * 16 * 4
+
+
+def test_dense_update_reads_and_writes_every_variable_and_reads_the_gradient(training_graph):
+  counted = _Counted(training_graph())
+  variable = 4 * 8 * 4
+  _, moved = counted.of_type("ResourceApplyMomentum")
+  learning_rate, momentum = 4, 4
+  assert moved == 2 * variable + 2 * variable + variable + learning_rate + momentum
+
+
+def test_reference_variables_are_costed_like_resources(load):
+  def build(v1, tf):
+    w = v1.get_variable("w", [100], use_resource=False)
+    v1.assign_add(w, tf.ones([100]), name="fetch")
+
+  counted = _Counted(load(build))
+  assert counted.of("fetch")[1] == 2 * 400 + 400
+  assert counted.work.persistent_bytes[counted.graph.op_index["w"]] == 400
+
+
+def test_assignments_to_resources_move_the_variable(load):
+  def build(v1, tf):
+    w = v1.get_variable("w", [100], use_resource=True)
+    v = v1.get_variable("v", [50], use_resource=True)
+    x = v1.placeholder(tf.float32, [100])
+    with tf.control_dependencies([w.assign_add(x).op, v.assign(x[:50]).op]):
+      tf.no_op(name="fetch")
+
+  counted = _Counted(load(build))
+  assert counted.of_type("AssignAddVariableOp")[1] == 2 * 400 + 400
+  assert counted.of_type("AssignVariableOp")[1] == 200 + 200
+
+
+def test_sparse_update_moves_the_rows_it_touches_and_a_gather_those_it_reads(load):
+  def build(v1, tf):
+    table = v1.get_variable("table", [1000, 16], use_resource=True)
+    rows = tf.gather(table, v1.placeholder(tf.int32, [5]), name="gather")
+    loss = tf.reduce_sum(tf.square(rows))
+    v1.train.AdagradOptimizer(0.1).minimize(loss, name="fetch")
+
+  counted = _Counted(load(build))
+  row_bytes = 5 * 16 * 4
+  assert counted.of_type("ResourceGather")[1] == 2 * row_bytes + 5 * 4
+  updates = [i for i, op_type in enumerate(counted.graph.op_types) if "SparseApply" in op_type]
+  moved = counted.work.moved_bytes[updates[0]]
+  # two variables read and written, the gradient and its indices read, the learning rate
+  assert moved == pytest.approx(2 * 2 * row_bytes + row_bytes + 5 * 4, abs=8)
+
+
+def test_variables_and_slots_are_persistent_once_and_so_are_constants(training_graph):
+  counted = _Counted(training_graph())
+  persistent = counted.work.persistent_bytes
+  index = counted.graph.op_index
+  assert persistent[index["w"]] == 4 * 8 * 4
+  assert persistent[index["w/Momentum"]] == 4 * 8 * 4
+  variables = [i for i, name in enumerate(counted.graph.op_types) if name == "VarHandleOp"]
+  constants = [i for i, name in enumerate(counted.graph.op_types) if name == "Const"]
+  assert sorted(persistent[constants])[-1] == 8  # two numbers of four bytes
+  others = np.delete(persistent, variables + constants)
+  assert not others.any()
+
+
+def test_two_handles_of_one_variable_hold_it_once(load):
+  def build(v1, tf):
+    from tensorflow.python.ops import gen_resource_variable_ops as ops
+
+    reads = []
+    for name in ("one", "two"):
+      handle = ops.var_handle_op(dtype=tf.float32, shape=[25], shared_name="same", name=name)
+      reads.append(ops.read_variable_op(handle, dtype=tf.float32))
+    tf.add_n(reads, name="fetch")
+
+  counted = _Counted(load(build))
+  index = counted.graph.op_index
+  assert sorted(counted.work.persistent_bytes[[index["one"], index["two"]]]) == [0, 100]
+
+
+def test_what_only_passes_on_does_no_work_and_what_launches_does_some(training_graph):
+  counted = _Counted(training_graph())
+  work, graph = counted.work, counted.graph
+  for op_type in ("Const", "Placeholder", "VarHandleOp", "ReadVariableOp", "NoOp"):
+    rows = [i for i, name in enumerate(graph.op_types) if name == op_type]
+    assert rows and not work.launches[rows].any() and not work.moved_bytes[rows].any()
+  for name in ("MatMul", "Square"):
+    assert work.launches[graph.op_index[name]] and work.launches_on_gpu[graph.op_index[name]]
+  assert ((work.flops + work.moved_bytes > 0) == work.launches).all()
+
+
+def test_read_of_a_variable_yields_its_bytes(training_graph):
+  counted = _Counted(training_graph())
+  reads = [name for name, op_type in zip(counted.graph.op_names, counted.graph.op_types)
+           if op_type == "ReadVariableOp"]
+  assert counted.outputs(reads[0]) == [4 * 8 * 4]
+
+
+def test_unknown_dimensions_count_one_and_are_noted(load):
+  def build(v1, tf):
+    x = v1.placeholder(tf.bool, [30])
+    tf.where(x, name="fetch")
+
+  counted = _Counted(load(build))
+  assert counted.outputs("fetch") == [8]  # [?, 1] of int64
+  assert any("unknown shape (fetch)" in note for note in counted.work.notes)
+
+
+def test_ops_costed_by_bytes_alone_are_noted(load):
+  def build(v1, tf):
+    x = v1.placeholder(tf.float32, [30])
+    tf.concat([x, x], 0, name="fetch")
+
+  counted = _Counted(load(build))
+  assert counted.of("fetch")[0] == 0
+  assert any("no flops for 1 ops (1 ConcatV2)" in note for note in counted.work.notes)
+
+
+def test_op_that_the_graph_def_lacks_is_named(training_graph):
+  graph = training_graph()
+  graph_def = graphs.analysis_graph_def(graph)
+  kept = [node for node in graph_def.node if node.name != "MatMul"]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+  with pytest.raises(CostError, match="op 'MatMul' is missing"):
+    count_work(graph, graph_def)

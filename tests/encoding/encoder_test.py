@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from placeto_tf.encoding import encoder, schema
+from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from placeto_tf.errors import PlacementError
+
+
+@pytest.fixture
+def grouped():
+  return grouped_graph(random_problem())
+
+
+def test_features_come_through_in_the_order_of_the_groups(grouped):
+  g = grouped.num_groups
+  placement, start_us = np.arange(g) % 3, np.arange(g) * 10.0
+  graph = encoder.encode(
+      grouped, placement, step_time_us=5.0, start_us=start_us, current=[2], visited=[0, 1])
+  groups = graph.node_sets[schema.GROUP]
+  np.testing.assert_allclose(groups["start_us"][:, 0], start_us)
+  np.testing.assert_allclose(groups["output_bytes"][:, 0], grouped.output_bytes, rtol=1e-6)
+  assert np.flatnonzero(groups["current"][:, 0]).tolist() == [2]
+  assert np.flatnonzero(groups["visited"][:, 0]).tolist() == [0, 1]
+  assert graph.context["step_time_us"].numpy().tolist() == [[5.0]]
+  placed = graph.edge_sets[schema.PLACEMENT].adjacency
+  assert placed.target.numpy().tolist() == placement.tolist()
+
+
+def test_options_are_the_allowed_devices_and_what_they_cost(grouped):
+  graph = encoder.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
+  option = graph.edge_sets[schema.OPTION]
+  pairs = list(zip(option.adjacency.source.numpy(), option.adjacency.target.numpy()))
+  assert pairs == list(zip(*np.nonzero(grouped.allowed)))
+  np.testing.assert_allclose(
+      option["compute_us"][:, 0], grouped.compute_us[grouped.allowed], rtol=1e-6)
+
+
+def test_every_two_devices_have_a_link(grouped):
+  graph = encoder.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
+  d = grouped.num_devices
+  assert int(graph.edge_sets[schema.LINK].total_size) == d * (d - 1)
+
+
+def test_a_placement_of_the_wrong_length_is_refused(grouped):
+  with pytest.raises(PlacementError, match="expected"):
+    encoder.encode(grouped, np.zeros(3, dtype=int))
+
+
+def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
+  placement = np.zeros(grouped.num_groups, dtype=int)
+  placement[4] = 99
+  with pytest.raises(PlacementError, match="group 4 is placed on device 99"):
+    encoder.encode(grouped, placement)

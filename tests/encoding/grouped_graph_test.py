@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.grouping.grouping import Grouping
+
+
+@pytest.fixture
+def grouped():
+  # a -> b, c, d along one tensor of 100 bytes; b -> e along 10; c -> e by control alone.
+  # Groups: {a} 0, {b, d} 1, {c} 2, {e} 3.
+  graph = ComputationGraph.from_edges(
+      "abcde", ["Op"] * 5, [1] * 5,
+      [(0, 0, 1), (0, 0, 2), (0, 0, 3), (1, 0, 4), (2, CONTROL, 4)])
+  cluster = Cluster.parse("k80:2")
+  kinds = len(cluster.kind_devices)
+  costs = OpCosts(
+      np.outer([1.0, 2.0, 3.0, 4.0, 5.0], np.ones(kinds)), [100.0, 10.0, 7.0, 5.0, 3.0],
+      [1.0, 2.0, 0.0, 3.0, 0.0], [0.0, 9.0, 0.0, 4.0, 0.0])
+  grouping = Grouping([0, 1, 2, 1, 3])
+  allowed = np.ones((4, cluster.num_devices), dtype=bool)
+  return GroupedGraph.build(graph, costs, cluster, grouping, allowed)
+
+
+def test_a_tensor_counts_once_for_each_group_that_reads_it(grouped):
+  edges = list(zip(
+      grouped.sources.tolist(), grouped.targets.tolist(), grouped.edge_bytes.tolist()))
+  assert edges == [(0, 1, 100.0), (0, 2, 100.0), (1, 3, 10.0), (2, 3, 0.0)]
+
+
+def test_output_bytes_count_a_tensor_once_and_only_if_it_leaves_the_group(grouped):
+  assert grouped.output_bytes.tolist() == [100.0, 10.0, 0.0, 0.0]
+
+
+def test_compute_and_memory_add_up_over_the_ops_of_a_group(grouped):
+  assert grouped.compute_us[:, 0].tolist() == [1.0, 6.0, 3.0, 5.0]
+  assert grouped.persistent_bytes.tolist() == [1.0, 5.0, 0.0, 0.0]
+  assert grouped.working_bytes.tolist() == [100.0, 10.0 + 5.0 + 9.0, 7.0, 3.0]
+  assert grouped.num_ops.tolist() == [1, 2, 1, 1]
+
+
+def test_first_last_and_main_op_stand_for_a_group(grouped):
+  assert grouped.first_op.tolist() == [0, 1, 2, 4]
+  assert grouped.last_op.tolist() == [0, 3, 2, 4]
+  assert grouped.main_op.tolist() == [0, 3, 2, 4]
+
+
+def test_every_two_groups_are_ancestor_descendant_or_parallel(grouped):
+  assert grouped.ancestors[3].tolist() == [True, True, True, False]
+  assert grouped.parallel[1].tolist() == [False, False, True, False]
+  relations = (
+      grouped.ancestors.astype(int) + grouped.descendants.astype(int)
+      + grouped.parallel.astype(int))
+  assert (relations == 1 - np.eye(4, dtype=int)).all()
+
+
+def test_groups_that_feed_each_other_are_each_other_s_ancestors():
+  graph = ComputationGraph.from_edges("abc", ["Op"] * 3, [1] * 3, [(0, 0, 1), (1, 0, 2)])
+  cluster = Cluster.parse("k80:2")
+  costs = OpCosts(np.ones((3, len(cluster.kind_devices))), np.ones(3), np.zeros(3), np.zeros(3))
+  grouped = GroupedGraph.build(
+      graph, costs, cluster, Grouping([0, 1, 0]), np.ones((2, cluster.num_devices), dtype=bool))
+  assert grouped.ancestors.tolist() == [[False, True], [True, False]]
+  assert not grouped.parallel.any()

@@ -1,0 +1,37 @@
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.encoding import encoder, records
+from placeto_tf.environments.random_problem import grouped_graph, random_problem
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+  graphs = []
+  for seed, num_groups in ((0, 12), (1, 5)):
+    problem = random_problem(num_groups=num_groups, seed=seed)
+    graphs.append(encoder.encode(
+        grouped_graph(problem), np.arange(num_groups) % 3, step_time_us=seed + 1.5,
+        start_us=np.arange(num_groups), current=[1]))
+  path = str(tmp_path / "placements.tfrecord")
+  assert records.write_records(path, graphs) == 2
+  read = list(records.read_records(path))
+  assert len(read) == 2
+  for expected, found in zip(graphs, read):
+    flat, flat_found = (
+        tf.nest.flatten(graph, expand_composites=True) for graph in (expected, found))
+    for a, b in zip(flat, flat_found):
+      np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_a_file_that_could_not_be_finished_does_not_appear(tmp_path):
+  def fails():
+    problem = random_problem()
+    yield encoder.encode(grouped_graph(problem), np.zeros(12, dtype=int))
+    raise RuntimeError("no more")
+
+  path = tmp_path / "placements.tfrecord"
+  try:
+    records.write_records(str(path), fails())
+  except RuntimeError:
+    pass
+  assert not path.exists()

@@ -1,0 +1,38 @@
+import dataclasses
+
+import numpy as np
+
+from placeto_tf.environments.cost import FINISH_US, START_US, STEP_TIME_US, SimulatedCost
+from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from placeto_tf.search.problem import PlacementProblem
+
+
+def test_start_and_finish_are_those_of_each_groups_first_and_last_op():
+  problem = random_problem()
+  grouped = grouped_graph(problem)
+  cost = SimulatedCost(problem, grouped)
+  placement = np.arange(problem.num_groups, dtype=np.int32) % 3
+  objective_us, components = cost(placement[None])
+  result = problem.simulator.simulate(problem.grouping.expand(placement))
+  assert objective_us[0] == components[STEP_TIME_US][0] == result.step_time_us
+  np.testing.assert_array_equal(components[START_US][0], result.start_us[grouped.first_op])
+  np.testing.assert_array_equal(components[FINISH_US][0], result.start_us[grouped.last_op])
+
+
+def test_memory_over_the_limit_is_charged_at_two_seconds_a_gb():
+  problem = random_problem()
+  small = dataclasses.replace(
+      problem.cluster,
+      devices=tuple(dataclasses.replace(d, memory_bytes=1000) for d in problem.cluster.devices))
+  tight = PlacementProblem(problem.graph, problem.costs, small, problem.grouping)
+  placement = np.zeros((1, problem.num_groups), dtype=np.int32)
+  objective_us, components = SimulatedCost(tight, grouped_graph(tight))(placement)
+  peak = tight.evaluate(placement).peak_memory_bytes[0]
+  excess_gb = np.maximum(peak - 1000, 0).sum() / 2**30
+  np.testing.assert_allclose(objective_us - components[STEP_TIME_US], 2e6 * excess_gb)
+
+
+def test_placements_are_counted_by_the_problem():
+  problem = random_problem()
+  SimulatedCost(problem, grouped_graph(problem))(np.zeros((7, problem.num_groups), dtype=np.int32))
+  assert problem.evaluations == 7

@@ -1,0 +1,126 @@
+"""Evaluations resume, refuse to mix budgets, and replay."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+import graph_files
+from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation import (
+    EvaluationConfig,
+    evaluate,
+    read_references,
+    read_results,
+    validate,
+)
+from placeto_tf.search import METHODS
+
+
+@pytest.fixture(name="config")
+def config_fixture(tmp_path):
+  path = tmp_path / "small.meta"
+  path.write_bytes(graph_files.meta_graph_def().SerializeToString())
+  return EvaluationConfig(
+      graphs=(str(path),), clusters=("k80:2",), methods=("single", "metis"), seeds=(0, 1),
+      max_evaluations=30, max_groups=8)
+
+
+def test_every_method_and_seed_has_its_row_within_the_budget(config, tmp_path):
+  rows = evaluate(config, str(tmp_path / "out"))
+  assert [(row["method"], row["seed"]) for row in rows] == [
+      ("single", 0), ("single", 1), ("metis", 0), ("metis", 1)]
+  assert all(1 <= row["evaluations"] <= 30 for row in rows)
+  assert all(row["step_time_us"] >= row["lower_bound_us"] > 0 for row in rows)
+  assert read_results(str(tmp_path / "out" / "results.csv")) == rows
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(config, tmp_path):
+  out = str(tmp_path / "out")
+  rows = evaluate(config, out)
+  results = tmp_path / "out" / "results.csv"
+  lines = results.read_text().splitlines(keepends=True)
+  results.write_text("".join(lines[:3]) + lines[3][:20])  # two rows, and half of the third
+  ran = []
+  again = evaluate(config, out, progress=lambda done, total, row: ran.append(row["seed"]))
+  assert ran == [0, 1]  # metis alone
+  assert [row["step_time_us"] for row in again] == [row["step_time_us"] for row in rows]
+  ran.clear()
+  evaluate(config, out, progress=lambda *_: ran.append(1))
+  assert ran == []
+
+
+def test_every_method_that_does_not_learn_keeps_to_the_budget(config, tmp_path):
+  methods = tuple(METHODS)
+  rows = evaluate(
+      dataclasses.replace(config, methods=methods, seeds=(0,)), str(tmp_path / "out"))
+  assert [row["method"] for row in rows] == list(methods)
+  assert all(1 <= row["evaluations"] <= 30 for row in rows)
+  for row in rows:  # and the best so far never comes after the budget has ended
+    stem = row["placement"].split("/")[-1]
+    history = json.loads((tmp_path / "out" / "histories" / stem).read_text())
+    assert history[-1][0] <= row["evaluations"]
+    assert [entry[2] for entry in history] == sorted((e[2] for e in history), reverse=True)
+
+
+def test_auto_is_a_method_like_others(config, tmp_path):
+  rows = evaluate(
+      dataclasses.replace(config, methods=("metis", "auto"), seeds=(0,), max_evaluations=60),
+      str(tmp_path / "out"))
+  assert rows[1]["method"] == "auto" and rows[1]["evaluations"] <= 60
+  assert rows[1]["step_time_us"] <= rows[0]["step_time_us"] * 1.001
+  assert validate(str(tmp_path / "out" / "results.csv")) == []
+
+
+def test_references_are_kept_beside_the_rows_and_use_no_budget(config, tmp_path):
+  out = str(tmp_path / "out")
+  rows = evaluate(config, out)
+  found = read_references(out)[config.graphs[0]]["k80:2"]
+  assert list(found) == ["current", "single", "expert", "metis"]
+  assert found["single"] == rows[0]["step_time_us"]
+  assert rows[0]["evaluations"] == 1
+  assert read_references(str(tmp_path)) == {}
+
+
+def test_another_budget_needs_another_directory(config, tmp_path):
+  evaluate(config, str(tmp_path / "out"))
+  other = dataclasses.replace(config, max_evaluations=31)
+  with pytest.raises(PlacetoError, match="max_evaluations=30"):
+    evaluate(other, str(tmp_path / "out"))
+
+
+def test_results_replay_and_a_changed_one_is_found(config, tmp_path):
+  evaluate(config, str(tmp_path / "out"))
+  path = tmp_path / "out" / "results.csv"
+  assert validate(str(path)) == []
+  with open(path, newline="") as file:
+    rows = list(csv.DictReader(file))
+  rows[0]["step_time_us"] = repr(float(rows[0]["step_time_us"]) * 0.5)
+  with open(path, "w", newline="") as file:
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+  saved = tmp_path / "out" / rows[2]["placement"]
+  content = json.loads(saved.read_text())
+  content["placement"].pop("branch0/layer0/matmul")
+  saved.write_text(json.dumps(content))
+  differences = validate(str(path))
+  assert len(differences) == 2
+  assert "the step takes" in differences[0]
+  assert "branch0/layer0/matmul" in differences[1]
+
+
+@pytest.mark.parametrize("change, culprit", [
+    (dict(methods=("magic",)), "magic"), (dict(graphs=()), "graphs"),
+    (dict(max_evaluations=None), "budget"), (dict(max_evaluations=0), "max_evaluations")])
+def test_a_configuration_that_is_wrong_is_refused(config, change, culprit):
+  with pytest.raises(PlacetoError, match=culprit):
+    dataclasses.replace(config, **change)
+
+
+def test_a_file_that_is_no_results_csv_is_refused(tmp_path):
+  path = tmp_path / "results.csv"
+  path.write_text("a,b\n1,2\n")
+  with pytest.raises(PlacetoError, match="columns"):
+    read_results(str(path))

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from placeto_tf.evaluation import tables
+
+
+def row(graph, method, step_time_us, seed=0, start_us=None, fits=True):
+  return {
+      "graph": graph, "cluster": "k80:2", "method": method, "seed": seed,
+      "step_time_us": step_time_us, "fits": fits, "start_us": start_us, "evaluations": 10,
+      "seconds": 1.0, "lower_bound_us": 500.0, "peak_memory_bytes": 1.0,
+      "placement": f"placements/{graph}-{method}-{seed}.json"}
+
+
+def test_geometric_mean_of_two_and_eight_is_four():
+  assert tables.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_table_compares_every_method_with_the_best_of_its_line():
+  text = tables.step_time_table([
+      row("a", "single", 2000.0), row("a", "metis", 1000.0),
+      row("b", "single", 1000.0), row("b", "metis", 8000.0)])
+  lines = text.splitlines()
+  assert lines[2] == "| a | k80:2 | 2.0 | 1.0 | 0.5 |"
+  # single: 2 and 1 times the best, metis: 1 and 8 times
+  assert lines[-1] == "| over the best, geometric mean | | 1.414 | 2.828 | |"
+
+
+def test_seeds_stand_as_mean_and_deviation_and_policies_with_their_gain():
+  text = tables.step_time_table([
+      row("a", "placeto", 900.0, seed=0, start_us=1000.0),
+      row("a", "placeto", 700.0, seed=1, start_us=1000.0)])
+  assert "0.8 ± 0.1 (-20.0 %)" in text
+
+
+def test_a_placement_that_does_not_fit_is_marked():
+  assert "out of memory" in tables.step_time_table([row("a", "single", 1.0, fits=False)])
+
+
+def test_plots_are_written_for_methods_with_different_histories(tmp_path):
+  rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0)]
+  (tmp_path / "histories").mkdir()
+  (tmp_path / "histories" / "a-single-0.json").write_text(json.dumps([[1, 0.1, 2000.0]]))
+  (tmp_path / "histories" / "a-metis-0.json").write_text(
+      json.dumps([[1, 0.1, 1500.0], [7, 0.3, 1000.0]]))
+  for path in tables.write_plots(rows, str(tmp_path)):
+    with open(path, "rb") as file:
+      assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_comparison_holds_rows_against_references_best_and_bound():
+  rows = [row("a", "metis", 1000.0), row("a", "annealing", 800.0)]
+  references = {"a": {"k80:2": {"single": 2000.0, "expert": 1600.0}}}
+  lines = tables.comparison_table(rows, references).splitlines()
+  # 2000 / 1000, 1600 / 1000, 1000 / 800, 1000 / 500
+  assert lines[2] == "| a | k80:2 | metis | 1.0 | 2.000 | 1.600 | 1.250 | 2.000 | 1.0 | 10 | 0.00 |"
+  assert lines[3] == (
+      "| a | k80:2 | annealing | 0.8 | 2.500 | 2.000 | 1.000 | 1.600 | 1.0 | 10 | 0.00 |")
+
+
+def test_the_comparison_closes_with_geometric_means_over_graphs():
+  rows = [row("a", "metis", 1000.0), row("b", "metis", 4000.0)]
+  references = {name: {"k80:2": {"single": 2000.0, "expert": 4000.0}} for name in "ab"}
+  assert tables.comparison_table(rows, references).splitlines()[-1] == (
+      "| geometric mean |  | metis |  | 1.000 | 2.000 | 1.000 | 4.000 |  |  |  |")
+
+
+def test_without_references_one_device_is_taken_from_its_own_rows():
+  rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0)]
+  line = tables.comparison_table(rows).splitlines()[3]
+  assert line.startswith("| a | k80:2 | metis | 1.0 | 2.000 | - |")

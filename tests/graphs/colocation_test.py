@@ -1,0 +1,100 @@
+import tensorflow as tf
+
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.kernels import KERNEL_TYPES
+
+
+def mates(graph, name):
+  label = graph.colocation[graph.op_index[name]]
+  return {other for other, found in zip(graph.op_names, graph.colocation) if found == label}
+
+
+def test_a_resource_variable_is_with_its_readers_and_writers_but_not_with_its_values(
+    training_graph):
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  together = mates(graph, "w")
+  assert {"MatMul/ReadVariableOp", "train/update_w/ResourceApplyMomentum", "w/Momentum"} <= together
+  assert "MatMul" not in together and "b" not in together
+
+
+def test_a_reference_variable_is_with_what_assigns_it(training_graph):
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  together = mates(graph, "b")
+  assert {"b/read", "b/Momentum", "train/update_b/ApplyMomentum"} <= together
+  assert "y" not in together
+
+
+def test_the_label_is_the_smallest_index(training_graph):
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  for i, label in enumerate(graph.colocation.tolist()):
+    assert label <= i and graph.colocation[label] == label
+
+
+def test_class_attributes_bind_also_to_an_op_that_is_pruned(training_graph):
+  for name in ("y", "MatMul"):
+    training_graph.node(name).attr["_class"].list.s.append(b"loc:@init")
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  assert "init" not in graph.op_names
+  assert mates(graph, "y") == {"y", "MatMul"}
+
+
+def test_handles_are_followed_through_ops_that_pass_them_on():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    variable = tf.compat.v1.get_variable("v", [2], use_resource=True)
+    handle = tf.identity(variable.handle, name="passed")
+    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
+  graph = load_graph(tf_graph, fetches=["read:0"])
+  assert mates(graph, "read") == {"v", "passed", "read"}
+
+
+def test_handles_of_one_resource_by_name_are_together_and_anonymous_ones_are_not():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    reads = []
+    for i, shared in enumerate(
+        ["one", "one", "two"] + ["cd2c89b7-88b7-44c8-ad83-06c2a9158347"] * 2):
+      handle = tf.raw_ops.VarHandleOp(
+          dtype=tf.float32, shape=[2], shared_name=shared, name=f"handle{i}")
+      reads.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32))
+    tf.add_n(reads, name="out")
+  graph = load_graph(tf_graph, fetches=["out:0"])
+  assert "handle1" in mates(graph, "handle0")
+  assert not {"handle0", "handle3", "handle4"} & mates(graph, "handle2")
+  assert "handle4" not in mates(graph, "handle3")
+
+
+def test_an_op_that_is_not_needed_can_tie_needed_ones_together():
+  graph = tf.Graph()
+  with graph.as_default():
+    one = tf.compat.v1.get_variable("one", [2], use_resource=True)
+    other = tf.compat.v1.get_variable("other", [2], use_resource=True)
+    tf.reduce_sum(one * other, name="loss")
+    tf.constant(1.0, name="tie")  # not needed, but TensorFlow places it all the same
+  graph_def = graph.as_graph_def()
+  apart = load_graph(graph_def, fetches=["loss"])
+  index = apart.op_index
+  assert apart.colocation[index["one"]] != apart.colocation[index["other"]]
+  tie = next(node for node in graph_def.node if node.name == "tie")
+  tie.attr["_class"].list.s.extend([b"loc:@one", b"loc:@other"])
+  tied = load_graph(graph_def, fetches=["loss"])
+  assert "tie" not in tied.op_index
+  assert tied.colocation[index["one"]] == tied.colocation[index["other"]]
+
+
+def test_an_op_that_is_not_needed_keeps_its_mates_from_where_it_has_no_kernel():
+  graph = tf.Graph()
+  with graph.as_default():
+    one = tf.compat.v1.get_variable("one", [2], use_resource=True)
+    tf.reduce_sum(one, name="loss")
+    tf.as_string(3.0, name="tie")
+  graph_def = graph.as_graph_def()
+  on_gpu = KERNEL_TYPES.index("GPU")
+  free = load_graph(graph_def, fetches=["loss"])
+  assert free.has_kernel[free.op_index["one"], on_gpu]
+  tie = next(node for node in graph_def.node if node.name == "tie")
+  tie.attr["_class"].list.s.append(b"loc:@one")
+  tied = load_graph(graph_def, fetches=["loss"])
+  assert not tied.has_kernel[tied.op_index["one"], on_gpu]

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import CONTROL, analysis_graph_def, cost_nodes, load_graph
+
+
+def triples(graph):
+  return list(zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()))
+
+
+def test_ops_stand_by_position_and_inputs_are_found_by_id(cost_graph):
+  graph = load_graph(cost_graph)
+  assert graph.op_names == ("c", "a", "b")
+  assert triples(graph) == [(1, 1, 2), (2, CONTROL, 0)]
+  assert graph.output_offsets.tolist() == [0, 1, 3, 4]
+  assert graph.fetched_outputs.tolist() == [True, False, False, False]
+  assert graph.has_kernel.all()
+  assert graph.assigned_devices == ("/device:CPU:0",) * 3
+  assert [node.name for node in cost_nodes(graph)] == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_cost_graph_files_are_read(cost_graph, tmp_path, text):
+  path = tmp_path / ("step.cost_graph.pbtxt" if text else "step.cost_graph.pb")
+  if text:
+    path.write_text(str(cost_graph))
+  else:
+    path.write_bytes(cost_graph.SerializeToString())
+  graph = load_graph(path)
+  assert graph.fingerprint == load_graph(cost_graph).fingerprint
+  assert graph.source.format == "cost_graph_def"
+
+
+def test_fetches_prune_and_replace_what_is_final(cost_graph):
+  graph = load_graph(cost_graph, fetches=["b:0"])
+  assert graph.op_names == ("a", "b")
+  assert graph.fetched_outputs.tolist() == [False, False, True]
+  assert [node.id for node in cost_nodes(graph)] == [3, 5]
+
+
+def test_there_are_no_tensorflow_nodes_to_analyse(cost_graph):
+  with pytest.raises(GraphError, match="no TensorFlow nodes"):
+    analysis_graph_def(load_graph(cost_graph))
+
+
+def test_costs_of_other_graphs_are_not_to_be_had(chain):
+  with pytest.raises(GraphError, match="CostGraphDef"):
+    cost_nodes(load_graph(chain(2)))
+
+
+def same_id(proto):
+  proto.node[2].id = 3
+
+
+def same_name(proto):
+  proto.node[2].name = "a"
+
+
+def dangling_input(proto):
+  proto.node[2].input_info[0].preceding_node = 99
+
+
+def dangling_control(proto):
+  proto.node[0].control_input[0] = 98
+
+
+def port_out_of_range(proto):
+  proto.node[2].input_info[0].preceding_port = 2
+
+
+def negative_port(proto):
+  proto.node[2].input_info[0].preceding_port = -2
+
+
+def negative_cost(proto):
+  proto.node[1].compute_cost = -5
+
+
+def cycle(proto):
+  proto.node[1].control_input.append(7)
+
+
+def empty(proto):
+  del proto.node[:]
+
+
+@pytest.mark.parametrize("fault, culprit", [
+    (same_id, "the same id 3"), (same_name, "'a' appears twice"), (dangling_input, "id 99"),
+    (dangling_control, "id 98"), (port_out_of_range, "output 2"), (negative_port, "output -2"),
+    (negative_cost, "compute_cost -5"), (cycle, "cycle"), (empty, "is empty"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_is_named(cost_graph, fault, culprit):
+  fault(cost_graph)
+  with pytest.raises(GraphError) as raised:
+    load_graph(cost_graph)
+  assert culprit in str(raised.value)
+
+
+def test_what_a_session_on_two_devices_writes_is_one_connected_graph():
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  with tf.Graph().as_default():
+    with tf.device("/cpu:0"):
+      a = v1.placeholder(tf.float32, [4, 8], name="a")
+      b = tf.matmul(a, tf.ones([8, 8]), name="b")
+    with tf.device("/cpu:1"):
+      c = tf.reduce_sum(b, name="c")
+    config = v1.ConfigProto(device_count={"CPU": 2})
+    config.graph_options.build_cost_model = 1
+    with v1.Session(config=config) as session:
+      metadata = v1.RunMetadata()
+      session.run(
+          c, {a: np.ones([4, 8])}, options=v1.RunOptions(trace_level=3), run_metadata=metadata)
+  graph = load_graph(metadata.cost_graph)
+  assert not {"_SOURCE", "_SINK"} & set(graph.op_names)
+  reached = {graph.op_index["b"]}
+  for op in graph.topological_order.tolist():
+    if op in reached:
+      reached.update(graph.edge_consumers[graph.edge_producers == op].tolist())
+  assert graph.op_index["c"] in reached

@@ -1,0 +1,86 @@
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+
+
+def test_a_missing_file_is_named(tmp_path):
+  with pytest.raises(GraphError, match="nothing.pb"):
+    load_graph(str(tmp_path / "nothing.pb"))
+
+
+def test_an_empty_file_is_named(tmp_path):
+  path = tmp_path / "graph.pb"
+  path.write_bytes(b"")
+  with pytest.raises(GraphError, match="graph.pb.*is empty"):
+    load_graph(path)
+
+
+def test_an_unknown_suffix_asks_for_the_format(tmp_path, chain):
+  path = tmp_path / "graph.bin"
+  path.write_bytes(chain(3).SerializeToString())
+  with pytest.raises(GraphError, match="--format="):
+    load_graph(path)
+  assert load_graph(path, format="graph_def").num_ops == 3
+  with pytest.raises(GraphError, match="unknown format 'onnx'"):
+    load_graph(path, format="onnx")
+
+
+def contents(training_graph, cost_graph):
+  return {
+      "graph_def": training_graph.meta_graph.graph_def, "meta_graph_def": training_graph.meta_graph,
+      "cost_graph_def": cost_graph}
+
+
+@pytest.mark.parametrize("written", ["graph_def", "meta_graph_def", "cost_graph_def"])
+@pytest.mark.parametrize("read", ["graph_def", "meta_graph_def", "cost_graph_def"])
+@pytest.mark.parametrize("text", [False, True])
+def test_a_file_of_another_format_is_recognised(
+    training_graph, cost_graph, tmp_path, written, read, text):
+  proto = contents(training_graph, cost_graph)[written]
+  path = tmp_path / ("graph.txt" if text else "graph.bin")
+  if text:
+    path.write_text(str(proto))
+  else:
+    path.write_bytes(proto.SerializeToString())
+  if written == read:
+    assert load_graph(path, format=read, batch_size=2).source.format == read
+  else:
+    with pytest.raises(GraphError, match=f"--format={written}"):
+      load_graph(path, format=read, batch_size=2)
+
+
+def test_a_cost_graph_of_bare_nodes_is_no_graph_def(tmp_path):
+  from tensorflow.core.framework import cost_graph_pb2
+
+  proto = cost_graph_pb2.CostGraphDef()
+  proto.node.add(name="a", device="/device:CPU:0")
+  path = tmp_path / "graph.pb"
+  path.write_bytes(proto.SerializeToString())
+  with pytest.raises(GraphError, match="where an op type should be"):
+    load_graph(path)
+
+
+def test_text_in_a_binary_file_is_recognised(tmp_path, chain):
+  path = tmp_path / "graph.pb"
+  path.write_text(str(chain(3)))
+  with pytest.raises(GraphError, match="looks like text"):
+    load_graph(path)
+
+
+def test_fields_that_only_a_newer_tensorflow_knows_are_no_fault(tmp_path, chain):
+  graph_def = chain(2)
+  path = tmp_path / "graph.pb"
+  # Field 1000, of the type "varint", with the value 1.
+  path.write_bytes(graph_def.SerializeToString() + b"\xc0\x3e\x01")
+  assert load_graph(path).num_ops == 2
+
+
+def test_deeply_nested_text_is_refused(tmp_path):
+  path = tmp_path / "graph.pbtxt"
+  depth = 3000
+  path.write_text(
+      "node { name: 'a' op: 'NoOp' attr { key: 'k' value " + "{ func { attr { key: 'k' value " *
+      depth + "{ i: 1 }" + "} } }" * depth + "} }")
+  with pytest.raises(GraphError):
+    load_graph(path)

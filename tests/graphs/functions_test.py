@@ -1,0 +1,380 @@
+"""Inlined graphs are compared with what TensorFlow computes from the original ones, bit by bit."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import analysis_graph_def, load_graph, rewritten_proto
+from placeto_tf.graphs.functions import CALLS, inline_functions
+
+
+def build(function, shape=(2, 4)):
+  """A GraphDef in which a placeholder `x` goes through a function into `out`."""
+  import tensorflow as tf
+
+  concrete = tf.function(function).get_concrete_function(tf.TensorSpec(shape, tf.float32))
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, shape, name="x")
+    concrete.add_to_graph(tf_graph)
+    tensors = tf.raw_ops.StatefulPartitionedCall(
+        args=[x], Tout=[tensor.dtype for tensor in concrete.outputs], f=concrete, name="site")
+    for i, tensor in enumerate(tensors):
+      tf.identity(tensor, name=f"out{i}")
+  return tf_graph.as_graph_def(), [f"out{i}:0" for i in range(len(concrete.outputs))]
+
+
+def run(graph_def, fetches, value, times=1):
+  """What a session gives, without any optimisation of the graph."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  config = v1.ConfigProto()
+  config.graph_options.optimizer_options.opt_level = -1
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  plain = tf.compat.v1.GraphDef()
+  plain.CopyFrom(graph_def)
+  # Calls carry a configuration of their own, by which sums in their functions are reordered.
+  for node in (*plain.node, *(n for f in plain.library.function for n in f.node_def)):
+    if node.op in CALLS:
+      node.attr["config_proto"].s = config.SerializeToString()
+  with tf.Graph().as_default():
+    tf.import_graph_def(plain, name="")
+    with v1.Session(config=config) as session:
+      return [session.run(fetches, {"x:0": value * (k + 1)}) for k in range(times)]
+
+
+def assert_same(graph_def, fetches):
+  inlined, _ = inline_functions(graph_def)
+  value = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+  for sign in (1, -1):
+    expected = run(graph_def, fetches, sign * value, 2)
+    found = run(inlined, fetches, sign * value, 2)
+    for a, b in zip(expected, found):
+      assert all(np.array_equal(p, q) for p, q in zip(a, b))
+  return inlined
+
+
+def op_types(graph_def):
+  return {node.op for node in graph_def.node}
+
+
+def test_a_graph_without_calls_is_handed_back_as_it_is(chain):
+  graph_def = chain(3)
+  assert inline_functions(graph_def)[0] is graph_def
+
+
+def test_the_ops_of_a_call_are_named_after_its_site():
+  import tensorflow as tf
+
+  graph_def, fetches = build(lambda x: tf.tanh(x + 1.0))
+  inlined = assert_same(graph_def, fetches)
+  assert "site/Tanh" in {node.name for node in inlined.node}
+  assert "StatefulPartitionedCall" not in op_types(inlined)
+  graph = load_graph(graph_def, fetches=fetches)
+  assert "site/Tanh" in graph.op_names and "site" not in graph.op_names
+  assert graph.source.proto is graph_def
+  assert rewritten_proto(graph) is graph.source.graph_def
+
+
+def test_two_calls_are_two_sets_of_ops_and_calls_may_be_nested():
+  import tensorflow as tf
+
+  inner = tf.function(lambda x: (tf.tanh(x), x * 2.0))
+  graph_def, fetches = build(lambda x: inner(inner(x)[1]))
+  inlined = assert_same(graph_def, fetches)
+  assert sum(node.op == "Tanh" for node in inlined.node) == 2
+
+
+def test_a_call_can_still_be_fetched_by_its_name():
+  import tensorflow as tf
+
+  graph_def, _ = build(lambda x: (tf.tanh(x), x * 2.0))
+  assert_same(graph_def, ["site:0", "site:1"])
+  graph = load_graph(graph_def, fetches=["site:1"])
+  assert graph.op_types[graph.op_index["site"]] == "IdentityN"
+
+
+def test_loops_and_branches_are_lowered():
+  import tensorflow as tf
+
+  def function(x):
+    for _ in tf.range(5):
+      if tf.reduce_sum(x) > 0.5:
+        x = tf.tanh(x) - 0.25
+      else:
+        x = x * 1.5 + 0.5
+    return x, tf.reduce_max(x)
+
+  graph_def, fetches = build(function)
+  inlined = assert_same(graph_def, fetches)
+  assert not op_types(inlined) & {"While", "StatelessWhile", "If", "StatelessIf"}
+  graph = load_graph(graph_def, fetches=fetches)
+  tanh = graph.op_types.index("Tanh")
+  assert graph.executions[tanh] == 5.0
+  assert (graph.colocation == graph.colocation[tanh]).sum() > 10
+
+
+def train_through_loops(outer, inner):
+  import tensorflow as tf
+
+  def function(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = x
+      for _ in tf.range(outer):
+        if inner:
+          for _ in tf.range(inner):
+            y = tf.tanh(y) * 1.1
+        else:
+          y = tf.tanh(y) * 1.1
+      loss = tf.reduce_sum(y)
+    return loss, tape.gradient(loss, x)
+
+  return function
+
+
+@pytest.mark.parametrize("outer, inner", [(3, 0), (3, 2)])
+def test_loops_with_gradients_are_lowered_and_their_trips_inferred(outer, inner):
+  graph_def, fetches = build(train_through_loops(outer, inner))
+  assert_same(graph_def, fetches)
+  graph = load_graph(graph_def, fetches=fetches)
+  executions = {graph.op_types[i]: graph.executions[i] for i in range(graph.num_ops)}
+  assert executions["Tanh"] == outer * max(inner, 1)
+  if not inner:
+    assert executions["TanhGrad"] == outer
+
+
+def test_gradients_of_branches_loops_and_calls_within_each_other_stay_the_same():
+  import tensorflow as tf
+
+  inner = tf.function(lambda x: tf.tanh(x) + tf.constant([1.0, 2.0, 3.0, 4.0]))
+
+  def function(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      if tf.reduce_sum(x) > 0.0:
+        y = tf.tanh(x)
+        if tf.reduce_max(y) > 0.5:
+          y = y * 2.0
+        for _ in tf.range(2):
+          y = tf.sin(y)
+      else:
+        y = x * 3.0
+        for i in tf.range(4):
+          if i > 2:
+            break
+          y = tf.cos(y) + inner(y)
+      loss = tf.reduce_sum(y)
+    return loss, tape.gradient(loss, x)
+
+  assert_same(*build(function))
+
+
+def test_calls_in_v1_loops_keep_their_constants_in_the_loop():
+  import tensorflow as tf
+
+  inner = tf.function(lambda x: tf.tanh(x) + tf.constant([1.0, 2.0, 3.0, 4.0]))
+  graph_def, fetches = build(lambda x: tf.while_loop(
+      lambda i, _: i < 3, lambda i, h: (i + 1, inner(h)), [0, x])[1])
+  lowered, _ = inline_functions(graph_def)
+  graph = load_graph(lowered, fetches=fetches)  # refuses ops that mix loops
+  assert graph.executions[graph.op_types.index("Tanh")] == 3.0
+  assert_same(graph_def, fetches)
+
+
+def test_maps_and_scans_are_inlined_and_switches_of_many_ways_stay():
+  import tensorflow as tf
+
+  def function(x):
+    mapped = tf.map_fn(lambda row: tf.reduce_sum(row) * row, x)
+    scanned = tf.scan(lambda total, row: total + tf.tanh(row), x)
+    chosen = tf.switch_case(
+        tf.cast(tf.reduce_sum(x) > 0, tf.int32), [lambda: x, lambda: x * 2.0])
+    return mapped, scanned, chosen
+
+  graph_def, fetches = build(function)
+  inlined = assert_same(graph_def, fetches)
+  assert "While" not in op_types(inlined) and op_types(inlined) & {"Case", "StatelessCase"}
+
+
+def test_side_effects_run_when_only_a_result_is_fetched():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    v1 = tf.compat.v1
+    x = v1.placeholder(tf.float32, [2, 4], name="x")
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
+    tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
+
+    @tf.function
+    def counted(value, resource):
+      tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
+      return value * 2.0
+
+    concrete = counted.get_concrete_function(
+        tf.TensorSpec([2, 4], tf.float32), tf.TensorSpec([], tf.resource))
+    concrete.add_to_graph(tf_graph)
+    (y,) = tf.raw_ops.StatefulPartitionedCall(
+        args=[x, handle], Tout=[tf.float32], f=concrete, name="site")
+    tf.identity(y, name="out")
+    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
+  inlined, _ = inline_functions(tf_graph.as_graph_def())
+  with tf.Graph().as_default() as imported:
+    tf.import_graph_def(inlined, name="")
+    with v1.Session() as session:
+      session.run("init")
+      for _ in range(3):
+        session.run("out:0", {"x:0": np.ones([2, 4])})
+      assert session.run("read:0") == 3.0
+  assert imported is not tf_graph
+  graph = load_graph(inlined, fetches=["out:0"])
+  assert "AssignAddVariableOp" in graph.op_types
+
+
+def test_side_effects_in_loops_and_branches_happen_as_often_as_before():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    v1 = tf.compat.v1
+    x = v1.placeholder(tf.float32, [2, 4], name="x")
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
+    tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
+
+    @tf.function
+    def counted(value, resource):
+      for i in tf.range(4):
+        if i > 1:
+          tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
+        else:
+          tf.raw_ops.AssignAddVariableOp(resource=resource, value=10.0)
+        value = value * 2.0
+      return value
+
+    concrete = counted.get_concrete_function(
+        tf.TensorSpec([2, 4], tf.float32), tf.TensorSpec([], tf.resource))
+    concrete.add_to_graph(tf_graph)
+    (y,) = tf.raw_ops.StatefulPartitionedCall(
+        args=[x, handle], Tout=[tf.float32], f=concrete, name="site")
+    tf.identity(y, name="out")
+    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
+  graph_def = tf_graph.as_graph_def()
+  counts = []
+  for version in (graph_def, inline_functions(graph_def)[0]):
+    with tf.Graph().as_default():
+      tf.import_graph_def(version, name="")
+      with v1.Session() as session:
+        session.run("init")
+        session.run("out:0", {"x:0": np.ones([2, 4])})
+        counts.append(float(session.run("read:0")))
+  assert counts == [22.0, 22.0]
+
+
+def test_the_analysis_graph_of_an_inlined_graph_is_imported():
+  import tensorflow as tf
+
+  def function(x):
+    for _ in tf.range(5):
+      x = tf.tanh(x)
+    return x
+
+  graph_def, fetches = build(function)
+  with tf.Graph().as_default():
+    tf.import_graph_def(analysis_graph_def(load_graph(graph_def, fetches=fetches)), name="")
+
+
+def test_a_meta_graph_goes_out_inlined():
+  import tensorflow as tf
+
+  graph_def, fetches = build(tf.tanh)
+  meta_graph = tf.compat.v1.MetaGraphDef()
+  meta_graph.graph_def.CopyFrom(graph_def)
+  meta_graph.collection_def["mine"].node_list.value.append("x")
+  graph = load_graph(meta_graph, fetches=fetches)
+  proto = rewritten_proto(graph)
+  assert proto is not meta_graph and "mine" in proto.collection_def
+  assert set(graph.op_names) <= {node.name for node in proto.graph_def.node}
+
+
+def test_recursion_stays_one_op():
+  import tensorflow as tf
+
+  graph_def, fetches = build(tf.tanh)
+  function = graph_def.library.function[0]
+  call = function.node_def.add(name="again", op=function.signature.name)
+  call.input.append(function.signature.input_arg[0].name)
+  graph = load_graph(graph_def, fetches=fetches)
+  assert any("calls itself" in note for note in graph.notes)
+
+
+def dangling(graph_def, function):
+  function.node_def[0].input[0] = "nowhere:y:0"
+
+
+def wrong_output(graph_def, function):
+  name = function.signature.output_arg[0].name
+  function.ret[name] = "nowhere:y:0"
+
+
+def no_result(graph_def, function):
+  function.ret.clear()
+
+
+def unknown_op(graph_def, function):
+  function.node_def[0].op = "NoSuchOp"
+
+
+def superfluous_argument(graph_def, function):
+  node = next(node for node in graph_def.node if node.name == "site")
+  node.input.append("x")
+  node.attr["Tin"].list.type.append(1)
+
+
+def unfilled_placeholder(graph_def, function):
+  function.node_def[0].attr["T"].placeholder = "S"
+
+
+def twice(graph_def, function):
+  function.node_def.add().CopyFrom(function.node_def[0])
+
+
+def defined_twice(graph_def, function):
+  graph_def.library.function.add().CopyFrom(function)
+
+
+@pytest.mark.parametrize("fault, culprit", [
+    (dangling, "'nowhere:y:0'"), (wrong_output, "'nowhere:y:0'"), (no_result, "does not return"),
+    (unknown_op, "NoSuchOp"), (superfluous_argument, "gives 2 inputs"),
+    (unfilled_placeholder, "'S'"), (twice, "appears twice"), (defined_twice, "defined twice"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_in_a_function_is_named(fault, culprit):
+  import tensorflow as tf
+
+  graph_def, fetches = build(tf.tanh)
+  fault(graph_def, graph_def.library.function[0])
+  with pytest.raises(GraphError) as raised:
+    load_graph(graph_def, fetches=fetches)
+  assert culprit in str(raised.value)
+
+
+def test_functions_that_double_for_ever_end_in_an_error():
+  from tensorflow.core.framework import graph_pb2
+
+  graph_def = graph_pb2.GraphDef()
+  node = graph_def.node.add(name="x", op="Placeholder")
+  node.attr["dtype"].type = 1
+  node.attr["shape"].shape.SetInParent()
+  graph_def.node.add(name="call", op="f0", input=["x"])
+  for i in range(30):
+    function = graph_def.library.function.add()
+    function.signature.name = f"f{i}"
+    function.signature.input_arg.add(name="a", type=1)
+    function.signature.output_arg.add(name="r", type=1)
+    callee = f"f{i + 1}" if i < 29 else "Identity"
+    out = "r" if i < 29 else "output"
+    for name, source in (("p", "a"), ("q", f"p:{out}:0")):
+      inner = function.node_def.add(name=name, op=callee, input=[source])
+      if i == 29:
+        inner.attr["T"].type = 1
+    function.ret["r"] = f"q:{out}:0"
+  with pytest.raises(GraphError, match="inlining the function calls gives more than"):
+    load_graph(graph_def)

@@ -1,0 +1,115 @@
+"""Models of the legacy Keras, and of Keras 3 where that is installed beside it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph, training_function
+from placeto_tf.graphs.keras_models import inference_function
+
+
+def _legacy():
+  try:
+    import tf_keras
+  except ImportError:
+    import keras as tf_keras  # the legacy one comes with TensorFlow up to 2.15
+  return tf_keras
+
+
+def _keras_3():
+  keras = pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+  return keras
+
+
+@pytest.fixture(params=[_legacy, _keras_3], ids=["keras_2", "keras_3"], name="keras")
+def keras_fixture(request):
+  return request.param()
+
+
+def _model(keras):
+  keras.utils.set_random_seed(1)
+  inputs = keras.Input([6, 6, 3])
+  x = keras.layers.Conv2D(4, 3, activation="relu")(inputs)
+  x = keras.layers.BatchNormalization()(x)
+  x = keras.layers.Dropout(0.5)(x)
+  x = keras.layers.Dense(5, kernel_regularizer=keras.regularizers.L2(0.01))(
+      keras.layers.Flatten()(x))
+  return keras.Model(inputs, x)
+
+
+def _sparse(keras):
+  return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def test_inference_has_no_training_ops(keras):
+  graph = load_graph(_model(keras), batch_size=3)
+  assert {"Conv2D", "MatMul"} <= set(graph.op_types)
+  assert not any("Random" in kind or "Backprop" in kind for kind in graph.op_types)
+  assert list(graph.source.feed_shapes.values()) == [(3, 6, 6, 3)]
+
+
+def test_a_training_step_has_gradients_and_updates_of_all_variables(keras):
+  model = _model(keras)
+  function = training_function(model, keras.optimizers.Adam(0.01), _sparse(keras), batch_size=4)
+  graph = load_graph(function)
+  assert "Conv2DBackpropFilter" in graph.op_types
+  assert sorted(graph.source.feed_shapes.values()) == [(4,), (4, 6, 6, 3)]
+  # Weights with two slots each, the running moments, the iterations and the learning rate.
+  assert graph.op_types.count("VarHandleOp") >= 3 * len(model.trainable_variables) + 4
+  assert sum(kind.startswith("Assign") for kind in graph.op_types) >= 12
+  assert "PartitionedCall" not in graph.op_types and not graph.notes
+
+
+def test_tracing_leaves_values_alone_and_running_trains(keras):
+  model = _model(keras)
+  before = [np.array(value) for value in model.get_weights()]
+  function = training_function(model, keras.optimizers.SGD(0.1), _sparse(keras), batch_size=4)
+  for old, new in zip(before, model.get_weights()):
+    np.testing.assert_array_equal(old, new)
+  images = tf.reshape(tf.range(4 * 6 * 6 * 3, dtype=tf.float32) / 400, [4, 6, 6, 3])
+  losses = [float(function(images, tf.constant([0, 1, 2, 3]))["loss"]) for _ in range(20)]
+  assert losses[-1] < losses[0]
+
+
+def test_the_step_of_a_compiled_model_is_its_own(keras):
+  model = _model(keras)
+  model.compile(
+      optimizer="adam", loss=_sparse(keras), **(
+          {} if keras is _legacy() else {"jit_compile": False}))
+  function = training_function(model, batch_size=4)
+  assert "loss" in function.structured_outputs
+  assert "Conv2DBackpropFilter" in load_graph(function).op_types
+
+
+def test_optimizer_and_loss_can_be_named_and_targets_follow_the_outputs(keras):
+  function = training_function(_model(keras), "sgd", "mse")
+  graph = load_graph(function, batch_size=7)
+  assert sorted(graph.source.feed_shapes.values()) == [(7, 5), (7, 6, 6, 3)]
+
+
+def test_several_inputs_and_outputs(keras):
+  inputs = {name: keras.Input([4], name=name) for name in ("left", "right")}
+  left = keras.layers.Dense(2)(inputs["left"])
+  right = keras.layers.Dense(3)(inputs["right"])
+  model = keras.Model(inputs, [left, right])
+  graph = load_graph(training_function(model, "sgd", ["mse", "mae"], batch_size=2))
+  assert sorted(graph.source.feed_shapes.values()) == [(2, 2), (2, 3), (2, 4), (2, 4)]
+  assert load_graph(inference_function(model, batch_size=2)).op_types.count("MatMul") == 2
+  with pytest.raises(GraphError, match="2 outputs, but 3 losses"):
+    training_function(model, "sgd", ["mse", "mse", "mse"])
+
+
+def test_what_is_missing_is_named(keras):
+  model = _model(keras)
+  with pytest.raises(GraphError, match="not compiled"):
+    training_function(model)
+  with pytest.raises(GraphError, match="give both"):
+    training_function(model, "adam")
+  with pytest.raises(GraphError, match="cannot be traced"):
+    training_function(model, "no_such_optimizer", "mse")
+  with pytest.raises(GraphError, match="does not know its inputs"):
+    load_graph(keras.Sequential([keras.layers.Dense(3)]))
+  with pytest.raises(GraphError, match="jit_compile=True"):
+    model.compile("sgd", "mse", jit_compile=True)
+    training_function(model)

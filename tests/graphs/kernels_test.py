@@ -1,0 +1,63 @@
+import pytest
+
+from placeto_tf.graphs import kernels, load_graph
+
+
+@pytest.fixture
+def mixed_graph():
+  """Ops with a kernel on both device types, on the CPU alone, and on the GPU alone."""
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, [2, 2], name="x")
+    product = tf.matmul(x, x, name="product")
+    whole = tf.matmul(tf.cast(x, tf.int32), tf.cast(x, tf.int32), name="whole")
+    text = tf.strings.as_string(product, name="text")
+    tf.io.write_file("nowhere", tf.strings.reduce_join(text), name="write")
+    tf.identity(whole, name="kept")
+  return tf_graph
+
+
+def support(graph, name):
+  return tuple(graph.has_kernel[graph.op_index[name]].tolist())
+
+
+def test_kernels_are_looked_up_with_the_types_of_the_node(mixed_graph):
+  graph = load_graph(mixed_graph)
+  assert graph.kernel_types == ("CPU", "GPU")
+  assert support(graph, "product") == (True, True)
+  assert support(graph, "whole") == (True, False)
+  assert support(graph, "text") == (True, False)
+  assert support(graph, "write") == (True, False)
+  assert support(graph, "x") == (True, True)
+
+
+def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monkeypatch):
+  registered = kernels._registered_kernels
+  monkeypatch.setattr(kernels, "_registered_kernels", lambda op_type: [
+      kernel for kernel in registered(op_type) if kernel.device_type == "CPU"])
+  graph = load_graph(mixed_graph)
+  assert support(graph, "product") == (True, True)
+  assert support(graph, "write") == (True, False)
+  assert kernels.NO_GPU_NOTE in graph.notes
+
+
+def test_a_call_of_a_library_function_runs_anywhere():
+  import tensorflow as tf
+  from tensorflow.core.framework import graph_pb2
+
+  @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
+  def double(x):
+    return x + x
+
+  concrete = double.get_concrete_function()
+  graph_def = graph_pb2.GraphDef()
+  graph_def.library.function.add().CopyFrom(concrete.function_def)
+  name = concrete.function_def.signature.name
+  node = graph_def.node.add(name="x", op="Placeholder")
+  node.attr["dtype"].type = 1
+  node.attr["shape"].shape.dim.add().size = 2
+  graph_def.node.add(name="call", op=name, input=["x"])
+  graph = load_graph(graph_def)
+  assert graph.fetches == ("call:0",) or "call" in graph.fetches[0]
+  assert graph.has_kernel.all()

@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import analysis_graph_def, load_graph
+
+
+def edges(graph):
+  names = graph.op_names
+  return {
+      (names[producer], port, names[consumer]) for producer, port, consumer in zip(
+          graph.edge_producers.tolist(), graph.edge_ports.tolist(),
+          graph.edge_consumers.tolist())}
+
+
+def test_the_train_op_is_what_is_run_and_initialisers_and_savers_are_pruned(training_graph):
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  assert graph.fetches == ("train",)
+  assert graph.feeds == ("x:0",)
+  assert "train/update_w/ResourceApplyMomentum" in graph.op_names
+  assert not [name for name in graph.op_names if name.startswith("save/") or "Assign" in name]
+  assert not graph.fetched_outputs.any()
+  assert graph.source.feed_shapes == {"x:0": (32, 8)}
+  assert graph.source.proto is training_graph.meta_graph
+
+
+def test_ops_stay_in_the_order_of_the_file_and_edges_are_the_inputs(training_graph):
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  nodes = training_graph.meta_graph.graph_def.node
+  kept = set(graph.op_names)
+  assert list(graph.op_names) == [node.name for node in nodes if node.name in kept]
+  expected = set()
+  for node in nodes:
+    for text in node.input if node.name in kept else ():
+      if text.startswith("^"):
+        expected.add((text[1:], -1, node.name))
+      else:
+        name, _, port = text.partition(":")
+        expected.add((name, int(port or 0), node.name))
+  assert edges(graph) == expected
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta", ".meta.pbtxt"])
+def test_files_of_every_format_give_the_same_graph_as_the_proto(training_graph, tmp_path, suffix):
+  proto = training_graph.meta_graph if "meta" in suffix else training_graph.meta_graph.graph_def
+  expected = load_graph(proto, fetches=["train"], batch_size=32)
+  path = tmp_path / f"graph{suffix}"
+  if suffix.endswith("txt"):
+    path.write_text(text_format.MessageToString(proto))
+  else:
+    path.write_bytes(proto.SerializeToString())
+  graph = load_graph(path, fetches=["train"], batch_size=32)
+  assert graph.fingerprint == expected.fingerprint
+  assert np.array_equal(graph.colocation, expected.colocation)
+  assert graph.source.format == ("meta_graph_def" if "meta" in suffix else "graph_def")
+  assert graph.source.text == suffix.endswith("txt")
+  assert graph.source.path == str(path)
+
+
+def test_a_live_graph_is_read_like_its_meta_graph(training_graph):
+  graph = load_graph(training_graph.graph, batch_size=32)
+  expected = load_graph(training_graph.meta_graph, batch_size=32)
+  assert graph.fingerprint == expected.fingerprint
+  assert graph.source.format == "tf_graph"
+  assert graph.source.tf_graph is training_graph.graph
+
+
+def test_the_protos_handed_over_are_not_changed(training_graph):
+  before = training_graph.meta_graph.SerializeToString(deterministic=True)
+  analysis_graph_def(load_graph(training_graph.meta_graph, batch_size=32))
+  assert training_graph.meta_graph.SerializeToString(deterministic=True) == before
+
+
+def test_fetched_tensors_live_to_the_end(training_graph):
+  graph = load_graph(training_graph.meta_graph, fetches=["loss:0", "y"], batch_size=32)
+  fetched = np.flatnonzero(graph.fetched_outputs)
+  assert fetched.tolist() == [graph.output_offsets[graph.op_index["loss"]]]
+  assert "train" not in graph.op_names
+
+
+def test_fetches_may_be_tensorflow_objects(training_graph):
+  graph = load_graph(training_graph.graph, fetches=training_graph.loss, batch_size=32)
+  assert graph.fetches == ("loss:0",)
+
+
+def test_without_a_train_op_the_ends_are_run_but_no_saver_or_initialiser(training_graph):
+  del training_graph.meta_graph.collection_def["train_op"]
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  assert "train" in graph.fetches and "loss:0" in graph.fetches
+  assert not [name for name in graph.op_names if name.startswith("save/") or name == "init"]
+  assert "nobody consumes" in graph.notes[0]
+
+
+def test_a_feed_cuts_the_graph_and_takes_its_shape_from_the_user(training_graph):
+  graph = load_graph(
+      training_graph.meta_graph, fetches=["loss:0"], feeds=["y:0"], feed_shapes={"y": (3, 4)})
+  assert set(graph.op_names) == {"y", "mul", "Const", "loss"}
+  assert graph.feeds == ("y:0",)
+  node = next(n for n in analysis_graph_def(graph).node if n.name == "y")
+  assert node.op == "Placeholder" and not node.input
+  assert [dim.size for dim in node.attr["shape"].shape.dim] == [3, 4]
+
+
+def test_a_live_graph_knows_the_shape_of_what_is_fed(training_graph):
+  graph = load_graph(training_graph.graph, fetches=["loss:0"], feeds=["y:0"], batch_size=5)
+  assert graph.source.feed_shapes == {"y:0": (5, 4)}
+
+
+def test_a_feed_of_one_output_of_two_leaves_the_op_its_inputs():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, [4, 2], name="x")
+    a, b = tf.split(x, 2, axis=1, name="split")
+    tf.add(a, b, name="sum")
+  whole = load_graph(tf_graph, fetches=["sum:0"], feeds=["split:0"])
+  assert "x" in whole.op_names
+  cut = load_graph(tf_graph, fetches=["sum:0"], feeds=["split:0", "split:1"])
+  assert "x" not in cut.op_names
+
+
+def test_unknown_dimensions_name_the_placeholder_and_the_flags(training_graph):
+  with pytest.raises(GraphError, match=r"'x:0'.*\[\?, 8\].*--batch_size=32.*--feed_shapes=x:32x8"):
+    load_graph(training_graph.meta_graph)
+
+
+def test_feed_shapes_bind_and_are_checked_against_the_graph(training_graph):
+  graph = load_graph(training_graph.meta_graph, feed_shapes={"x:0": [7, 8]})
+  assert graph.source.feed_shapes == {"x:0": (7, 8)}
+  with pytest.raises(GraphError, match="'x:0' has the shape"):
+    load_graph(training_graph.meta_graph, feed_shapes={"x": (7, 9)})
+  with pytest.raises(GraphError, match="'z', which is no op"):
+    load_graph(training_graph.meta_graph, feed_shapes={"z": (7, 9)}, batch_size=2)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, True])
+def test_a_batch_size_that_is_none_is_refused(training_graph, batch_size):
+  with pytest.raises(GraphError, match="batch size"):
+    load_graph(training_graph.meta_graph, batch_size=batch_size)
+
+
+def test_a_batch_size_that_binds_nothing_is_noted(chain):
+  graph = load_graph(chain(3), batch_size=4)
+  assert any("batch size 4 is not used" in note for note in graph.notes)
+
+
+def test_devices_of_the_graph_are_kept(training_graph):
+  training_graph.node("y").device = "/device:GPU:1"
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  assert graph.assigned_devices[graph.op_index["y"]] == "/device:GPU:1"
+  assert all(not node.device for node in analysis_graph_def(graph).node)
+
+
+def test_a_function_call_of_a_live_graph_stays_one_op_and_a_note_says_so():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    double = tf.function(lambda x: 2.0 * x)
+    tf.identity(double(tf.constant([1.0, 2.0])), name="out")
+  live = load_graph(tf_graph, fetches=["out:0"])
+  assert set(live.op_types) & {"PartitionedCall", "StatefulPartitionedCall"}
+  assert any("stay one op" in note for note in live.notes)
+  inlined = load_graph(tf_graph.as_graph_def(), fetches=["out:0"])
+  assert "Mul" in inlined.op_types and not inlined.notes
+
+
+def test_the_analysis_graph_is_one_that_tensorflow_imports(training_graph):
+  import tensorflow as tf
+
+  training_graph.node("y").attr["_class"].list.s.append(b"loc:@b")
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  graph_def = analysis_graph_def(graph)
+  assert tuple(node.name for node in graph_def.node) == graph.op_names
+  with tf.Graph().as_default() as imported:
+    tf.import_graph_def(graph_def, name="")
+  assert imported.get_tensor_by_name("x:0").shape.as_list() == [32, 8]
+  assert imported.get_tensor_by_name("y:0").shape.as_list() == [32, 4]
+
+
+def test_a_chain_of_thousands_needs_no_recursion(chain):
+  graph = load_graph(chain(20_000))
+  assert graph.num_ops == 20_000
+  assert graph.depths.max() == 19_999
+
+
+@pytest.mark.parametrize("source", [None, 3, object(), b"x", []])
+def test_what_is_no_graph_is_refused(source):
+  with pytest.raises(GraphError, match="cannot read a graph from"):
+    load_graph(source)
+
+
+def test_the_zoo_refuses_a_model_it_does_not_have():
+  with pytest.raises(GraphError, match="no_such_model"):
+    load_graph("zoo:no_such_model")

@@ -1,0 +1,131 @@
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+
+
+@pytest.fixture
+def v1():
+  import tensorflow as tf
+
+  control_flow = tf.compat.v1.control_flow_v2_enabled()
+  tf.compat.v1.disable_control_flow_v2()
+  yield tf.compat.v1
+  if control_flow:
+    tf.compat.v1.enable_control_flow_v2()
+
+
+def executions(graph, op_type):
+  return {graph.executions[i] for i, found in enumerate(graph.op_types) if found == op_type}
+
+
+def loops(graph):
+  return {label for label in graph.colocation.tolist() if (graph.colocation == label).sum() > 3}
+
+
+def test_a_loop_runs_as_often_as_its_constant_bound_says_and_stays_together(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [2, 2], name="x")
+    _, y = v1.while_loop(lambda i, _: i < 13, lambda i, h: (i + 3, tf.tanh(h)), [1, x])
+    tf.square(y, name="out")
+  graph = load_graph(tf_graph, fetches=["out:0"])
+  assert executions(graph, "Tanh") == {4.0}
+  assert executions(graph, "Enter") == executions(graph, "Exit") == {1.0}
+  assert executions(graph, "Square") == {1.0}
+  types = {
+      graph.op_types[i] for i in range(graph.num_ops)
+      if graph.colocation[i] == graph.colocation[graph.op_types.index("Tanh")]}
+  assert types >= {"Enter", "Merge", "Switch", "Exit", "NextIteration", "LoopCond", "Less", "Tanh"}
+  assert "Square" not in types and "Placeholder" not in types
+  assert any("runs 4 times" in note for note in graph.notes)
+
+
+def test_back_edges_are_left_out(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+  graph = load_graph(tf_graph)
+  following = graph.edge_consumers[
+      graph.edge_producers == graph.op_types.index("NextIteration")]
+  assert not len(following)
+
+
+def test_a_loop_without_a_bound_runs_a_stated_number_of_times(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [2], name="x")
+    y = v1.while_loop(lambda h: tf.reduce_sum(h) < 9.0, lambda h: tf.tanh(h), [x])
+    tf.identity(y, name="out")
+  graph = load_graph(tf_graph, fetches=["out:0"])
+  assert executions(graph, "Tanh") == {10.0}
+  assert any("assumed to run 10 times" in note for note in graph.notes)
+  assert executions(load_graph(tf_graph, fetches=["out:0"], trip_count=7), "Tanh") == {7.0}
+
+
+def test_nested_loops_multiply_and_gradient_loops_follow_the_forward_ones(v1):
+  import tensorflow as tf
+
+  def body(i, h):
+    _, h = v1.while_loop(lambda j, _: j < 3, lambda j, h: (j + 1, tf.tanh(h)), [0, h])
+    return i + 1, h
+
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [2, 2], name="x")
+    _, y = v1.while_loop(lambda i, _: i < 5, body, [0, x])
+    (gradient,) = v1.gradients(tf.reduce_sum(y), [x])
+    tf.identity(gradient, name="out")
+  graph = load_graph(tf_graph, fetches=["out:0"])
+  assert executions(graph, "Tanh") == {15.0}
+  assert executions(graph, "TanhGrad") == {15.0}
+  # The stacks that carry values to the gradients keep both loops on one device.
+  assert len(loops(graph)) == 1
+
+
+def test_two_loops_may_be_on_two_devices(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [2, 2], name="x")
+    for name in "ab":
+      _, x = v1.while_loop(
+          lambda i, _: i < 2, lambda i, h: (i + 1, tf.tanh(h)), [0, x], name=name)
+    tf.identity(x, name="out")
+  assert len(loops(load_graph(tf_graph, fetches=["out:0"]))) == 2
+
+
+def test_an_op_between_two_loops_is_refused(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    for name in "ab":
+      v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0], name=name)
+  graph_def = tf_graph.as_graph_def()
+  for node in graph_def.node:
+    if node.name == "b/add":
+      node.input[0] = "a/Identity"
+  with pytest.raises(GraphError, match="'b/add'.*different loops"):
+    load_graph(graph_def)
+
+
+def test_an_exit_without_a_loop_is_refused(chain):
+  graph_def = chain(3)
+  graph_def.node[1].op = "Exit"
+  with pytest.raises(GraphError, match="'op1'.*no Enter"):
+    load_graph(graph_def)
+
+
+def test_a_cycle_that_no_next_iteration_closes_is_refused(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+  graph_def = tf_graph.as_graph_def()
+  for node in graph_def.node:
+    if node.op == "NextIteration":
+      node.op = "Identity"
+  with pytest.raises(GraphError, match="cycle"):
+    load_graph(graph_def)

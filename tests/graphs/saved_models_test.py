@@ -1,0 +1,66 @@
+import os
+
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph, rewritten_proto
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+  import tensorflow as tf
+
+  class Model(tf.Module):
+    def __init__(self):
+      self.weight = tf.Variable(tf.ones([4, 3]), name="weight")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+    def predict(self, x):
+      return {"scores": tf.matmul(x, self.weight)}
+
+    @tf.function(input_signature=[tf.TensorSpec([2, 4], tf.float32)])
+    def norm(self, x):
+      return {"norm": tf.norm(x)}
+
+  path = str(tmp_path_factory.mktemp("models") / "model")
+  model = Model()
+  tf.saved_model.save(
+      model, path, signatures={"serving_default": model.predict, "norm": model.norm})
+  return path
+
+
+def test_the_default_signature_is_placed_with_its_inputs_and_outputs(saved_model):
+  graph = load_graph(saved_model, batch_size=6)
+  assert "MatMul" in graph.op_types and "SaveV2" not in graph.op_types
+  assert graph.source.feed_shapes == {"serving_default_x:0": (6, 4)}
+  assert graph.source.format == "saved_model"
+  handle, read = graph.op_types.index("VarHandleOp"), graph.op_types.index("ReadVariableOp")
+  assert graph.colocation[handle] == graph.colocation[read]
+  proto = rewritten_proto(graph)
+  assert set(graph.op_names) <= {node.name for node in proto.meta_graphs[0].graph_def.node}
+
+
+def test_another_signature_can_be_named(saved_model):
+  graph = load_graph(saved_model, signature="norm", tags=["serve"])
+  assert "MatMul" not in graph.op_types and "Sqrt" in graph.op_types
+
+
+def test_wrong_signatures_and_tags_name_those_there_are(saved_model):
+  with pytest.raises(GraphError, match="'nope'; pass --signature with one of norm, serving_def"):
+    load_graph(saved_model, signature="nope")
+  with pytest.raises(GraphError, match="tags train; pass --tags with one of serve"):
+    load_graph(saved_model, tags="train")
+  with pytest.raises(GraphError, match="only a SavedModel"):
+    load_graph(os.path.join(saved_model, "saved_model.pb"), signature="norm")
+
+
+def test_a_directory_without_a_model_is_named(tmp_path):
+  with pytest.raises(GraphError, match="directory without saved_model.pb"):
+    load_graph(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xffnot a model", b"\x08\x01"])
+def test_a_damaged_model_is_named(tmp_path, content):
+  (tmp_path / "saved_model.pb").write_bytes(content)
+  with pytest.raises(GraphError, match="saved_model.pb"):
+    load_graph(str(tmp_path))

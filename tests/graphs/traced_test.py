@@ -1,0 +1,62 @@
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import analysis_graph_def, load_graph
+
+
+@pytest.fixture
+def module():
+  import tensorflow as tf
+
+  class Step(tf.Module):
+    def __init__(self):
+      self.weight = tf.Variable(tf.ones([4, 4]), name="weight")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+    def __call__(self, x):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.tanh(tf.matmul(x, self.weight)))
+      self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
+      return loss
+
+    @tf.function
+    def untraced(self, x):
+      return x
+
+  return Step()
+
+
+def test_a_function_is_placed_with_what_it_updates(module):
+  graph = load_graph(module.__call__, batch_size=3)
+  assert graph.source.format == "concrete_function"
+  assert graph.source.feed_shapes == {"x:0": (3, 4)}
+  assert "AssignSubVariableOp" in graph.op_types
+  handle = graph.op_types.index("VarHandleOp")
+  assign = graph.op_types.index("AssignSubVariableOp")
+  assert graph.colocation[handle] == graph.colocation[assign]
+
+
+def test_captured_variables_show_their_size(module):
+  graph = load_graph(module.__call__.get_concrete_function(), batch_size=3)
+  handle = next(n for n in analysis_graph_def(graph).node if n.op == "VarHandleOp")
+  assert [dim.size for dim in handle.attr["shape"].shape.dim] == [4, 4]
+
+
+def test_a_function_without_a_trace_is_refused(module):
+  with pytest.raises(GraphError, match="get_concrete_function"):
+    load_graph(module.untraced)
+
+
+def test_a_keras_model_is_placed_for_inference():
+  try:
+    import tf_keras as keras
+  except ImportError:
+    import keras  # the legacy one comes with TensorFlow up to 2.15
+
+  inputs = keras.Input([4])
+  hidden = keras.layers.Dense(8, activation="relu")(inputs)
+  model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dropout(0.5)(hidden)))
+  graph = load_graph(model, batch_size=3)
+  assert graph.op_types.count("MatMul") == 2
+  assert "RandomUniform" not in graph.op_types
+  assert list(graph.source.feed_shapes.values()) == [(3, 4)]

@@ -1,0 +1,49 @@
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping import group_ops
+
+
+def _graph(n, edges, compute_us=None, **fields):
+  graph = ComputationGraph.from_edges(
+      [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [(u, 0, v) for u, v in edges], **fields)
+  compute_us = np.ones(n) if compute_us is None else np.asarray(compute_us, float)
+  return graph, OpCosts(compute_us[:, None], np.full(n, 1e5), np.zeros(n), np.zeros(n))
+
+
+def _groups(graph, costs, max_groups, method, allowed=None):
+  allowed = np.ones((graph.num_ops, 2), bool) if allowed is None else allowed
+  group = group_ops(graph, costs, allowed, max_groups=max_groups, method=method).group_of_op
+  return [np.flatnonzero(group == g).tolist() for g in range(group.max() + 1)]
+
+
+def test_none_keeps_only_colocated_ops_together():
+  graph, costs = _graph(3, [(0, 1), (1, 2)], colocation=np.array([0, 1, 0], np.int32))
+  assert _groups(graph, costs, 1, "none") == [[0, 2], [1]]
+
+
+def test_single_consumers_join_however_heavy():
+  # 0 feeds 1 and 2, which feed nothing but 3 and 4.
+  graph, costs = _graph(5, [(0, 1), (0, 2), (1, 3), (2, 4)], [100] * 5)
+  assert _groups(graph, costs, 3, "single_consumer") == [[0], [1, 3], [2, 4]]
+
+
+def test_single_consumers_join_again_once_their_consumers_are_one():
+  # 1 and 2 both feed 3 only; then 0 has the one consumer {1, 2, 3}. 4 keeps them from being all.
+  graph, costs = _graph(6, [(0, 1), (0, 2), (1, 3), (2, 3), (4, 5)])
+  assert _groups(graph, costs, 2, "single_consumer") == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_metis_makes_parts_of_equal_compute_time():
+  graph, costs = _graph(64, [(i, i + 1) for i in range(63)])
+  sizes = [len(ops) for ops in _groups(graph, costs, 8, "metis")]
+  assert len(sizes) == 8 and max(sizes) <= 12
+
+
+def test_metis_parts_are_split_by_allowed_devices():
+  allowed = np.ones((8, 3), bool)
+  allowed[:, 2] = False
+  allowed[[2, 5]] = [False, False, True]
+  graph, costs = _graph(8, [(i, i + 1) for i in range(7)])
+  assert [2, 5] in _groups(graph, costs, 4, "metis", allowed)

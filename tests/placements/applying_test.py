@@ -1,0 +1,130 @@
+import pytest
+import tensorflow as tf
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+
+v1 = tf.compat.v1
+
+
+def _build():
+  """A small training graph; the caller chooses graph and scope."""
+  weights = v1.get_variable("weights", [3, 3], use_resource=True)
+  inputs = v1.placeholder(tf.float32, [2, 3], name="inputs")
+  loss = tf.reduce_sum(tf.tanh(tf.matmul(inputs, weights)), name="loss")
+  v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  v1.global_variables_initializer()
+
+
+def _graph():
+  tf_graph = tf.Graph()
+  with tf_graph.as_default():
+    _build()
+  return tf_graph
+
+
+def _placement(tf_graph, cluster="cpu:2"):
+  graph = load_graph(tf_graph, fetches=["train"])
+  return Placement.from_indices(graph, Cluster.parse(cluster), graph.colocation % 2)
+
+
+def _canonical(placement):
+  return {op: device.replace("/CPU", "/device:CPU") for op, device in placement.items()}
+
+
+def test_a_graph_def_comes_back_as_a_placed_copy():
+  graph_def = _graph().as_graph_def()
+  before = graph_def.SerializeToString(deterministic=True)
+  placement = _placement(_graph())
+  assert set(placement.values()) == {"/CPU:0", "/CPU:1"}
+  placed = placement.apply(graph_def)
+  assert graph_def.SerializeToString(deterministic=True) == before
+  assert {node.name: node.device for node in placed.node} == _canonical(placement)
+  for node in placed.node:
+    node.device = ""
+  assert placed == graph_def
+
+
+def test_a_meta_graph_def_keeps_its_collections():
+  tf_graph = _graph()
+  with tf_graph.as_default():
+    meta_graph = v1.train.export_meta_graph()
+  placed = _placement(tf_graph).apply(meta_graph)
+  assert all(node.device for node in placed.graph_def.node)
+  assert not any(node.device for node in meta_graph.graph_def.node)
+  assert placed.collection_def == meta_graph.collection_def
+
+
+def test_a_live_graph_is_placed_in_place():
+  tf_graph = _graph()
+  placement = _placement(tf_graph)
+  assert placement.apply(tf_graph) is tf_graph
+  assert {op.name: op.device for op in tf_graph.get_operations()} == _canonical(placement)
+
+
+def test_the_placement_of_a_file_fits_a_part_of_it():
+  placement = _placement(_graph())
+  part = v1.GraphDef(node=_graph().as_graph_def().node[:3])
+  assert all(node.device for node in placement.apply(part).node)
+
+
+def test_an_op_without_a_device_is_named_and_nothing_is_changed():
+  tf_graph = _graph()
+  placement = _placement(tf_graph)
+  with tf_graph.as_default():
+    tf.constant(1.0, name="later")
+  for target in (tf_graph, tf_graph.as_graph_def()):
+    with pytest.raises(PlacementError, match="no device for op 'later'"):
+      placement.apply(target)
+  assert not any(op.device for op in tf_graph.get_operations())
+
+
+def test_what_is_no_graph_is_refused():
+  with pytest.raises(PlacementError, match="cannot place a str"):
+    _placement(_graph()).apply("graph.pb")
+
+
+def test_a_name_that_is_no_device_is_refused():
+  placement = Placement({"a": "fast"}, ("fast",))
+  with pytest.raises(PlacementError, match="'fast' is no device"):
+    placement.apply(v1.GraphDef())
+
+
+def test_a_scope_places_what_it_reaches_and_reports_the_rest():
+  placement = _placement(_graph())
+  function = placement.device_function()
+  tf_graph = tf.Graph()
+  with tf_graph.as_default(), v1.device(function):
+    _build()
+  report = function.report(tf_graph)
+  devices = {op.name: op.device for op in tf_graph.get_operations()}
+  wanted = _canonical(placement)
+  # tf.group makes one op a device of what it groups.
+  assert report.unknown and all("/NoOp" in name for name in report.unknown)
+  assert set(report.missed) == {op for op in wanted if devices[op] != wanted[op]}
+  assert len(report.missed) > 5 and report.placed > 5
+  assert report.placed + len(report.missed) + len(report.unknown) == len(devices)
+  assert report.absent == ()
+  finished = function.place_missed(tf_graph)
+  assert finished.missed == () and finished.placed == len(wanted)
+  devices = {op.name: op.device for op in tf_graph.get_operations()}
+  assert {op: devices[op] for op in wanted} == wanted
+  assert all(devices[op] in ("/device:CPU:0", "/device:CPU:1") for op in report.unknown)
+
+
+def test_the_report_names_ops_that_only_one_side_has():
+  function = Placement(
+      {"both": "/CPU:1", "gone": "/CPU:0"}, ("/CPU:0", "/CPU:1")).device_function()
+  tf_graph = tf.Graph()
+  with tf_graph.as_default(), v1.device(function):
+    tf.constant(1, name="both")
+    with v1.device("/CPU:0"):
+      tf.constant(1, name="new")
+  report = function.report(tf_graph)
+  assert (report.placed, report.missed) == (1, ())
+  assert (report.unknown, report.absent) == (("new",), ("gone",))
+  assert tf_graph.get_operation_by_name("new").device == "/device:CPU:0"
+  assert "no device for 1 ops (new)" in str(report)
+  assert "does not have 1 ops (gone)" in str(report)

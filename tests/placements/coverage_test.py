@@ -1,0 +1,105 @@
+"""Where ops go that the fetches do not need."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement, check
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(scope="module")
+def graph():
+  tf_graph = tf.Graph()
+  with tf_graph.as_default():
+    left, right = (v1.get_variable(name, [2], use_resource=True) for name in ("left", "right"))
+    loss = tf.reduce_sum(left * right, name="loss")
+    v1.global_variables_initializer()
+    v1.train.Saver()
+    tf.square(loss, name="unused")
+    tf.strings.as_string(loss, name="text")
+    tf.while_loop(lambda i: i < 3, lambda i: i + tf.cast(left[0], tf.int32), [0], name="loop")
+  return load_graph(tf_graph, fetches=["loss"])
+
+
+def _place(graph, cluster):
+  """`left` and its reads on device 0, `right` and the rest on device 1."""
+  indices = (graph.colocation != graph.colocation[graph.op_index["left"]]).astype(np.int32)
+  return Placement.from_indices(graph, cluster, indices)
+
+
+def test_every_op_of_the_file_has_a_device(graph):
+  placement = _place(graph, Cluster.parse("k80:2"))
+  assert list(placement) == [node.name for node in graph.source.proto.node]
+  assert len(placement) > graph.num_ops
+  assert check(graph, placement, Cluster.parse("k80:2")) == []
+
+
+def test_initialisers_and_restores_follow_their_variable(graph):
+  placement = _place(graph, Cluster.parse("k80:2"))
+  for variable, device in (("left", "/GPU:0"), ("right", "/GPU:1")):
+    followers = [
+        name for name in placement
+        if name.startswith(f"{variable}/") and name not in graph.op_names]
+    assert f"{variable}/Assign" in followers and len(followers) > 5
+    assert {placement[name] for name in followers} == {device}
+  assigned = [name for name in placement if name.startswith("save/AssignVariableOp")]
+  assert sorted(placement[name] for name in assigned) == ["/GPU:0", "/GPU:1"]
+
+
+def test_all_others_go_to_the_host(graph):
+  placement = _place(graph, Cluster.parse("k80:2"))
+  assert {placement[name] for name in ("unused", "text", "init", "save/SaveV2")} == {"/CPU:0"}
+
+
+def test_without_a_host_they_go_to_the_first_cpu(graph):
+  assert _place(graph, Cluster.parse("k80:1+cpu:2"))["unused"] == "/CPU:0"
+  assert _place(graph, Cluster.parse("cpu:2"))["unused"] == "/CPU:0"
+
+
+def test_without_any_cpu_they_go_where_they_have_a_kernel(graph):
+  cluster = Cluster(
+      devices=(Device("/TPU:0", "TPU", 2**30), Device("/GPU:0", "GPU", 2**30)),
+      bandwidth_bytes_per_us=np.ones((2, 2)), latency_us=np.zeros((2, 2)))
+  placement = _place(graph, cluster)
+  assert placement["unused"] == "/TPU:0"  # of other types nothing is known: they take all
+
+
+def test_a_cost_graph_is_covered_too():
+  from tensorflow.core.framework import cost_graph_pb2
+
+  proto = cost_graph_pb2.CostGraphDef()
+  for i, name in enumerate(("a", "b", "c")):
+    node = proto.node.add(name=name, id=i)
+    node.output_info.add(size=4)
+    if i == 1:
+      node.input_info.add(preceding_node=0)
+  graph = load_graph(proto, fetches=["b"])
+  assert graph.num_ops == 2
+  placement = Placement.from_indices(graph, Cluster.parse("k80:2"), [1, 0])
+  assert dict(placement) == {"a": "/GPU:1", "b": "/GPU:0", "c": "/CPU:0"}
+
+
+def test_a_loop_that_is_not_run_stays_together():
+  tf_graph = tf.Graph()
+  control_flow = v1.control_flow_v2_enabled()
+  v1.disable_control_flow_v2()
+  try:
+    with tf_graph.as_default():
+      weights = v1.get_variable("weights", [2], use_resource=True)
+      tf.reduce_sum(weights, name="loss")
+      tf.while_loop(lambda x: x < 3.0, lambda x: x + weights[0], [0.0], name="loop")
+  finally:
+    if control_flow:
+      v1.enable_control_flow_v2()
+  graph = load_graph(tf_graph, fetches=["loss"])
+  placement = Placement.from_indices(
+      graph, Cluster.parse("k80:2"), np.ones(graph.num_ops, dtype=np.int32))
+  frame = [name for name in placement if name.startswith("loop/") and name != "loop/Const"]
+  assert any(name.endswith("NextIteration") for name in frame)
+  # The loop reads the variable, and so goes where that is; what only leads into it does not.
+  assert {placement[name] for name in frame} == {"/GPU:1"}
+  assert placement["loop/Const"] == "/CPU:0"

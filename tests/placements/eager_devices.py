@@ -1,0 +1,158 @@
+"""Run as a program: places functions and SavedModels on two CPU devices and prints what TensorFlow
+made of that as JSON. A process of its own, because devices are fixed when TensorFlow first runs."""
+
+import json
+import os
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement, check, load_placed, place_function, write_placed
+
+v1 = tf.compat.v1
+CLUSTER = Cluster.parse("cpu:2")
+
+
+class Model(tf.Module):
+  """Nested functions, a loop with a branch, gradients and updates."""
+
+  def __init__(self):
+    self.weights = tf.Variable(tf.random.stateless_normal([4, 4], [1, 2]), name="weights")
+    self.bias = tf.Variable(tf.zeros([4]), name="bias")
+    self.count = tf.Variable(0.0, name="count")
+
+  @tf.function
+  def layer(self, x):
+    return tf.tanh(x @ self.weights + self.bias)
+
+  @tf.function
+  def step(self, x, more):
+    with tf.GradientTape() as tape:
+      for _ in tf.range(3):
+        x = self.layer(x)
+        if tf.reduce_sum(x) > 0:
+          x = x * 2
+      loss = tf.reduce_sum(x**2)
+    gradients = tape.gradient(loss, [self.weights, self.bias])
+    self.weights.assign_sub(0.1 * gradients[0])
+    self.bias.assign_sub(0.1 * gradients[1])
+    self.count.assign_add(1.0)
+    return {"x": x, "count": self.count.read_value(), "losses": [loss, more["a"] + loss]}
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+  def serve(self, x):
+    result = self.step(x, {"a": 1.0})
+    return {"y": result["x"], "count": result["count"], "same": x, "loss": result["losses"][0]}
+
+
+def random_placement(graph, seed):
+  indices = np.random.default_rng(seed).integers(0, 2, graph.num_ops, np.int32)
+  return Placement.from_indices(graph, CLUSTER, indices[graph.colocation])
+
+
+def traced(function, *args):
+  """What a first call returns, and op -> devices in the graphs that were run."""
+  context.context().enable_run_metadata()
+  results = function(*args)
+  metadata = context.context().export_run_metadata()
+  context.context().disable_run_metadata()
+  devices = {}
+  for graphs in metadata.function_graphs:
+    for graph in graphs.partition_graphs:
+      for node in graph.node:
+        devices.setdefault(node.name, set()).add(node.device.rpartition("/device:")[2])
+  return results, devices
+
+
+def compared(graph, placement, devices):
+  """Ops that ran elsewhere and ops that were not seen.
+
+  What is fed or made before is left out, the op that keeps a call's name for sessions, and Consts,
+  of which newer TensorFlow runs copies on the devices that read them.
+  """
+  elsewhere, unseen = [], []
+  for op, op_type in zip(graph.op_names, graph.op_types):
+    found = set()
+    for name, where in devices.items():
+      if name == op or name.endswith(f"/{op}"):
+        found |= where
+    if op_type in ("Placeholder", "VarHandleOp", "IdentityN", "Const"):
+      continue
+    if not found:
+      unseen.append(op)
+    elif found and placement[op][1:] not in found:
+      elsewhere.append(op)
+  return {"ops": graph.num_ops, "elsewhere": elsewhere, "unseen": unseen,
+          "share": sum(device == "/CPU:1" for device in placement.values()) / len(placement)}
+
+
+def same(left, right):
+  left, right = tf.nest.flatten(left), tf.nest.flatten(right)
+  return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right))
+
+
+def saved_model(seed):
+  model = Model()
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model")
+    tf.saved_model.save(model, path, signatures=model.serve.get_concrete_function())
+    graph = load_graph(path, batch_size=2)
+    placement = random_placement(graph, seed)
+    write_placed(graph, placement, folder)
+    original = tf.saved_model.load(path).signatures["serving_default"]
+    loaded = load_placed(folder)
+    placed = loaded.signatures["serving_default"]
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    results, devices = traced(placed, tf.constant(x))
+    equal = [same(original(tf.constant(x)), results)]
+    for k in range(3):
+      equal.append(same(original(tf.constant(x + k)), placed(tf.constant(x + k))))
+  variables = {v.name.partition(":")[0]: v.device.rpartition("/device:")[2]
+               for v in placed.variables}
+  wanted = {op: placement[op][1:] for op, kind in zip(graph.op_names, graph.op_types)
+            if kind == "VarHandleOp"}
+  return {**compared(graph, placement, devices), "check": check(graph, placement, CLUSTER),
+          "equal": equal, "variables": variables, "wanted": wanted}
+
+
+def function(seed, recreate):
+  model, reference = Model(), Model()
+  specs = (tf.TensorSpec([2, 4]), {"a": tf.TensorSpec([])})
+  concrete = model.step.get_concrete_function(*specs)
+  graph = load_graph(concrete)
+  placement = random_placement(graph, seed)
+  placed = place_function(placement, concrete, recreate_variables=recreate)
+  x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+  args = (tf.constant(x), {"a": tf.constant(3.0)})
+  expected = reference.step.get_concrete_function(*specs)
+  results, devices = traced(placed.function, *args)
+  equal = [same(expected(*args), results) and sorted(results) == ["count", "losses", "x"]]
+  equal += [same(expected(*args), placed.function(*args)) for _ in range(3)]
+  return {**compared(graph, placement, devices), "equal": equal, "report": str(placed),
+          "in_place": [v.name for v in placed.in_place], "stayed": [v.name for v in placed.stayed],
+          "recreated": {v.name: placed.variables[v.name].device.rpartition("/device:")[2]
+                        for v in placed.recreated},
+          "wanted": {v.name: v.wanted.rpartition("/device:")[2]
+                     for v in placed.in_place + placed.stayed + placed.recreated},
+          "model_count": float(model.count)}
+
+
+def main():
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  # Grappler would fold, reorder and move ops.
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+  found = {f"saved_model_{seed}": saved_model(seed) for seed in range(2)}
+  tf.config.set_soft_device_placement(False)
+  found["stayed"] = function(6, recreate=False)
+  found["recreated"] = function(9, recreate=True)
+  json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,138 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.placements import Placement, placement_json
+
+_MINIMAL = {"devices": ["/GPU:0", "/CPU:0"], "placement": {"a": "/GPU:0", "b": "/CPU:0"}}
+
+
+def _full():
+  return Placement(
+      {"a": "/GPU:0", "b": "/CPU:0"}, ("/GPU:0", "/CPU:0"), fingerprint="ab12", fetches=("b",),
+      cluster={"devices": [{"name": "/GPU:0"}]}, method="auto", seed=0,
+      evaluations=np.int64(12), step_time_us=np.float64(34.5), lower_bound_us=20,
+      peak_memory_bytes={"/GPU:0": np.float64(7), "/CPU:0": 0.0},
+      baselines={"current": {"step_time_us": 40.0, "fits": True},
+                 "metis": {"step_time_us": float("inf"), "fits": np.bool_(False)}})
+
+
+def test_all_fields_survive_a_file(tmp_path):
+  path = str(tmp_path / "placement.json")
+  placement = _full()
+  placement.save(path)
+  loaded = Placement.load(path)
+  assert loaded == placement
+  for field in ("devices", "fingerprint", "fetches", "cluster", "method", "seed", "evaluations",
+                "step_time_us", "lower_bound_us", "peak_memory_bytes"):
+    assert getattr(loaded, field) == getattr(placement, field), field
+  assert loaded.baselines == {
+      "current": {"step_time_us": 40.0, "fits": True},
+      "metis": {"step_time_us": None, "fits": False}}
+
+
+def test_the_file_has_the_documented_fields(tmp_path):
+  path = tmp_path / "placement.json"
+  _full().save(str(path))
+  found = json.loads(path.read_text())
+  assert list(found) == [
+      "version", "graph", "cluster", "devices", "placement", "method", "seed", "evaluations",
+      "step_time_us", "lower_bound_us", "peak_memory_bytes", "baselines"]
+  assert found["version"] == 1
+  assert found["graph"] == {"fingerprint": "ab12", "fetches": ["b"]}
+
+
+def test_devices_and_placement_are_enough(tmp_path):
+  path = tmp_path / "placement.json"
+  path.write_text(json.dumps(_MINIMAL))
+  placement = Placement.load(str(path))
+  assert dict(placement) == _MINIMAL["placement"]
+  assert (placement.fingerprint, placement.seed, placement.baselines) == ("", None, {})
+  placement.save(str(path))
+  assert json.loads(path.read_text()) == {"version": 1, **_MINIMAL}
+
+
+@pytest.mark.parametrize("field, value, culprit", [
+    ("devices", None, '"devices" is null'),
+    ("devices", [], "no devices"),
+    ("devices", ["/GPU:0", 3], 'an entry of "devices" is 3'),
+    ("devices", ["/GPU:0", "/GPU:0", "/CPU:0"], "'/GPU:0' appears twice"),
+    ("placement", ["/GPU:0"], '"placement" is ["/GPU:0"]'),
+    ("placement", {"a": 0}, "the device of op 'a' is 0"),
+    ("placement", {"a": "/GPU:9"}, "op 'a' is placed on '/GPU:9'"),
+    ("version", 2, '"version" is 2'),
+    ("version", True, '"version" is true'),
+    ("graph", [], '"graph" is []'),
+    ("graph", {"fetches": "b"}, '"fetches" is "b"'),
+    ("graph", {"fingerprint": 5}, '"fingerprint" is 5'),
+    ("cluster", "k80:2", '"cluster" is "k80:2"'),
+    ("method", 1, '"method" is 1'),
+    ("seed", 0.5, '"seed" is 0.5'),
+    ("evaluations", True, '"evaluations" is true'),
+    ("step_time_us", -1, '"step_time_us" is -1'),
+    ("lower_bound_us", "1", '"lower_bound_us" is "1"'),
+    ("peak_memory_bytes", {"/GPU:0": None}, "null"),
+    ("baselines", {"single": 3}, "baseline 'single' is 3"),
+    ("baselines", {"single": {"step_time_us": "x"}}, "\"step_time_us\" of baseline 'single'"),
+])
+def test_a_wrong_field_is_named_with_the_file(tmp_path, field, value, culprit):
+  path = tmp_path / "placement.json"
+  path.write_text(json.dumps({**_MINIMAL, field: value}))
+  with pytest.raises(PlacementError) as caught:
+    Placement.load(str(path))
+  assert culprit in str(caught.value) and str(path) in str(caught.value)
+  assert "expected" in str(caught.value) or "give each" in str(caught.value)
+
+
+@pytest.mark.parametrize("content, culprit", [
+    (b"", "not JSON"),
+    (b'{"devices": ["/CPU:0"], "placement"', "not JSON"),
+    (b"\xff\xfe\x00", "not text"),
+    (b"[" * 100000, "not JSON"),
+    (b"[1]", "the file is [1]"),
+    (b'{"devices": ["/CPU:0"]}', '"placement" is missing'),
+    (b'{"placement": {}}', '"devices" is missing'),
+    (b'{"devices": ["/CPU:0"], "placement": {"a": "/CPU:0", "a": "/CPU:0"}}', "'a' appears twice"),
+    (b'{"devices": ["/CPU:0"], "placement": {}, "step_time_us": NaN}', "NaN"),
+    (b'{"devices": ["/CPU:0"], "placement": {}, "step_time_us": 1e999}', "step_time_us"),
+])
+def test_a_damaged_file_is_refused(tmp_path, content, culprit):
+  path = tmp_path / "placement.json"
+  path.write_bytes(content)
+  with pytest.raises(PlacementError) as caught:
+    Placement.load(str(path))
+  assert culprit in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+  with pytest.raises(PlacementError, match="No such file"):
+    Placement.load(str(tmp_path / "none.json"))
+  with pytest.raises(PlacementError, match="directory"):
+    Placement.load(str(tmp_path))
+
+
+def test_a_failing_save_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
+  path = tmp_path / "placement.json"
+  _full().save(str(path))
+  before = path.read_text()
+
+  def fail(*_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "replace", fail)
+  with pytest.raises(PlacementError, match="No space left"):
+    Placement(_MINIMAL["placement"], ("/GPU:0", "/CPU:0")).save(str(path))
+  assert path.read_text() == before and os.listdir(tmp_path) == ["placement.json"]
+
+
+def test_saving_into_a_folder_that_is_not_there_is_refused(tmp_path):
+  with pytest.raises(PlacementError, match="cannot write"):
+    _full().save(str(tmp_path / "none" / "placement.json"))
+
+
+def test_reading_what_is_written_changes_nothing():
+  found = placement_json.to_json(_full())
+  assert placement_json.to_json(placement_json.from_json(found)) == found

@@ -1,0 +1,183 @@
+"""SavedModels that are written and run by sessions; eager_devices.py loads them eagerly."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement, load_placed, write_placed
+from placeto_tf.runtime import session as session_lib
+
+v1 = tf.compat.v1
+_CLUSTER = Cluster.parse("cpu:2")
+_KEY = "serving_default"
+
+
+class _Model(tf.Module):
+  def __init__(self, vocabulary):
+    self.weights = tf.Variable(tf.random.stateless_normal([4, 3], [1, 2]), name="weights")
+    self.words = tf.saved_model.Asset(vocabulary)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+  def predict(self, x):
+    for _ in tf.range(2):
+      x = tf.tanh(x) * 1.5
+    return {"scores": tf.matmul(x, self.weights), "input": x}
+
+  @tf.function(input_signature=[tf.TensorSpec([2, 4], tf.float32)])
+  def norm(self, x):
+    return {"norm": tf.norm(x)}
+
+
+def _save_v2(folder):
+  vocabulary = os.path.join(folder, "words.txt")
+  with open(vocabulary, "w", encoding="utf-8") as file:
+    file.write("a\nb\n")
+  model = _Model(vocabulary)
+  path = os.path.join(folder, "v2")
+  tf.saved_model.save(model, path, signatures={_KEY: model.predict, "norm": model.norm})
+  return path
+
+
+def _save_v1(folder):
+  path = os.path.join(folder, "v1")
+  with tf.Graph().as_default(), v1.Session() as session:
+    x = v1.placeholder(tf.float32, [None, 4], name="x")
+    weights = v1.get_variable("weights", [4, 3], use_resource=True)
+    scores = tf.matmul(tf.tanh(x), weights)
+    session.run(v1.global_variables_initializer())
+    v1.saved_model.simple_save(session, path, {"x": x}, {"scores": scores})
+  return path
+
+
+@pytest.fixture(params=[_save_v1, _save_v2], ids=["v1", "v2"], name="saved")
+def saved_fixture(request, tmp_path):
+  return request.param(str(tmp_path))
+
+
+def _load(path):
+  return load_graph(path, batch_size=2)
+
+
+def _placement(graph, seed=0):
+  indices = np.random.default_rng(seed).integers(0, 2, graph.num_ops, np.int32)
+  return Placement.from_indices(graph, _CLUSTER, indices[graph.colocation])
+
+
+def _serve(path, value, trace=False):
+  """What a session that serves the signature answers, and where its ops ran."""
+  metadata = v1.RunMetadata()
+  with v1.Session(graph=tf.Graph(), config=session_lib.session_config(num_cpus=2)) as session:
+    signature = v1.saved_model.load(session, ["serve"], path).signature_def[_KEY]
+    answer = session.run(
+        {name: info.name for name, info in signature.outputs.items()},
+        {next(iter(signature.inputs.values())).name: value},
+        options=session_lib.trace_options() if trace else None,
+        run_metadata=metadata if trace else None)
+  return answer, session_lib.executed_devices(metadata)
+
+
+def test_a_placed_model_serves_the_same_answers_from_the_devices_asked_for(saved, tmp_path):
+  graph = _load(saved)
+  placement = _placement(graph)
+  path = write_placed(graph, placement, str(tmp_path))
+  assert path == str(tmp_path / "saved_model")
+  value = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+  found, devices = _serve(path, value, trace=True)
+  expected, _ = _serve(saved, value)
+  assert set(found) == set(expected)
+  for name in expected:
+    np.testing.assert_array_equal(found[name], expected[name])
+  ran = [op for op in graph.op_names if op in devices]
+  assert "MatMul" in {graph.op_types[graph.op_index[op]] for op in ran}
+  for op in ran:
+    assert devices[op] == {placement[op].replace("/CPU", "/device:CPU")}
+
+
+def test_all_files_but_the_graph_are_copied_and_the_original_is_left_alone(saved, tmp_path):
+  def files(path):
+    return {str(file.relative_to(path)): file.read_bytes()
+            for file in pathlib.Path(path).rglob("*") if file.is_file()}
+
+  before = files(saved)
+  graph = _load(saved)
+  placed = files(write_placed(graph, _placement(graph), str(tmp_path)))
+  assert files(saved) == before
+  before.pop("fingerprint.pb", None)
+  assert set(placed) == set(before)
+  assert {name for name in before if placed[name] != before[name]} == {"saved_model.pb"}
+
+
+def test_a_placed_model_can_be_placed_again(saved, tmp_path):
+  graph = _load(saved)
+  placement = _placement(graph)
+  again = _load(write_placed(graph, placement, str(tmp_path)))
+  assert again.fingerprint == graph.fingerprint
+  assert list(again.assigned_devices) == [
+      placement[op].replace("/CPU", "/device:CPU") for op in graph.op_names]
+
+
+def test_writing_replaces_an_earlier_model(saved, tmp_path):
+  graph = _load(saved)
+  path = write_placed(graph, _placement(graph), str(tmp_path))
+  open(os.path.join(path, "left_over"), "w").close()
+  write_placed(graph, _placement(graph, seed=1), str(tmp_path))
+  assert not os.path.exists(os.path.join(path, "left_over"))
+  assert sorted(p for p in os.listdir(tmp_path) if "saved_model" in p) == ["saved_model"]
+
+
+def test_other_signatures_and_the_objects_still_work(tmp_path):
+  saved = _save_v2(str(tmp_path))
+  graph = _load(saved)
+  single = Placement.from_indices(
+      graph, Cluster.parse("cpu:1"), np.zeros(graph.num_ops, np.int32))
+  write_placed(graph, single, str(tmp_path))
+  placed, original = load_placed(tmp_path), tf.saved_model.load(saved)
+  x = tf.ones([2, 4])
+  np.testing.assert_array_equal(
+      placed.signatures["norm"](x)["norm"], original.signatures["norm"](x)["norm"])
+  np.testing.assert_array_equal(placed.predict(x)["scores"], original.predict(x)["scores"])
+  np.testing.assert_array_equal(placed.weights, original.weights)
+  with open(placed.words.asset_path.numpy(), encoding="utf-8") as file:
+    assert file.read() == "a\nb\n"
+
+
+def test_the_body_of_the_signature_holds_the_placed_ops(tmp_path):
+  graph = _load(_save_v2(str(tmp_path)))
+  placement = _placement(graph)
+  write_placed(graph, placement, str(tmp_path))
+  meta_graph = _load(str(tmp_path / "saved_model")).source.meta_graph
+  bodies = [f for f in meta_graph.graph_def.library.function
+            if "MatMul" in {node.op for node in f.node_def} and f.node_def[0].device]
+  assert len(bodies) == 1 and "signature_wrapper" in bodies[0].signature.name
+  for node in bodies[0].node_def:
+    assert node.device == placement[node.name].replace("/CPU", "/device:CPU")
+
+
+def test_a_model_that_is_gone_cannot_be_written(saved, tmp_path):
+  graph = _load(saved)
+  placement = _placement(graph)
+  os.rename(saved, saved + "_moved")
+  with pytest.raises(PlacementError, match="is gone"):
+    write_placed(graph, placement, str(tmp_path))
+
+
+def test_a_directory_without_a_model_cannot_be_loaded(tmp_path):
+  with pytest.raises(GraphError, match="has no SavedModel"):
+    load_placed(tmp_path)
+
+
+def test_a_model_placed_on_devices_that_are_not_here_says_so(tmp_path):
+  graph = _load(_save_v2(str(tmp_path)))
+  cluster = Cluster.parse("k80:4")
+  placement = Placement.from_indices(graph, cluster, np.full(graph.num_ops, 3, np.int32))
+  write_placed(graph, placement, str(tmp_path))
+  try:
+    load_placed(tmp_path)  # soft placement may put the variables elsewhere
+  except GraphError as error:
+    assert "devices that this machine has" in str(error)

@@ -1,0 +1,121 @@
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.placements import Placement, write_placed
+from placeto_tf.runtime import session as session_lib
+
+v1 = tf.compat.v1
+
+
+def _tf_graph():
+  tf_graph = tf.Graph()
+  with tf_graph.as_default():
+    v1.add_to_collection("train_op", tf.add(tf.constant(1.0), tf.constant(2.0), name="train").op)
+  return tf_graph
+
+
+def _protos():
+  tf_graph = _tf_graph()
+  with tf_graph.as_default():
+    meta_graph = v1.train.export_meta_graph()
+  from tensorflow.core.framework import cost_graph_pb2
+
+  cost_graph = cost_graph_pb2.CostGraphDef()
+  cost_graph.node.add(name="train", id=0, is_final=True, compute_cost=3).output_info.add(size=4)
+  return {
+      ".pb": tf_graph.as_graph_def(), ".meta": meta_graph, ".cost_graph.pb": cost_graph,
+      ".pbtxt": tf_graph.as_graph_def(), ".meta.pbtxt": meta_graph, ".cost_graph.pbtxt": cost_graph}
+
+
+def _place(graph):
+  return Placement.from_indices(
+      graph, Cluster.parse("cpu:2"), np.ones(graph.num_ops, dtype=np.int32))
+
+
+@pytest.mark.parametrize("suffix", sorted(_protos()))
+def test_a_file_goes_out_in_the_format_it_came_in(suffix, tmp_path):
+  proto = _protos()[suffix]
+  source = tmp_path / f"model{suffix}"
+  source.write_bytes(
+      text_format.MessageToString(proto).encode() if suffix.endswith("txt")
+      else proto.SerializeToString())
+  graph = load_graph(str(source))
+  path = write_placed(graph, _place(graph), str(tmp_path))
+  assert os.path.basename(path) == "graph" + suffix
+  placed = load_graph(path)
+  assert placed.fingerprint == graph.fingerprint
+  assert set(placed.assigned_devices) == {"/device:CPU:1"}
+  nodes = getattr(placed.source.proto, "graph_def", placed.source.proto).node
+  for node in nodes:
+    node.device = ""
+  assert placed.source.proto == proto  # nothing else has changed
+
+
+def test_a_live_graph_goes_out_as_a_graph_def(tmp_path):
+  graph = load_graph(_tf_graph())
+  path = write_placed(graph, _place(graph), str(tmp_path))
+  assert os.path.basename(path) == "graph.pb"
+  assert set(load_graph(path).assigned_devices) == {"/device:CPU:1"}
+
+
+def test_a_graph_of_arrays_alone_cannot_be_written(tmp_path):
+  graph = ComputationGraph.from_edges(["a"], ["Op"], [1], [])
+  with pytest.raises(PlacementError, match="arrays alone"):
+    write_placed(graph, _place(graph), str(tmp_path))
+
+
+def _program_with_calls():
+  """A v1 graph that calls a function with a loop in it."""
+  looped = tf.function(lambda x: tf.while_loop(
+      lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) * 1.5), (0, x))[1])
+  with tf.Graph().as_default():
+    x = v1.placeholder(tf.float32, [4], name="x")
+    tf.identity(looped(x) + looped(x * 2.0), name="y")
+    return v1.train.export_meta_graph()
+
+
+def _run(graph_def):
+  """The result, and op -> devices it ran on."""
+  metadata = v1.RunMetadata()
+  with tf.Graph().as_default() as tf_graph:
+    tf.import_graph_def(graph_def, name="")
+    with v1.Session(graph=tf_graph, config=session_lib.session_config(num_cpus=2)) as session:
+      result = session.run(
+          "y:0", {"x:0": np.linspace(-1, 1, 4)}, options=session_lib.trace_options(),
+          run_metadata=metadata)
+  return result, session_lib.executed_devices(metadata)
+
+
+@pytest.mark.parametrize("suffix", [".meta", ".pb"])
+def test_function_calls_come_out_inlined_and_placed(suffix, tmp_path):
+  meta_graph = _program_with_calls()
+  proto = meta_graph if suffix == ".meta" else meta_graph.graph_def
+  (tmp_path / f"model{suffix}").write_bytes(proto.SerializeToString())
+  graph = load_graph(str(tmp_path / f"model{suffix}"), fetches=["y"])
+  indices = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)
+  placement = Placement.from_indices(graph, Cluster.parse("cpu:2"), indices[graph.colocation])
+  written = load_graph(write_placed(graph, placement, str(tmp_path))).source.proto
+  assert placement.apply(proto) == written
+  placed = written.graph_def if suffix == ".meta" else written
+  found, devices = _run(placed)
+  np.testing.assert_array_equal(found, _run(meta_graph.graph_def)[0])
+  ran = [op for op in graph.op_names if op in devices]
+  assert sum("/while/" in op for op in ran) > 20
+  for op in ran:
+    assert devices[op] == {placement[op].replace("/CPU", "/device:CPU")}
+
+
+def test_calls_of_a_live_graph_stay_calls_when_its_placement_is_applied():
+  with tf.Graph().as_default() as tf_graph:
+    tf.import_graph_def(_program_with_calls().graph_def, name="")
+  placed = _place(load_graph(tf_graph)).apply(tf_graph.as_graph_def())
+  assert "StatefulPartitionedCall" in {node.op for node in placed.node} or (
+      "PartitionedCall" in {node.op for node in placed.node})
+  assert all(node.device == "/device:CPU:1" for node in placed.node)

@@ -1,0 +1,150 @@
+"""`place()` on a small training graph: rows, budgets, pins, bad input."""
+
+import numpy as np
+import pytest
+
+import graph_files
+from placeto_tf import place, placing
+from placeto_tf.clusters import Cluster
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.graphs import load_graph
+
+
+@pytest.fixture(scope="module", name="graph")
+def graph_fixture():
+  return load_graph(graph_files.meta_graph_def())
+
+
+@pytest.fixture(scope="module", name="automatic")
+def automatic_fixture(graph):
+  """Placed by all placers together; importing the policy takes most of the time."""
+  return place(graph, "k80:2", max_evaluations=120, max_groups=8, seed=1)
+
+
+def test_auto_has_a_row_for_each_contributor(automatic):
+  rows = automatic.baselines
+  assert list(rows)[:4] == ["current", "single", "expert", "metis"]
+  assert {"placeto", "annealing", "m_etf", "heft"} <= set(rows)
+  assert sum(row.evaluations for row in rows.values()) == automatic.evaluations <= 120
+  first_us = automatic.history[0][2]
+  assert first_us - sum(row.gain_us for row in rows.values()) == pytest.approx(
+      automatic.step_time_us)
+
+
+def test_auto_is_no_worse_than_any_of_its_rows(automatic):
+  assert automatic.fits
+  assert automatic.lower_bound_us <= automatic.step_time_us <= min(
+      row.step_time_us for row in automatic.baselines.values() if row.step_time_us is not None)
+  assert automatic.simulated.step_time_us == automatic.step_time_us
+
+
+def test_the_placement_says_what_was_found(automatic):
+  placement = automatic.placement
+  assert placement.step_time_us == automatic.step_time_us
+  assert placement.baselines["single"]["step_time_us"] == (
+      automatic.baselines["single"].step_time_us)
+  again = placement.indices(automatic.graph, automatic.cluster)
+  assert (again == automatic.indices).all()
+
+
+def test_one_method_runs_after_the_baselines(graph):
+  result = place(graph, "k80:2", "local_search", max_evaluations=90, max_groups=8)
+  assert list(result.baselines) == ["current", "single", "expert", "metis", "local_search"]
+  assert result.evaluations == 90
+
+
+def test_progress_is_reported_while_a_search_runs(graph):
+  seen = []
+  place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8,
+        progress=lambda problem, stage: seen.append((stage, problem.evaluations)))
+  during = [evaluations for stage, evaluations in seen if stage == "annealing"]
+  assert len(set(during)) > 10
+
+
+def test_ctrl_c_keeps_what_was_found(graph):
+  def press(problem, stage):
+    if stage == "annealing" and problem.evaluations >= 50:
+      raise KeyboardInterrupt
+
+  result = place(
+      graph, "k80:2", "annealing", max_evaluations=5000, max_groups=8, progress=press)
+  assert result.interrupted and result.evaluations < 60
+  assert result.baselines["annealing"].evaluations > 0
+  assert result.step_time_us <= result.baselines["metis"].step_time_us
+
+
+def test_ctrl_c_before_anything_was_found_ends_it(graph):
+  def press(problem, stage):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    place(graph, "k80:2", "metis", max_evaluations=50, progress=press)
+
+
+def test_a_budget_that_ends_early_leaves_rows_without_a_time(graph):
+  result = place(graph, "k80:2", max_evaluations=1)
+  assert result.evaluations == 1
+  assert result.baselines["current"].step_time_us == result.step_time_us
+  assert result.baselines["metis"].step_time_us is None
+  assert result.baselines["placeto"].skipped == "no budget was left"
+
+
+@pytest.mark.parametrize("budget", [
+    dict(max_seconds=0), dict(max_seconds=-1.0), dict(max_evaluations=0),
+    dict(max_seconds=float("nan"))])
+def test_a_budget_of_nothing_is_refused(graph, budget):
+  with pytest.raises(PlacementError, match=next(iter(budget))):
+    place(graph, "k80:2", **budget)
+
+
+def test_one_device_has_nothing_to_gain_and_is_answered_at_once(graph):
+  result = place(graph, "cpu:1", max_seconds=60)
+  assert result.proven and result.seconds < 5
+  assert result.step_time_us == result.baselines["current"].step_time_us
+
+
+def test_more_devices_than_groups(graph):
+  result = place(graph, "k80:8", "annealing", max_evaluations=60, max_groups=3)
+  assert result.fits and len(result.peak_memory_bytes) == 9
+
+
+def test_a_graph_that_fits_nowhere_is_refused_with_what_it_needs(graph):
+  cluster = Cluster.parse("k80:2").to_json()
+  for device in cluster["devices"]:
+    device["memory_bytes"] = 1000
+  with pytest.raises(PlacementError, match="fits"):
+    place(graph, Cluster.from_json(cluster), "annealing", max_evaluations=60)
+
+
+def test_pins_hold_for_every_method(graph):
+  result = place(
+      graph, "k80:2", "genetic", max_evaluations=80, pins=(("branch0/.*", "/GPU:1"),))
+  assert result.placement.op_devices["branch0/layer0/matmul"].endswith("GPU:1")
+
+
+@pytest.mark.parametrize("options, culprit", [
+    (dict(method="magic"), "magic"), (dict(existing_devices="move"), "move"),
+    (dict(pins=(("nothing", "/GPU:0"),)), "nothing"), (dict(grouping="magic"), "magic")])
+def test_options_that_are_wrong_are_refused(graph, options, culprit):
+  with pytest.raises(PlacetoError, match=culprit):
+    place(graph, "k80:2", **{"method": "single", **options})
+
+
+def test_an_option_that_does_not_exist_is_a_type_error(graph):
+  with pytest.raises(TypeError, match="budget"):
+    place(graph, "k80:2", budget=3)
+
+
+def test_every_method_stays_within_its_evaluations(graph):
+  for name in placing.methods():
+    if name in placing.LEARNED or name == "auto":
+      continue  # policies are tested where they are trained, auto above
+    result = place(graph, "k80:2", name, max_evaluations=45, max_groups=8)
+    assert result.evaluations <= 45, name
+
+
+def test_simulate_takes_indices_and_placements(automatic):
+  indices = placing.simulate(automatic.graph, automatic.cluster, automatic.indices)
+  named = placing.simulate(automatic.graph, automatic.cluster, automatic.placement)
+  assert indices.step_time_us == named.step_time_us == automatic.step_time_us
+  assert np.array_equal(indices.peak_memory_bytes, automatic.peak_memory_bytes)

@@ -1,0 +1,79 @@
+"""The weights that ship: they load, say where they come from, and do better than untrained ones."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tf_agents.specs import tensor_spec
+
+from placeto_tf import placing
+from placeto_tf.encoding.pair_features import NAMES
+from placeto_tf.environments import moves_environment as moves
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.device_pointer import agent as agent_lib
+from placeto_tf.policies.device_pointer import scorer
+from placeto_tf.policies.device_pointer.network import PairNetwork
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, improve
+from placeto_tf.search.problem import Budget
+
+
+def test_the_sidecar_says_what_the_weights_are():
+  with open(os.path.join(scorer.pretrained_directory(), "weights.json"), encoding="utf-8") as file:
+    sidecar = json.load(file)
+  assert sidecar["features"] == list(NAMES)
+  assert sidecar["command"].startswith("scripts/with_env python scripts/train.py")
+  assert sidecar["training"]["graphs"] and sidecar["iteration"] == sidecar["training"]["iterations"]
+
+
+def test_compiled_inference_with_them_equals_the_network():
+  specs = tensor_spec.from_spec(moves.observation_spec(17))
+  network = PairNetwork(specs, tensor_spec.from_spec(moves.action_spec(17)))
+  network.create_variables()
+  network.set_weights_for_scoring(scorer.pretrained())
+  features = np.random.default_rng(0).normal(size=(6, 17, len(NAMES))).astype(np.float32)
+  observation = {moves.FEATURES: features, moves.MASK: np.ones((6, 17), np.float32)}
+  np.testing.assert_allclose(
+      agent_lib.scores_of(features, scorer.pretrained()), network(observation)[0].logits.numpy(),
+      rtol=1e-4, atol=1e-4)
+
+
+def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
+  def ratio(weights):
+    logs = []
+    for seed in range(6):
+      problem = random_problem(num_ops=300, num_groups=40, devices="p100:3", seed=seed)
+      start = np.zeros(300, np.int32)
+      before = problem.evaluate_ops(start).objective_us[0]
+      improve(problem, start, weights, Budget(max_evaluations=30),
+              config=SweepConfig(anneal=False))
+      logs.append(np.log(problem.best_objective_us / before))
+    return np.exp(np.mean(logs))
+
+  assert ratio(scorer.pretrained()) < np.mean(
+      [ratio(scorer.ScorerWeights.untrained(seed)) for seed in range(3)])
+
+
+@pytest.mark.parametrize("devices", ["k80:2", "k80:1+v100:2", "a100:16"])
+def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_start(devices):
+  problem = random_problem(num_ops=200, num_groups=24, devices=devices)
+  start_us = problem.evaluate_ops(np.zeros(200, np.int32)).objective_us[0]
+  found = placing.run_method(problem, "device_pointer", Budget(max_evaluations=80), 0)
+  assert problem.evaluations <= 80
+  assert problem.evaluate_ops(found).objective_us[0] < start_us
+
+
+def test_inference_imports_no_tensorflow():
+  code = ("import sys; from placeto_tf.policies.device_pointer import scorer, sweeps; "
+          "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+  assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_copy_without_weights_says_so(monkeypatch):
+  monkeypatch.setattr(scorer, "pretrained_directory", lambda: None)
+  with pytest.raises(PlacementError, match="has no trained weights"):
+    scorer.pretrained()

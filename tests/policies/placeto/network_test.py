@@ -1,0 +1,128 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from placeto_tf.environments import observation as observation_lib
+from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+
+PAPER = NetworkConfig(
+    weigh_edges=False, squash=False, initial_keep=None, least_exploration=0.0, device_scores=False)
+
+
+def network_for(grouped, config=None, groups_per_step=1, seed=5):
+  spec = tensor_spec.from_spec(observation_lib.observation_spec(
+      grouped.num_groups, grouped.num_devices, groups_per_step))
+  action = tensor_spec.from_spec(
+      observation_lib.action_spec(grouped.num_devices, groups_per_step))
+  network = PlacetoNetwork(
+      spec, action, grouped, scale_us=10_000.0, config=config or NetworkConfig(), seed=seed)
+  network.create_variables()
+  return network
+
+
+def observe(grouped, batch=3, groups_per_step=1, seed=0):
+  rng = np.random.default_rng(seed)
+  g = grouped.num_groups
+  start = rng.random((batch, g)).astype(np.float32)
+  return {
+      "placement": rng.integers(0, 3, (batch, g)).astype(np.int32),
+      "current": rng.integers(0, g, (batch, groups_per_step)).astype(np.int32),
+      "visited": (rng.random((batch, g)) < 0.5).astype(np.float32),
+      "start": start,
+      "finish": np.minimum(1, start + 0.1).astype(np.float32),
+  }
+
+
+def probabilities(network, observation):
+  distribution, _ = network({name: tf.constant(value) for name, value in observation.items()})
+  return distribution.probs_parameter().numpy()
+
+
+@pytest.fixture
+def grouped():
+  return grouped_graph(random_problem())
+
+
+@pytest.mark.parametrize("config", [PAPER, NetworkConfig()], ids=["paper", "default"])
+def test_renaming_the_groups_renames_the_decisions_and_changes_nothing_else(config):
+  renamed = np.random.default_rng(1).permutation(12)
+  plain, other = grouped_graph(random_problem()), grouped_graph(random_problem(renamed=renamed))
+  observation = observe(plain)
+  moved = {
+      name: np.ascontiguousarray(value[:, np.argsort(renamed)])
+      for name, value in observation.items() if name != "current"}
+  moved["current"] = renamed[observation["current"]].astype(np.int32)
+  np.testing.assert_allclose(
+      probabilities(network_for(plain, config), observation),
+      probabilities(network_for(other, config), moved), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [PAPER, NetworkConfig()], ids=["paper", "default"])
+def test_a_device_that_is_not_allowed_is_never_chosen(grouped, config):
+  allowed = grouped.allowed.copy()
+  allowed[:, 0], allowed[4] = False, [True] + [False] * (grouped.num_devices - 1)
+  tight = dataclasses.replace(grouped, allowed=allowed)
+  observation = observe(tight)
+  observation["current"][:] = [[4], [5], [6]]
+  found = probabilities(network_for(tight, config), observation)[:, 0]
+  np.testing.assert_allclose(found[0], allowed[4].astype(float), atol=1e-6)
+  assert (found[1:, 0] == 0).all()
+  np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_an_untrained_policy_leaves_a_group_where_it_is_as_often_as_asked(grouped):
+  config = NetworkConfig(initial_keep=0.8, least_exploration=0.0)
+  observation = observe(grouped, batch=50)
+  found = probabilities(network_for(grouped, config), observation)[:, 0]
+  here = np.take_along_axis(observation["placement"], observation["current"], axis=1)
+  kept = np.take_along_axis(found, here, axis=1)
+  assert 0.7 < kept.mean() < 0.9
+
+
+def test_the_uniform_policy_is_always_mixed_in(grouped):
+  network = network_for(grouped, NetworkConfig(least_exploration=0.3))
+  network._keep.assign(50.0)  # a policy that has learned to move nothing
+  found = probabilities(network, observe(grouped))[:, 0]
+  choices = int(grouped.allowed[0].sum())
+  np.testing.assert_allclose(
+      np.sort(found, axis=1)[:, -choices:-1], 0.3 / choices, rtol=1e-4)
+
+
+def test_placements_side_by_side_do_not_touch_each_other(grouped):
+  network, observation = network_for(grouped), observe(grouped, batch=4)
+  alone = {name: value[2:3] for name, value in observation.items()}
+  np.testing.assert_allclose(
+      probabilities(network, observation)[2:3], probabilities(network, alone), rtol=1e-5)
+
+
+def test_time_and_batch_dimensions_are_both_taken(grouped):
+  network, observation = network_for(grouped, groups_per_step=2), observe(
+      grouped, batch=6, groups_per_step=2)
+  deep = {name: value.reshape((2, 3) + value.shape[1:]) for name, value in observation.items()}
+  flat, found = probabilities(network, observation), probabilities(network, deep)
+  assert found.shape == (2, 3, 2, grouped.num_devices)
+  np.testing.assert_allclose(found.reshape(flat.shape), flat, rtol=1e-5)
+
+
+def test_two_networks_of_one_seed_are_equal_and_of_another_are_not(grouped):
+  weights = [
+      np.concatenate([v.numpy().ravel() for v in network_for(grouped, seed=s).variables])
+      for s in (1, 1, 2)]
+  np.testing.assert_array_equal(weights[0], weights[1])
+  assert (weights[0] != weights[2]).any()
+
+
+def test_a_policy_that_stays_too_often_is_made_to_move_and_the_other_way_round(grouped):
+  network = network_for(grouped)
+  before = float(network._keep)
+  network.hold_keep(0.95)
+  assert float(network._keep) < before
+  network.hold_keep(0.2)
+  assert float(network._keep) > before
+  held = float(network._keep)
+  network.hold_keep(0.8)
+  assert float(network._keep) == pytest.approx(held)

@@ -1,0 +1,70 @@
+"""What calibration makes of measured times; and a calibration of two real workers."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import estimate_costs
+from placeto_tf.runtime import calibrating, microbenchmarks
+from placeto_tf.runtime.calibrating import CalibrationConfig, calibrate, split_hop
+from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
+from placeto_tf.simulation import Simulator
+
+
+def _times(pack, unpack, wire):
+  """LinkTimes of parts that take (us a transfer, us a byte)."""
+  def at(size):
+    parts = [fixed + per_byte * size for fixed, per_byte in (pack, unpack, wire)]
+    return sum(parts), parts[0], parts[1]
+  small, large = at(SMALL_BYTES), at(LARGE_BYTES)
+  return LinkTimes(*zip(small, large))
+
+
+def test_a_hop_is_split_into_its_parts():
+  parts = split_hop(_times((60.0, 4e-4), (20.0, 5e-4), (90.0, 1e-4)))
+  assert parts["pack"] == pytest.approx((60.0, 4e-4))
+  assert parts["unpack"] == pytest.approx((20.0, 5e-4))
+  assert parts["wire"] == pytest.approx((90.0, 1e-4))
+
+
+def test_parts_that_seem_longer_than_the_hop_share_it():
+  parts = split_hop(LinkTimes(hop_us=(100.0,) * 2, pack_us=(150.0,) * 2, unpack_us=(50.0,) * 2))
+  assert parts["pack"] == pytest.approx((75.0, 0.0))
+  assert parts["unpack"] == pytest.approx((25.0, 0.0))
+  assert parts["wire"] == (0.0, 0.0)
+
+
+def test_links_by_pair_and_overheads_go_into_the_cluster(cluster):
+  links = {(0, 1): _times((60.0, 4e-4), (20.0, 5e-4), (90.0, 1e-4)),
+           (1, 0): _times((80.0, 4e-4), (40.0, 5e-4), (70.0, 1e-3))}
+  fitted = calibrating._fitted(cluster, links, 1.5)
+  assert fitted.bandwidth_bytes_per_us[0, 1] == pytest.approx(1e4)
+  assert fitted.bandwidth_bytes_per_us[1, 0] == pytest.approx(1e3)
+  assert fitted.sender_us_per_transfer == pytest.approx(70)
+  assert fitted.delivery_us == pytest.approx(80)
+  assert fitted.receiver_us_per_transfer == pytest.approx(30)
+  assert fitted.op_overhead_us == 1.5 and fitted.ready_order == "executor"
+  again = Cluster.from_json(fitted.to_json())
+  assert again.to_json() == fitted.to_json() and "Identity" in again.inline_op_types
+
+
+def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
+    graph, cluster, single, workers, tmp_path, monkeypatch):
+  monkeypatch.setattr(microbenchmarks, "_WORK", 5)
+  monkeypatch.setattr(microbenchmarks, "_CHAIN", 100)
+  monkeypatch.setattr(microbenchmarks, "_SENT", {SMALL_BYTES: 8, LARGE_BYTES: 3})
+  config = CalibrationConfig(runs=3, graph_runs=4, warmup_runs=1)
+  stages = []
+  found = calibrate(cluster, workers, graph, config, progress=stages.append)
+  assert len(stages) == 5 and set(found.links) == {(0, 1), (1, 0)}
+  for times in found.links.values():
+    assert min(times.hop_us) > 0
+  path = str(tmp_path / "costs.pb")
+  calibrating.write_costs(graph, found.cluster, found.compute_us, path)
+  costs = estimate_costs(graph, found.cluster, source=path, cache=False)
+  matmul = graph.op_types.index("MatMul")
+  assert costs.compute_us[matmul, 0] > 0
+  # On one device nothing waits, so that the step is all costs and overheads.
+  simulator = Simulator(graph, costs, found.cluster)
+  simulated_us = simulator.simulate(single.indices(graph, cluster)).step_time_us
+  assert simulated_us == pytest.approx(np.mean(found.step_time_us), rel=0.25)

@@ -1,0 +1,46 @@
+"""Two workers for all tests of a module that do not break them, and a small graph to run."""
+
+import numpy as np
+import pytest
+
+import graph_files
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+
+WORKER_CLUSTER = {
+    "devices": [
+        {"name": f"/job:worker/task:{i}/device:CPU:0", "type": "CPU", "memory_bytes": 2**30,
+         "properties": {"type": "CPU", "frequency": 2000, "numCores": 32, "bandwidth": 16000000}}
+        for i in range(2)],
+    "links": {"default": {"bandwidth_bytes_per_us": 1000, "latency_us": 100}},
+    "op_overhead_us": 3.0}
+
+
+@pytest.fixture(name="workers", scope="module")
+def workers_fixture():
+  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+    yield workers
+
+
+@pytest.fixture(name="cluster", scope="session")
+def cluster_fixture():
+  return Cluster.from_json(WORKER_CLUSTER)
+
+
+@pytest.fixture(name="graph", scope="session")
+def graph_fixture():
+  return load_graph(graph_files.meta_graph_def())
+
+
+@pytest.fixture(name="halves", scope="session")
+def halves_fixture(graph, cluster):
+  """Both devices are used, and tensors cross."""
+  indices = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)[graph.colocation]
+  return Placement.from_indices(graph, cluster, indices)
+
+
+@pytest.fixture(name="single", scope="session")
+def single_fixture(graph, cluster):
+  return Placement.from_indices(graph, cluster, np.zeros(graph.num_ops, dtype=np.int32))

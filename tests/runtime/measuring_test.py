@@ -1,0 +1,176 @@
+"""Placements timed on two real workers, and every way in which that can fail."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import MeasurementError, PlacementError
+from placeto_tf.placements import Placement
+from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
+from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+
+QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
+
+
+def test_a_placement_is_timed_on_two_workers_beside_a_reference(graph, cluster, halves, workers):
+  with Measurer(graph, cluster, workers, QUICK) as measurer:
+    for _ in range(2):
+      step = measurer.measure(halves)
+      assert 6 <= step.runs <= 8 == len(step.times_us) or step.runs == len(step.times_us)
+      assert 0 < step.low_us <= step.step_time_us <= step.high_us
+      assert step.relative == step.step_time_us / step.reference_us
+      assert (step.folded_ops, step.moved_ops, step.failure) == (0, 0, None)
+
+
+def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, cluster, single):
+  def run(times, **changes):
+    values = iter(times)
+    from placeto_tf.runtime.workers import InProcess
+
+    config = dataclasses.replace(QUICK, max_runs=40, **changes)
+    with InProcess(2) as runtime, Measurer(
+        graph, cluster, runtime, config, reference=None, clock=lambda _: next(values),
+        device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
+    ) as measurer:
+      return measurer.measure(single)
+
+  steady = run([2e-3] * 40)
+  assert (steady.step_time_us, steady.low_us, steady.high_us, steady.runs) == (2000, 2000, 2000, 6)
+  assert steady.reference_us is None and steady.relative is None
+  unsteady = run([1e-3, 2e-3, 3e-3, 4e-3] * 10)
+  assert unsteady.runs == 40 and unsteady.step_time_us == 2500
+
+
+def test_optimizers_fold_and_move_ops_only_where_they_are_let(graph, cluster, halves):
+  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
+  options = dict(device_map=maps, warmup_runs=2, min_runs=1, max_runs=1)
+  assert measure(graph, halves, cluster, **options).folded_ops == 0
+  assert measure(graph, halves, cluster, optimizations=True, **options).folded_ops > 0
+
+
+def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halves, monkeypatch):
+  from placeto_tf.runtime import session
+
+  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
+  strayed = graph.op_names[graph.op_types.index("MatMul")]
+  truth = session.executed_devices
+  monkeypatch.setattr(
+      session, "executed_devices", lambda metadata: {**truth(metadata), strayed: {"/device:CPU:7"}})
+  with pytest.raises(PlacementError, match=f"op '{strayed}' ran on .*CPU:7"):
+    measure(graph, halves, cluster, device_map=maps, warmup_runs=1, min_runs=1, max_runs=1)
+
+
+def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, halves):
+  devices = dict(halves)
+  op = next(name for name, label, i in zip(graph.op_names, graph.colocation, range(graph.num_ops))
+            if label != i)
+  devices[op] = next(name for name in halves.devices if name != devices[op])
+  with pytest.raises(PlacementError, match="must share a device"):
+    measure(graph, Placement(devices, halves.devices), cluster,
+            device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)})
+
+
+@pytest.fixture(name="own_workers", scope="module")
+def own_workers_fixture():
+  """Workers to break; `restart` mends them."""
+  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+    yield workers
+
+
+class _At:
+  """A clock that does something to a worker before step `when`."""
+
+  def __init__(self, when, what):
+    self.when, self.what, self.steps, self.done_at = when, what, 0, None
+
+  def __call__(self, run):
+    self.steps += 1
+    if self.steps == self.when:
+      self.what()
+      self.done_at = time.monotonic()
+    return run.step()
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_killed_worker_marks_the_placement_failed_and_the_next_is_timed(
+    graph, cluster, halves, own_workers, task):
+  clock = _At(3, lambda: os.kill(own_workers.processes[task].pid, signal.SIGKILL))
+  with Measurer(graph, cluster, own_workers, QUICK, clock=clock) as measurer:
+    before = [process.pid for process in own_workers.processes]
+    with pytest.raises(MeasurementError, match=rf"worker {task} has ended \(signal 9\)"):
+      measurer.measure(halves)
+    assert time.monotonic() - clock.done_at < 5
+    assert measurer.measure(halves).failure is None  # on new workers
+    assert not set(before) & {process.pid for process in own_workers.processes}
+
+
+def test_a_hanging_worker_is_noticed_within_the_time_out(graph, cluster, halves, own_workers):
+  clock = _At(3, lambda: os.kill(own_workers.processes[1].pid, signal.SIGSTOP))
+  config = dataclasses.replace(QUICK, timeout_seconds=3.0)
+  with Measurer(graph, cluster, own_workers, config, clock=clock) as measurer:
+    step = measurer.try_measure(halves)
+    assert time.monotonic() - clock.done_at < 30  # with the restart of the workers
+    assert step.failure and step.step_time_us == float("inf") and step.runs == 0
+    assert own_workers.lost() is None and len(own_workers.processes) == 2
+
+
+def test_ctrl_c_in_a_measurement_closes_the_workers(graph, cluster, halves, own_workers):
+  pids = []
+
+  def interrupt():
+    pids.extend(process.pid for process in own_workers.processes)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+  with Measurer(graph, cluster, own_workers, QUICK, clock=_At(3, interrupt)) as measurer:
+    with pytest.raises(KeyboardInterrupt):
+      measurer.measure(halves)
+  assert own_workers.processes == [] and len(pids) == 2
+  for pid in pids:
+    with pytest.raises(ProcessLookupError):
+      os.kill(pid, 0)
+
+
+def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster, single):
+  def fail(run):
+    import tensorflow as tf
+
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
+  from placeto_tf.runtime.workers import InProcess
+
+  with InProcess(2) as runtime, Measurer(
+      graph, cluster, runtime, QUICK, reference=None, clock=fail, device_map=maps) as measurer:
+    with pytest.raises(MeasurementError, match="ResourceExhaustedError: OOM"):
+      measurer.measure(single)
+
+
+@pytest.mark.parametrize("field", ["warmup_runs", "min_runs", "max_runs", "precision"])
+def test_limits_must_be_positive(field):
+  with pytest.raises(MeasurementError, match=field):
+    MeasuringConfig(**{field: 0})
+
+
+def test_a_failed_step_counts_as_infinitely_slow():
+  from placeto_tf.runtime.measuring import MeasuredStep
+
+  failed = MeasuredStep.failed("lost")
+  assert failed.step_time_us == np.inf and failed.failure == "lost" and failed.relative is None
+
+
+def test_files_and_texts_do_as_well_as_objects(graph, tmp_path):
+  import graph_files
+  import placeto_tf
+  from placeto_tf.clusters.cluster import Cluster
+
+  path = str(tmp_path / "one.json")
+  everywhere = np.zeros(graph.num_ops, np.int32)
+  Placement.from_indices(graph, Cluster.parse("cpu:2"), everywhere).save(path)
+  step = placeto_tf.measure(
+      graph_files.meta_graph_def(), path, "cpu:2", warmup_runs=1, min_runs=6, max_runs=6)
+  assert isinstance(step, placeto_tf.MeasuredStep) and step.runs == 6

@@ -1,0 +1,62 @@
+import pytest
+import tensorflow as tf
+
+from placeto_tf.runtime import session as session_lib
+
+v1 = tf.compat.v1
+
+
+def _run(graph_def, fetch, feeds=None, **config):
+  metadata = v1.RunMetadata()
+  with tf.Graph().as_default() as tf_graph:
+    tf.import_graph_def(graph_def, name="")
+    with v1.Session(graph=tf_graph, config=session_lib.session_config(**config)) as session:
+      session.run(fetch, feeds, options=session_lib.trace_options(), run_metadata=metadata)
+  return metadata
+
+
+def _chain():
+  with tf.Graph().as_default() as tf_graph:
+    with v1.device("/CPU:1"):
+      first = tf.constant([1.0, 2.0], name="first")
+    with v1.device("/CPU:0"):
+      second = tf.identity(first, name="second")
+    with v1.device("/CPU:1"):
+      tf.add(second, tf.constant([1.0, 1.0], name="one"), name="third")
+  return tf_graph.as_graph_def()
+
+
+def test_traces_and_partitions_say_where_each_node_ran():
+  metadata = _run(_chain(), "third:0", num_cpus=2)
+  for found in (
+      session_lib.executed_devices(metadata), session_lib.partitioned_devices(metadata)):
+    assert found["second"] == {"/device:CPU:0"}
+    assert found["third"] == {"/device:CPU:1"}
+
+
+def test_ops_that_could_be_folded_or_merged_are_run_as_they_are():
+  with tf.Graph().as_default() as tf_graph:
+    with v1.device("/CPU:0"):
+      folds = tf.add(tf.constant(1.0), tf.constant(2.0), name="folds")
+      twins = [tf.square(folds, name=f"twin_{i}") for i in range(2)]
+      tf.add_n([tf.identity(twin, name="passes") for twin in twins], name="sum")
+  names = {node.name for node in tf_graph.as_graph_def().node}
+  executed = session_lib.executed_devices(_run(tf_graph.as_graph_def(), "sum:0"))
+  assert names <= set(executed)
+
+
+def test_an_op_without_a_kernel_on_its_device_is_an_error():
+  with tf.Graph().as_default() as tf_graph:
+    with v1.device("/GPU:0"):
+      tf.strings.as_string(tf.constant(1), name="text")
+  with pytest.raises(tf.errors.InvalidArgumentError, match="Cannot assign a device"):
+    _run(tf_graph.as_graph_def(), "text:0")
+
+
+def test_a_device_that_the_session_does_not_have_is_an_error():
+  with pytest.raises(tf.errors.InvalidArgumentError, match="CPU:1"):
+    _run(_chain(), "third:0", num_cpus=1)
+
+
+def test_kernels_are_not_swapped_in_these_tests():
+  assert session_lib.swaps_kernels() is False

@@ -1,0 +1,31 @@
+import math
+
+import numpy as np
+import pytest
+
+from placeto_tf.runtime import statistics
+
+
+def test_the_interval_is_made_of_order_statistics():
+  # P(Binomial(6, 1/2) = 0) = 1/64: the extremes of six values hold the median with 1 - 2/64 > 0.95.
+  assert statistics.median_interval([6, 1, 5, 2, 4, 3]) == (1, 6)
+  # Of ten: 2 (1 + 10) / 1024 = 0.021 for the second ones, 0.109 for the third.
+  assert statistics.median_interval(range(1, 11)) == (2, 9)
+
+
+def test_too_few_values_say_nothing():
+  assert statistics.median_interval([3, 3, 3, 3, 3]) == (0.0, math.inf)
+  assert statistics.relative_width([1.0]) == math.inf
+
+
+def test_equal_values_are_known_exactly():
+  assert statistics.relative_width([2.0] * 6) == 0.0
+
+
+@pytest.mark.parametrize("n", [8, 25])
+def test_the_interval_holds_the_median_as_often_as_it_says(n):
+  rng = np.random.default_rng(n)
+  draws = rng.exponential(1.0, (4000, n))  # median log 2
+  held = np.mean([low <= math.log(2) <= high
+                  for low, high in map(statistics.median_interval, draws)])
+  assert 0.95 - 0.01 < held < 0.995

@@ -1,0 +1,99 @@
+"""The study's placements, its figures, and that it goes on where it stopped."""
+
+import json
+
+import numpy as np
+import pytest
+
+from placeto_tf.costs import estimate_costs
+from placeto_tf.errors import MeasurementError
+from placeto_tf.runtime import study
+
+
+def test_placements_are_of_all_kinds_and_the_same_for_the_same_seed(graph, cluster):
+  config = study.StudyConfig(("g",), placements=24, near_best=10, search_seconds=0.3)
+  costs = estimate_costs(graph, cluster, cache=False)
+  chosen = study.choose_placements(config, graph, cluster, costs)
+  kinds = [kind for kind, _ in chosen]
+  assert len(chosen) == 24
+  assert kinds[:4] == ["single", "expert", "metis", "best"] and kinds.count("near") == 9
+  assert {"random_op", "random_group", "random_block"} <= set(kinds)
+  for _, indices in chosen:
+    np.testing.assert_array_equal(indices, indices[graph.colocation])
+  best = chosen[3][1]
+  for kind, indices in chosen:
+    assert kind != "near" or (indices != best).mean() < 0.6
+
+
+def test_agreement_of_equal_and_of_scaled_predictions():
+  measured = np.arange(1.0, 13.0)
+  exact = study.agreement(measured, measured)
+  assert exact["median_error"] == exact["mean_error"] == 0
+  assert exact["rank_correlation"] == exact["rank_correlation_best_quarter"] == 1
+  scaled = study.agreement(1.1 * measured, measured)
+  assert scaled["mean_error"] == pytest.approx(0.1) and scaled["rank_correlation"] == 1
+  # Only the best quarter (1, 2 and 3) is in the wrong order.
+  swapped = measured.copy()
+  swapped[[0, 2]] = swapped[[2, 0]]
+  found = study.agreement(swapped, measured)
+  assert found["rank_correlation_best_quarter"] == -1 and found["rank_correlation"] > 0.9
+
+
+def test_results_come_from_the_lines_that_are_there(tmp_path):
+  config = study.StudyConfig(("zoo:a:b=1",))
+  directory = tmp_path / "zoo_a_b=1"
+  directory.mkdir()
+  rows = [
+      {"placement": f"{i:02d}_{kind}.json", "predicted_us": 100.0 * i + 100,
+       "measured_us": 110.0 * i + 100}
+      for i, kind in enumerate(["best", "single", "near", "op"])]
+  lines = [json.dumps(row) for row in rows]
+  lines.append(json.dumps({"placement": "04_op.json", "predicted_us": 1, "measured_us": None}))
+  (directory / "measured.jsonl").write_text("\n".join(lines) + '\n{"placement": "05')
+  summary = study.summarize(config, str(tmp_path))["zoo:a:b=1"]
+  assert summary["placements"] == 4 and summary["rank_correlation"] == 1
+  assert (summary["single_us"], summary["best_us"]) == (210.0, 100.0)
+  assert "2.10x" in (tmp_path / "table.md").read_text()
+  assert (tmp_path / "scatter.png").stat().st_size > 0
+
+
+def test_a_study_that_is_not_one_is_refused(tmp_path):
+  path = tmp_path / "study.json"
+  for text in ("{", "{}", '{"graphs": [], "unknown": 1}'):
+    path.write_text(text)
+    with pytest.raises(MeasurementError, match="cannot read the study"):
+      study.StudyConfig.load(str(path))
+
+
+def test_measurements_go_on_where_they_stopped(graph, cluster, halves, single, tmp_path):
+  from placeto_tf.runtime.workers import InProcess
+  from placeto_tf.simulation import Simulator
+
+  class Workers(InProcess):
+    """This process under the names of two workers."""
+
+    def start(self):
+      super().start()
+      self.devices = ("/device:CPU:0", "/device:CPU:1")
+
+  paths = []
+  import dataclasses
+
+  from placeto_tf.placements import Placement
+
+  renamed = dataclasses.replace(cluster, devices=tuple(
+      dataclasses.replace(device, name=f"/CPU:{i}") for i, device in enumerate(cluster.devices)))
+  for name, placement in (("00_single", single), ("01_halves", halves)):
+    paths.append(str(tmp_path / f"{name}.json"))
+    Placement.from_indices(graph, renamed, placement.indices(graph, cluster)).save(paths[-1])
+  simulator = Simulator(graph, estimate_costs(graph, renamed, cache=False), renamed)
+  config = study.StudyConfig(("g",), repeats=1, max_runs=8, max_seconds=0.5)
+  said = []
+  with Workers(2) as workers:
+    for _ in range(2):
+      study._measure(
+          config, graph, renamed, simulator, workers, str(tmp_path), paths, said.append)
+  assert len(said) == 3  # two placements and a repeat, none of them again
+  rows = study._rows(str(tmp_path / "measured.jsonl"))
+  assert {row["placement"] for row in rows} == {"00_single.json", "01_halves.json"}
+  assert all(row["measured_us"] > 0 and row["predicted_us"] > 0 for row in rows)

@@ -1,0 +1,91 @@
+"""measure.py, calibrate.py and place.py --cost=measured, in sessions of this process."""
+
+import json
+
+import numpy as np
+import pytest
+
+import graph_files
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+
+
+@pytest.fixture(name="files")
+def files_fixture(tmp_path):
+  """A graph and two placements of it on two CPUs."""
+  (tmp_path / "small.meta").write_bytes(graph_files.meta_graph_def().SerializeToString())
+  graph, cluster = load_graph(str(tmp_path / "small.meta")), Cluster.parse("cpu:2")
+  draws = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)[graph.colocation]
+  for name, indices in (("one", np.zeros_like(draws)), ("two", draws)):
+    Placement.from_indices(graph, cluster, indices).save(str(tmp_path / f"{name}.json"))
+  return tmp_path
+
+
+def test_each_placement_is_a_line_beside_its_prediction_and_has_a_trace(
+    run_program, files):
+  done = run_program(
+      "measure", f"--graph={files / 'small.meta'}", "--cluster=cpu:2",
+      f"--placement={files / 'one.json'},{files / 'two.json'}", "--max_runs=6",
+      "--warmup_runs=1", f"--trace_dir={files / 'traces'}")
+  assert done.code == 0, done.err
+  lines = [json.loads(line) for line in done.out.splitlines()]
+  assert [line["placement"] for line in lines] == [
+      str(files / "one.json"), str(files / "two.json")]
+  for line in lines:
+    assert 0 < line["low_us"] <= line["measured_us"] <= line["high_us"]
+    assert line["runs"] == 6 and line["predicted_us"] > 0 and "failure" not in line
+  trace = json.loads((files / "traces" / "trace_1.json").read_text())
+  shown = {event["args"]["name"] for event in trace["traceEvents"]
+           if event["name"] == "process_name"}
+  assert shown == {f"/CPU:{i} {what}" for i in range(2) for what in ("simulated", "measured")}
+
+
+def test_optimizations_say_how_many_ops_they_folded(run_program, files):
+  done = run_program(
+      "measure", f"--graph={files / 'small.meta'}", "--cluster=cpu:2", "--optimizations",
+      f"--placement={files / 'two.json'}", "--max_runs=6")
+  assert json.loads(done.out)["folded_ops"] > 0
+
+
+@pytest.mark.parametrize("flag, says", [
+    ("--workers=local:none", "expected local:N"),
+    ("--workers=nowhere", "expected host:port"),
+    ("--device_map=/CPU:0", "was not understood"),
+    ("--device_map=/CPU:0=/CPU:9", "/device:CPU:9"),
+    ("--placement=missing.json", "missing.json"),
+])
+def test_bad_input_is_one_sentence(run_program, files, flag, says):
+  done = run_program(
+      "measure", f"--graph={files / 'small.meta'}", "--cluster=cpu:2",
+      f"--placement={files / 'one.json'}", flag)
+  assert done.code == 2 and says in done.err and len(done.err.strip().splitlines()) == 1
+
+
+def test_calibration_writes_what_the_other_programs_read(run_program, files, monkeypatch):
+  from placeto_tf.runtime import microbenchmarks
+
+  monkeypatch.setattr(microbenchmarks, "_WORK", 3)
+  monkeypatch.setattr(microbenchmarks, "_CHAIN", 50)
+  out = files / "calibrated"
+  done = run_program(
+      "calibrate", "--cluster=cpu:2", f"--graph={files / 'small.meta'}", f"--out={out}",
+      "--runs=2", "--graph_runs=2")
+  assert done.code == 0, done.err
+  said = json.loads(done.out)
+  assert set(said["step_time_us"]) == {"/CPU:0", "/CPU:1"}
+  assert Cluster.load(said["cluster"]).ready_order == "executor"
+  done = run_program(
+      "measure", f"--graph={files / 'small.meta'}", f"--cluster={said['cluster']}",
+      f"--costs={said['costs']}", f"--placement={files / 'two.json'}", "--max_runs=6")
+  assert done.code == 0 and json.loads(done.out)["predicted_us"] > 0
+
+
+def test_place_lets_real_sessions_decide(run_program, files):
+  done = run_program(
+      "place", f"--graph={files / 'small.meta'}", "--cluster=cpu:2", "--method=metis",
+      "--max_evaluations=50", "--cost=measured", "--max_measurements=4",
+      f"--out={files / 'placed'}")
+  assert done.code == 0, done.err
+  assert "measured 4 placements in real sessions" in done.out
+  Placement.load(str(files / "placed" / "placement.json"))

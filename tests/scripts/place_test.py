@@ -1,0 +1,222 @@
+"""The main program on a small graph, and what it says to bad input."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+import graph_files
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(name="meta")
+def meta_fixture(tmp_path):
+  path = tmp_path / "small.meta"
+  path.write_bytes(graph_files.meta_graph_def().SerializeToString())
+  return path
+
+
+@pytest.fixture(name="place_it")
+def place_it_fixture(run_program, tmp_path):
+  """Runs place.py with defaults that are good; what a test passes comes later and wins."""
+
+  def run(*args):
+    return run_program(
+        "place", "--cluster=k80:2", f"--out={tmp_path / 'placed'}", "--max_evaluations=40",
+        "--max_groups=8", *args)
+
+  return run
+
+
+def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, tmp_path):
+  done = place_it(f"--graph={meta}")
+  assert done.code == 0, done.err
+  out = tmp_path / "placed"
+  assert {path.name for path in out.iterdir()} == {
+      "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
+      "tensorboard"}
+  placed = meta_graph_pb2.MetaGraphDef.FromString((out / "graph.meta").read_bytes())
+  assert all(node.device for node in placed.graph_def.node)
+  original = graph_files.meta_graph_def()
+  for node in placed.graph_def.node:
+    node.device = ""
+  assert placed.graph_def == original.graph_def  # nothing but devices was changed
+  for row in ("current", "single device", "expert", "METIS", "Placeto", "lower bound"):
+    assert row in done.out
+  report = json.loads((out / "report.json").read_text())
+  assert report["evaluations"] <= 40
+  assert report["step_time_us"] <= min(
+      row["step_time_us"] for row in report["baselines"].values())
+  assert report["step_time_us"] >= report["lower_bound_us"]
+
+
+def test_the_same_seed_and_evaluations_give_the_same_placement(place_it, meta, tmp_path):
+  saved = []
+  for _ in range(2):
+    assert place_it(f"--graph={meta}", "--seed=3").code == 0
+    saved.append((tmp_path / "placed" / "placement.json").read_bytes())
+  assert saved[0] == saved[1]
+
+
+def test_foreign_files_in_the_out_directory_stay(place_it, meta, tmp_path):
+  out = tmp_path / "placed"
+  out.mkdir()
+  (out / "mine.txt").write_text("keep")
+  (out / "graph.pb").write_text("an earlier result of another format")
+  assert place_it(f"--graph={meta}", "--method=single").code == 0
+  assert (out / "mine.txt").read_text() == "keep"
+  assert not (out / "graph.pb").exists()
+  assert list(tmp_path.glob("placed.partial*")) == []
+
+
+def _mutated(change):
+  """A GraphDef of the training graph after `change`."""
+  graph_def = graph_files.graph_def()
+  change(graph_def)
+  return graph_def.SerializeToString()
+
+
+def _node(graph_def, name):
+  return next(node for node in graph_def.node if node.name == name)
+
+
+def _unknown_op(graph_def):
+  _node(graph_def, "branch0/layer0/matmul").op = "NoSuchOp"
+
+
+def _dangling_input(graph_def):
+  _node(graph_def, "branch0/layer0/matmul").input[0] = "nowhere"
+
+
+def _cycle(graph_def):
+  _node(graph_def, "branch0/layer0/matmul").input[0] = "branch0/layer1/matmul"
+
+
+def _duplicate(graph_def):
+  graph_def.node.add().CopyFrom(_node(graph_def, "branch0/layer0/matmul"))
+
+
+def _unknown_batch(graph_def):
+  _node(graph_def, "features").attr["shape"].shape.dim[0].size = -1
+
+
+BAD_GRAPHS = {
+    "unknown op": (_mutated(_unknown_op), "NoSuchOp"),
+    "dangling input": (_mutated(_dangling_input), "nowhere"),
+    "cycle": (_mutated(_cycle), "cycle"),
+    "duplicate": (_mutated(_duplicate), "branch0/layer0/matmul"),
+    "unknown dimension": (_mutated(_unknown_batch), "--batch_size"),
+    "empty graph": (graph_pb2.GraphDef().SerializeToString(), "bad.pb"),
+    "random bytes": (bytes(range(256)) * 4, "bad.pb"),
+    "truncated": (graph_files.graph_def().SerializeToString()[:-100], "bad.pb"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_GRAPHS)
+def test_a_bad_graph_ends_in_one_sentence_and_leaves_out_as_it_was(kind, place_it, tmp_path):
+  content, culprit = BAD_GRAPHS[kind]
+  (tmp_path / "bad.pb").write_bytes(content)
+  out = tmp_path / "placed"
+  out.mkdir()
+  (out / "placement.json").write_text("earlier")
+  done = place_it(f"--graph={tmp_path / 'bad.pb'}", "--fetches=train")
+  assert_one_sentence(done, culprit)
+  assert [path.name for path in out.iterdir()] == ["placement.json"]
+  assert (out / "placement.json").read_text() == "earlier"
+
+
+def assert_one_sentence(done, culprit):
+  assert done.code == 2, (done.out, done.err)
+  last = done.err.strip().splitlines()[-1]
+  assert culprit in last
+  assert "Traceback" not in done.err + done.out
+
+
+@pytest.mark.parametrize("arg, culprit", [
+    ("--cluster=k81:4", "k81"),
+    ("--cluster=k80:0", "k80:0"),
+    ("--cluster=k80", "k80"),
+    ("--cluster=", "cluster"),
+    ("--cluster=missing.json", "missing.json"),
+    ("--fetches=no_such_op", "no_such_op"),
+    ("--method=magic", "magic"),
+    ("--grouping=magic", "magic"),
+    ("--graph=zoo:inception_v9", "inception_v9"),
+    ("--graph=missing.meta", "missing.meta"),
+    ("--costs=missing.pb", "missing.pb"),
+    ("--max_evaluations=0", "max_evaluations"),
+    ("--max_seconds=-1", "max_seconds"),
+    ("--max_groups=0", "max_groups"),
+    ("--pin=[:/GPU:0", "pin"),
+    ("--pin=nothing_matches:/GPU:0", "nothing_matches"),
+    ("--pin=.*:/GPU:7", "/GPU:7"),
+    ("--feed_shapes=features", "features"),
+    ("--no_such_flag=1", "no_such_flag"),
+    ("stray", "stray"),
+])
+def test_a_bad_argument_ends_in_one_sentence(arg, culprit, place_it, meta):
+  assert_one_sentence(place_it(f"--graph={meta}", arg), culprit)
+
+
+@pytest.mark.parametrize("text, culprit", [
+    ("{", "cluster.json"),
+    ('{"devices": []}', "devices"),
+    ('{"devices": [{"name": "/GPU:0"}]}', "type"),
+    ('{"devices": [{"name": "/GPU:0", "type": "GPU", "memory_bytes": -5}], "links": {"default": '
+     '{"bandwidth_bytes_per_us": 1, "latency_us": 0}}}', "memory_bytes"),
+])
+def test_a_bad_cluster_file_ends_in_one_sentence(text, culprit, place_it, meta, tmp_path):
+  path = tmp_path / "cluster.json"
+  path.write_text(text)
+  assert_one_sentence(place_it(f"--graph={meta}", f"--cluster={path}"), culprit)
+
+
+def test_a_graph_that_fits_nowhere_is_refused_with_what_is_missing(place_it, meta, tmp_path):
+  from placeto_tf.clusters import Cluster
+
+  cluster = Cluster.parse("k80:2").to_json()
+  for device in cluster["devices"]:
+    device["memory_bytes"] = 1000
+  path = tmp_path / "tiny.json"
+  path.write_text(json.dumps(cluster))
+  done = place_it(f"--graph={meta}", f"--cluster={path}")
+  assert_one_sentence(done, "fits")
+  assert not (tmp_path / "placed").exists()
+
+
+def test_out_that_is_a_file_is_left_alone(place_it, meta, tmp_path):
+  path = tmp_path / "file"
+  path.write_text("mine")
+  assert_one_sentence(place_it(f"--graph={meta}", f"--out={path}"), str(path))
+  assert path.read_text() == "mine"
+
+
+def test_a_pin_is_kept(place_it, meta, tmp_path):
+  assert place_it(f"--graph={meta}", "--pin=branch0/.*:/GPU:1", "--method=metis").code == 0
+  placement = json.loads((tmp_path / "placed" / "placement.json").read_text())["placement"]
+  assert placement["branch0/layer0/matmul"] == "/GPU:1"
+
+
+def test_devices_of_the_graph_are_kept_where_asked(place_it, tmp_path):
+  graph_def = graph_files.graph_def()
+  _node(graph_def, "branch1/layer0/matmul").device = "/device:GPU:1"
+  path = tmp_path / "placed_already.pb"
+  path.write_bytes(graph_def.SerializeToString())
+  done = place_it(f"--graph={path}", "--fetches=train", "--existing_devices=keep")
+  assert done.code == 0, done.err
+  placement = json.loads((tmp_path / "placed" / "placement.json").read_text())["placement"]
+  assert placement["branch1/layer0/matmul"] == "/GPU:1"
+
+
+def test_the_program_runs_as_a_process_of_its_own(tmp_path):
+  done = subprocess.run(
+      [sys.executable, str(ROOT / "scripts" / "place.py"), "--graph=missing.pb",
+       "--cluster=k80:2", f"--out={tmp_path / 'placed'}"],
+      capture_output=True, text=True, timeout=120, check=False)
+  assert done.returncode == 2
+  assert "missing.pb" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+
+from placeto_tf.search.list_scheduling import Schedule, Timeline, set_memory_bytes, upward_ranks
+
+
+def test_a_timeline_finds_the_first_gap_that_is_long_enough():
+  timeline = Timeline()
+  timeline.book(0, 10)
+  timeline.book(15, 5)
+  assert timeline.earliest(0, 5) == 10
+  assert timeline.earliest(0, 6) == 20
+  assert timeline.earliest(12, 3) == 12
+  assert timeline.earliest(12, 4) == 20
+  assert timeline.earliest(30, 1) == 30
+
+
+def test_slots_that_touch_are_one():
+  timeline = Timeline()
+  timeline.book(0, 10)
+  timeline.book(20, 10)
+  timeline.book(10, 10)
+  assert timeline.earliest(0, 1) == 30 and timeline.end_us == 30
+
+
+def test_bookings_never_overlap():
+  rng = np.random.default_rng(0)
+  timeline, taken = Timeline(), []
+  for _ in range(200):
+    ready, length = float(rng.integers(0, 300)), float(rng.integers(1, 9))
+    start = timeline.earliest(ready, length)
+    assert start >= ready
+    assert all(start >= b or start + length <= a for a, b in taken)
+    timeline.book(start, length)
+    taken.append((start, start + length))
+
+
+def _fork(make_problem, **fields):
+  """Op 0 sends one tensor each to 1 and 2: outputs 0 and 1 of 500 bytes take 5 us each."""
+  problem = make_problem([10.0] * 3, [(0, 1), (0, 2)], [500] * 3, **fields)
+  return problem
+
+
+def test_as_published_every_transfer_has_the_link_to_itself(make_problem):
+  schedule = Schedule(_fork(make_problem), links=False)
+  schedule.place(0, 0, 0.0)
+  assert schedule.data_ready_us(1, 1) == pytest.approx(10 + 5 + 1)
+  assert schedule.data_ready_us(1, 0) == 10
+
+
+def test_with_links_a_tensor_is_sent_once(make_problem):
+  schedule = Schedule(_fork(make_problem), links=True)
+  schedule.place(0, 0, 0.0)
+  assert schedule.data_ready_us(1, 1) == 15  # the latency follows the transfer
+  schedule.place(1, 1, 0.0)
+  assert schedule.end_us[1] == 25
+  assert schedule.data_ready_us(2, 1) == 15
+
+
+def test_with_links_the_second_tensor_waits_for_bus_and_latency(make_problem):
+  problem = make_problem([10.0] * 4, [(0, 2), (1, 3)], [500] * 4)
+  schedule = Schedule(problem, links=True)
+  schedule.place(0, 0, 0.0)
+  schedule.place(2, 1, 0.0)  # sends from 10 to 15, and the bus is free at 16
+  schedule.place(1, 0, 0.0)
+  schedule.end_us[1] = 12.0
+  assert schedule.data_ready_us(3, 1) == 16 + 5
+
+
+def test_with_links_devices_pay_the_overhead(make_problem, make_cluster):
+  problem = make_problem([10.0, 10.0], cluster=make_cluster(2, overhead=3.0))
+  schedule = Schedule(problem, links=True)
+  schedule.place(0, 0, 0.0)
+  schedule.place(1, 0, 0.0)
+  assert schedule.end_us == [10, 23]
+
+
+def test_colocated_ops_follow_the_first(make_problem):
+  problem = make_problem([1.0] * 3, colocation=np.array([0, 1, 0], np.int32))
+  schedule = Schedule(problem, links=False)
+  assert schedule.candidates(2) == [0, 1]
+  schedule.place(0, 1, 0.0)
+  assert schedule.candidates(2) == [1] and schedule.candidates(1) == [0, 1]
+
+
+def test_devices_without_room_are_no_candidates(make_problem, make_cluster):
+  problem = make_problem(
+      [1.0] * 3, persistent_bytes=[60, 60, 60], cluster=make_cluster(2, memory=[100, 70]))
+  schedule = Schedule(problem, links=False)
+  schedule.place(0, 0, 0.0)
+  assert schedule.candidates(1) == [1]
+  schedule.place(1, 1, 0.0)
+  assert schedule.candidates(2) == [0]  # none has room; 40 bytes are left here, 10 there
+
+
+def test_memory_of_sets_adds_up_to_the_peak_on_one_device(make_problem):
+  problem = make_problem(
+      [1.0] * 3, [(0, 1), (1, 2)], [100, 100, 100], persistent_bytes=[50, 0, 0])
+  # 50 bytes throughout, and two outputs alive while op 1 or op 2 runs.
+  assert sum(set_memory_bytes(problem)) == pytest.approx(250)
+
+
+def test_upward_ranks_by_hand(make_problem):
+  # Means over devices: 10 us an op, 500 bytes in 5 us plus 1 us latency.
+  problem = _fork(make_problem)
+  ranks = upward_ranks(Schedule(problem, links=False), problem)
+  assert ranks == pytest.approx([26, 10, 10])

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from placeto_tf.search import Budget, metis
+from placeto_tf.search.metis import metis_groups
+
+
+def _two_cliques():
+  """Two rings of six ops with heavy edges, joined by one light edge."""
+  edges = [(i, i + 1) for i in range(5)] + [(0, 5)]
+  edges += [(i + 6, j + 6) for i, j in edges]
+  sizes = [100_000] * 12
+  sizes[5] = 10
+  return edges + [(5, 6)], sizes
+
+
+def test_it_cuts_where_least_flows(make_problem):
+  edges, sizes = _two_cliques()
+  placement = metis(make_problem([10.0] * 12, edges, sizes))
+  assert len(set(placement[:6])) == 1 and len(set(placement[6:])) == 1
+  assert placement[0] != placement[6]
+
+
+def test_groups_are_kept_by_the_form_for_groups(make_problem):
+  edges, sizes = _two_cliques()
+  problem = make_problem([10.0] * 12, edges, sizes, max_groups=4, method="heavy_edge")
+  placement = metis_groups(problem, Budget(max_evaluations=5))
+  group = problem.grouping.group_of_op
+  assert all(len(set(placement[group == g])) == 1 for g in range(problem.num_groups))
+
+
+def test_unequal_devices_get_work_by_their_speed(make_problem, make_cluster):
+  problem = make_problem(
+      np.tile([1.0, 3.0], (80, 1)), [(i, i + 1) for i in range(79)],
+      cluster=make_cluster(2, speeds=[0, 1]))
+  from placeto_tf.grouping.contraction import contract
+  from placeto_tf.search.metis import partitions
+  contraction = contract(problem.graph, problem.costs, problem.allowed_ops, np.arange(80))
+  parts = next(partitions(problem, contraction, [0, 1], np.random.default_rng(0)))
+  assert 52 <= (parts == 0).sum() <= 68
+
+
+def test_the_host_gets_only_what_cannot_go_elsewhere(make_problem, make_cluster):
+  edges, sizes = _two_cliques()
+  problem = make_problem(
+      [10.0] * 12, edges, sizes, cluster=make_cluster(2, host=True), host_ops=[3])
+  assert np.flatnonzero(metis(problem) == 2).tolist() == [3]
+
+
+def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
+  edges, sizes = _two_cliques()
+  problem = make_problem([10.0] * 12, edges, sizes)
+  metis(problem, Budget(max_evaluations=3))
+  assert problem.evaluations == 3
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_fewer_ops_than_devices(n, make_problem, make_cluster):
+  problem = make_problem([1.0] * n, [(i, i + 1) for i in range(n - 1)], cluster=make_cluster(4))
+  assert len(metis(problem)) == n

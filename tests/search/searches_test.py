@@ -1,0 +1,114 @@
+"""Annealing, local search and the genetic algorithm."""
+
+import random
+
+import numpy as np
+import pytest
+
+from placeto_tf.search import Budget, PlacementProblem, annealing, genetic, local_search, single
+from placeto_tf.search.annealing import share_of, speculation
+from placeto_tf.search.exact import prove
+from placeto_tf.search.local_search import descend
+from placeto_tf.search.moves import Moves
+from placeto_tf.search.units import Units, level_counts, placed_units
+
+SEARCHES = [annealing, local_search, genetic]
+
+
+def _layered(make_problem, make_cluster, **fields):
+  """Four columns of six ops; heavy within a column, light between them."""
+  edges, sizes = [], []
+  for layer in range(6):
+    for column in range(4):
+      op = 4 * layer + column
+      sizes.append(3000)
+      if layer < 5:
+        edges.append((op, op + 4))
+  return make_problem([20.0] * 24, edges, sizes, cluster=make_cluster(4), **fields)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_searches_find_the_optimum_of_parallel_chains(search, make_problem, make_cluster):
+  problem = _layered(make_problem, make_cluster)
+  search(problem, Budget(max_evaluations=3000), 0)
+  assert problem.best_objective_us == 120  # each chain on its own device
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("seed", range(4))
+def test_searches_are_never_worse_than_their_start(search, seed, random_problem):
+  problem = random_problem(seed)
+  single(problem)
+  before = (not problem.best_fits, problem.best_objective_us)
+  placement = search(problem, Budget(max_evaluations=60), seed)
+  found = problem.evaluate_ops(placement)
+  assert (not found.fits[0], found.objective_us[0]) <= before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
+  problem = random_problem(seed)
+  ops = PlacementProblem(problem.graph, problem.costs, problem.cluster, problem.grouping)
+  annealing(ops, Budget(max_evaluations=2000), seed)
+  result = prove(problem, Budget(max_evaluations=200_000))
+  assert result.proven
+  # Ops can fit where no placement of whole groups does.
+  assert (not ops.best_fits, ops.best_objective_us) <= (
+      not problem.best_fits, result.objective_us * 1.1)
+
+
+def test_descent_ends_where_no_single_move_improves(random_problem):
+  problem = random_problem(8)
+  placement = single(problem)
+  units = Units(problem)
+  found, objective_us = descend(
+      problem, units, placement, problem.best_objective_us, Budget(max_evaluations=10_000),
+      random.Random(0))
+  for unit in units.movable:
+    for device in units.choices[unit]:
+      moved = found.copy()
+      moved[units.ops[unit]] = device
+      assert problem.evaluate_ops(moved).objective_us[0] >= objective_us
+
+
+def test_only_searches_by_time_simulate_ahead(random_problem):
+  problem = random_problem(0)
+  assert speculation(problem, Budget(max_evaluations=10, max_seconds=1)) == 1
+  assert speculation(problem, Budget(max_seconds=1)) >= 2
+
+
+def test_a_share_of_a_budget_counts_from_now(random_problem):
+  problem = random_problem(0)
+  single(problem)
+  used = problem.evaluations
+  assert share_of(problem, Budget(max_evaluations=used + 10), 0.5).max_evaluations == used + 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_units_follow_a_placement_of_any_ops(seed, random_problem):
+  problem = random_problem(seed)
+  rng = np.random.default_rng(seed)
+  scores = rng.random(problem.allowed_ops.shape)
+  placement = np.where(problem.allowed_ops, scores, -1).argmax(axis=1)
+  placement = placement[problem.graph.colocation].astype(np.int32)
+  for count in level_counts(problem):
+    units = placed_units(problem, placement, count)
+    assert (units.expand(np.array(units.devices(placement))) == placement).all()
+    assert units.allowed[np.arange(len(units)), units.devices(placement)].all()
+
+
+def test_levels_end_at_single_ops(make_problem):
+  problem = make_problem([1.0] * 100, max_groups=4, method="heavy_edge")
+  assert level_counts(problem) == [4, 16, 64, 100]
+
+
+def test_moves_change_something_and_stay_allowed(random_problem):
+  problem = random_problem(9)
+  units, rng = Units(problem), random.Random(0)
+  moves, devices = Moves(units, rng), problem.allowed.argmax(axis=1).tolist()
+  drawn = [moves.propose(devices) for _ in range(500)]
+  assert sum(bool(move) for move in drawn) > 100
+  for move in drawn:
+    assert len({unit for unit, _ in move}) == len(move)
+    for unit, device in move:
+      assert units.allowed[unit, device] and device != devices[unit]

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from placeto_tf.search import Budget, current, random, single
+from placeto_tf.search.results import best_of
+
+
+def test_current_is_the_first_device_where_the_graph_says_nothing(make_problem):
+  assert current(make_problem([1.0] * 3)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", [
+    "/GPU:1", "/gpu:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"])
+def test_current_reads_every_spelling_of_a_device(name, make_problem):
+  problem = make_problem([1.0] * 2, assigned_devices=("", name))
+  assert current(problem).tolist() == [0, 1]
+
+
+def test_current_takes_the_first_device_for_one_the_cluster_lacks(make_problem):
+  problem = make_problem([1.0] * 2, assigned_devices=("/GPU:7", "/GPU:1"))
+  assert current(problem).tolist() == [0, 1]
+
+
+def test_current_sends_ops_without_a_kernel_to_the_host(make_problem, make_cluster):
+  problem = make_problem(
+      [1.0] * 2, cluster=make_cluster(2, host=True), host_ops=[1],
+      assigned_devices=("/GPU:1", "/GPU:1"))
+  assert current(problem).tolist() == [1, 2]
+
+
+def test_colocated_ops_follow_the_one_that_has_a_device(make_problem):
+  problem = make_problem(
+      [1.0] * 2, assigned_devices=("", "/GPU:1"), colocation=np.array([0, 0], np.int32))
+  assert current(problem).tolist() == [1, 1]
+
+
+def test_single_takes_the_faster_kind(make_problem, make_cluster):
+  problem = make_problem([[30.0, 10.0]] * 2, [(0, 1)], cluster=make_cluster(2, speeds=[0, 1]))
+  assert single(problem).tolist() == [1, 1]
+  assert problem.evaluations == 2
+
+
+def test_single_tries_one_of_equal_devices(make_problem, make_cluster):
+  problem = make_problem([1.0], cluster=make_cluster(4))
+  single(problem)
+  assert problem.evaluations == 1
+
+
+def test_single_takes_the_device_that_has_the_memory(make_problem, make_cluster):
+  problem = make_problem(
+      [1.0], persistent_bytes=[100], cluster=make_cluster(2, memory=[50, 200]))
+  assert single(problem).tolist() == [1]
+
+
+def test_single_leaves_ops_without_a_kernel_on_the_host(make_problem, make_cluster):
+  problem = make_problem([1.0] * 3, cluster=make_cluster(2, host=True), host_ops=[1])
+  assert single(problem).tolist() == [0, 2, 0]
+
+
+def test_random_uses_its_evaluations_and_every_device(make_problem):
+  problem = make_problem([1.0] * 12)
+  placement = random(problem, Budget(max_evaluations=100), 0)
+  assert problem.evaluations == 100
+  assert sorted(np.bincount(placement).tolist()) == [6, 6]  # the best of 100 is balanced
+
+
+def test_best_of_prefers_what_fits(make_problem, make_cluster):
+  problem = make_problem(
+      [1.0, 1.0], [(0, 1)], [9000, 0], persistent_bytes=[60000] * 2,
+      cluster=make_cluster(2, memory=100000))
+  assert best_of(problem, np.array([[0, 0], [0, 1]])).tolist() == [0, 1]

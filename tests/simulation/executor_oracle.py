@@ -1,0 +1,151 @@
+"""The order of TensorFlow's executor in plain Python: lists and deques, and no heap at all.
+
+A timer is [end, (producer, port, destination), what] or None: one for each stream, bus and device
+that unpacks. Every round ends the timers that are due and then starts what can start.
+"""
+
+from collections import deque
+
+from extended_oracle import ExtendedOracle
+from oracle import OP_END
+
+
+class ExecutorOracle(ExtendedOracle):
+  """Simulates placements under `ready_order="executor"`."""
+
+  def __init__(self, graph, costs, cluster):
+    super().__init__(graph, costs, cluster)
+    self.inline = [op_type in cluster.inline_op_types for op_type in graph.op_types]
+
+  def schedule(self, placement):
+    """(step time, start of each op, {(producer, port, destination): (start, end)})."""
+    cluster, place, devices = self.cluster, list(map(int, placement)), range(self.d)
+    packs = cluster.sender_us_per_transfer or cluster.sender_us_per_byte
+    unpacks = (cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
+               or cluster.delivery_us)
+    waiting, starts, transfers = list(self.in_degrees), [None] * self.n, {}
+    inline, tasks = [[] for _ in devices], [deque() for _ in devices]
+    unsent, unpacked = [deque() for _ in devices], [deque() for _ in devices]
+    streams = [[None] * cluster.compute_streams for _ in devices]
+    buses, unpacking = [None for _ in devices], [None for _ in devices]
+    now = 0.0
+
+    def lose(consumers):
+      """Those of the consumers that wait for nothing more."""
+      ready = []
+      for consumer in consumers:
+        waiting[consumer] -= 1
+        if not waiting[consumer]:
+          ready.append(consumer)
+      return ready
+
+    def made_ready(device, entries):
+      """`entries`: (is control, consumer, work) of what one op's end made ready on its device."""
+      expensive = []
+      for _, _, (key, what) in sorted(entries, key=lambda entry: entry[:2]):
+        if what == "op" and self.inline[key[0]]:
+          inline[device].append((key, what))
+        else:
+          expensive.append((key, what))
+      if expensive and not inline[device]:
+        inline[device].append(expensive.pop())
+      tasks[device].extendleft(expensive)
+
+    def op_ended(i, device):
+      entries = []
+      for port, consumers in self.outputs[i]:
+        for j in lose(c for c in consumers if place[c] == device):
+          entries.append((port < 0, j, ((j, OP_END, -1), "op")))
+        away = [c for c in consumers if place[c] != device]
+        for to in (sorted({place[c] for c in away}) if cluster.transfer_per_destination
+                   else [-1] if away else []):
+          if packs:
+            first = min(c for c in away if to in (-1, place[c]))
+            entries.append((port < 0, first, ((i, port, to), "pack")))
+          else:
+            unsent[device].append((i, port, to))
+      made_ready(device, entries)
+
+    def arrived(producer, port, to):
+      for j in lose(c for c in dict(self.outputs[producer])[port] if place[c] in to):
+        tasks[place[j]].append(((j, OP_END, -1), "op"))
+
+    def end(d, slot, timers):
+      _, (producer, port, to), what = timers[slot]
+      timers[slot] = None
+      pause_us = 0.0
+      if what == "op":
+        self.step = now
+        op_ended(producer, d)
+        pause_us = self.overhead_us if self.compute_us[producer][self.kinds[d]] else 0.0
+      elif what == "pack":
+        unsent[d].append((producer, port, to))
+      elif what == "unpack":
+        arrived(producer, port, {to})
+      elif what == "send":
+        receivers = self.receivers(place, producer, port, to)
+        for r in receivers:
+          receiving[r] = False
+          unpacked[r].append((now + cluster.delivery_us, (producer, port, r)))
+        if not unpacks:
+          arrived(producer, port, receivers)
+        pause_us = max(self.latency[d][r] for r in receivers)
+      if now + pause_us > now:
+        timers[slot] = [now + pause_us, (-1, 0, 0), "pause"]
+
+    def start():
+      for d in devices:
+        if buses[d] is None and unsent[d]:
+          producer, port, to = key = unsent[d][0]
+          receivers = self.receivers(place, *key)
+          if not cluster.receiver_contention or not any(receiving[r] for r in receivers):
+            unsent[d].popleft()
+            for r in receivers:
+              receiving[r] = True
+            buses[d] = [now + max(self.size_of(producer, port) / self.bandwidth[d][r]
+                                  for r in receivers), key, "send"]
+            transfers[key] = (now, buses[d][0])
+      for d in devices:
+        if unpacks and unpacking[d] is None and unpacked[d]:
+          delivered_us, key = unpacked[d][0]
+          if delivered_us > now:
+            unpacking[d] = [delivered_us, (-1, 0, 0), "pause"]
+            continue
+          unpacked[d].popleft()
+          spent = (cluster.receiver_us_per_transfer
+                   + cluster.receiver_us_per_byte * self.size_of(*key[:2]))
+          unpacking[d] = [now + spent, key, "unpack"]
+          for timer in streams[d]:
+            if timer is not None:
+              timer[0] += spent
+      for d in devices:
+        for slot, timer in enumerate(streams[d]):
+          if timer is None and (inline[d] or tasks[d]):
+            key, what = inline[d].pop(0) if inline[d] else tasks[d].popleft()
+            begin = now
+            if unpacking[d] and unpacking[d][2] == "unpack":
+              begin = unpacking[d][0]
+            if what == "op":
+              starts[key[0]] = now
+              spent = self.compute_us[key[0]][self.kinds[d]]
+            else:
+              spent = (cluster.sender_us_per_transfer
+                       + cluster.sender_us_per_byte * self.size_of(*key[:2]))
+            streams[d][slot] = [begin + spent, key, what]
+
+    receiving = [False for _ in devices]
+    self.step = 0.0
+    for d in devices:
+      made_ready(d, [(False, i, ((i, OP_END, -1), "op")) for i in self.roots if place[i] == d])
+    while True:
+      start()
+      timers = [(d, slot, group) for d, group in enumerate(streams) for slot in range(len(group))]
+      timers += [(d, d, group) for group in (buses, unpacking) for d in devices]
+      running = [(d, slot, group) for d, slot, group in timers if group[slot] is not None]
+      if not running:
+        break
+      now = min(group[slot][0] for _, slot, group in running)
+      due = [entry for entry in running if entry[2][entry[1]][0] == now]
+      for entry in sorted(due, key=lambda entry: entry[2][entry[1]][1]):
+        end(*entry)
+    return self.step, starts, transfers

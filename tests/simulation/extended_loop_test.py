@@ -1,0 +1,242 @@
+"""Each extension by hand, and all of them together against the plain Python simulator.
+
+Bandwidth 1 byte/us, latency 0, overhead 0 unless it says otherwise; `a@3-5`: a runs from 3 to 5.
+"""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from executor_oracle import ExecutorOracle
+from extended_oracle import ExtendedOracle, random_extensions
+from random_cases import make_cluster, make_costs, random_case, with_cluster
+
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.simulation.bounds import remaining_path_us
+from placeto_tf.simulation.simulator import Simulator
+
+
+def simulate(compute, edges, placement, *, sizes=None, priorities=None, **cluster_fields):
+  """The result, of ops with one output each of `sizes` bytes (default 1)."""
+  n = len(compute)
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["X"] * n, [1] * n, edges)
+  costs = make_costs(compute, sizes or [1] * n)
+  cluster = make_cluster(max(placement) + 1, **cluster_fields)
+  return Simulator(graph, costs, cluster, priorities=priorities, num_threads=1).simulate(placement)
+
+
+def test_one_transfer_a_destination_sends_in_the_order_of_devices_at_each_pairs_speed():
+  # op0@0-1 on 0. 4 bytes to device 1 at 2 bytes/us: 1-3, free at 4; to device 2 at 1: 4-8.
+  bandwidth, latency = [[1, 2, 1]] * 3, [[0, 1, 5]] * 3
+  result = simulate(
+      [1, 1, 1], [(0, 0, 2), (0, 0, 1)], [0, 1, 2], sizes=[4, 1, 1], bandwidth=bandwidth,
+      latency=latency, transfer_per_destination=True)
+  assert result.transfers.start_us.tolist() == [1, 4]
+  assert result.transfers.end_us.tolist() == [3, 8]
+  assert result.transfers.destinations.tolist() == [[False, True, False], [False, False, True]]
+  assert result.start_us.tolist() == [0, 3, 8]
+  assert result.transfer_bytes == 8
+
+
+def test_one_transfer_a_destination_keeps_the_output_until_the_last_has_ended():
+  # Sent 1-5 to device 1 and 5-9 to device 2; op3@6-7 on 0 finds the 4 bytes still there.
+  result = simulate(
+      [1, 1, 1, 6], [(0, 0, 1), (0, 0, 2), (0, CONTROL, 3)], [0, 1, 2, 0], sizes=[4, 1, 1, 2],
+      transfer_per_destination=True)
+  assert result.peak_memory_bytes.tolist() == [6, 5, 5]
+
+
+def test_receiver_takes_one_transfer_at_a_time():
+  # op0 on 0 and op1 on 1 end at 1; both send 3 bytes to device 2: 1-4 and, kept waiting, 4-7.
+  compute, edges, placement = [1, 1, 1, 1], [(0, 0, 2), (1, 0, 3)], [0, 1, 2, 2]
+  free = simulate(compute, edges, placement, sizes=[3, 3, 1, 1])
+  assert free.transfers.start_us.tolist() == [1, 1]
+  contended = simulate(compute, edges, placement, sizes=[3, 3, 1, 1], receiver_contention=True)
+  assert contended.transfers.start_us.tolist() == [1, 4]
+  assert contended.start_us.tolist() == [0, 0, 4, 7]
+
+
+def test_waiting_head_of_a_bus_holds_up_what_is_behind_it():
+  # Device 2 receives from 0 during 1-5. Bus 1 wants to send op1 there, and only then op2 to 0.
+  result = simulate(
+      [1, 1, 1, 1, 1, 1], [(0, 0, 3), (1, 0, 4), (2, 0, 5)], [0, 1, 1, 2, 2, 0],
+      sizes=[4, 1, 1, 1, 1, 1], receiver_contention=True)
+  assert dict(zip(result.transfers.ops.tolist(), result.transfers.start_us.tolist())) == {
+      0: 1, 1: 5, 2: 6}
+
+
+def test_packing_takes_compute_time_of_the_sender_before_the_bus():
+  # op0@0-1 on 0; op1, ready since 0, @1-3. Packing (2 + 0.5 * 4 = 4 us) queues behind it: 3-7.
+  # The 4 bytes take 7-11; op2@11-12.
+  result = simulate(
+      [1, 2, 1], [(0, 0, 2)], [0, 0, 1], sizes=[4, 1, 1], overhead=0.0,
+      sender_us_per_transfer=2.0, sender_us_per_byte=0.5)
+  assert result.start_us.tolist() == [0, 1, 11]
+  assert (result.jobs.packing.tolist(), result.jobs.devices.tolist()) == ([True], [0])
+  assert (result.jobs.start_us.tolist(), result.jobs.end_us.tolist()) == ([3], [7])
+  assert result.transfers.start_us.tolist() == [7]
+  assert result.busy_us.tolist() == [7, 1]
+
+
+def test_unpacking_takes_compute_time_of_the_receiver_before_the_consumers():
+  # op0@0-1 on 0, its 4 bytes take 1-5. Device 1 is busy with op1@0-6; unpacking (1 + 4) 6-11.
+  # op2@11-12. No overhead follows unpacking; the copy is held from 5 on.
+  result = simulate(
+      [1, 6, 1], [(0, 0, 2)], [0, 1, 1], sizes=[4, 1, 1], overhead=0.0,
+      receiver_us_per_transfer=1.0, receiver_us_per_byte=1.0)
+  assert result.start_us.tolist() == [0, 0, 11]
+  assert (result.jobs.packing.tolist(), result.jobs.devices.tolist()) == ([False], [1])
+  assert (result.jobs.start_us.tolist(), result.jobs.end_us.tolist()) == ([6], [11])
+  assert result.peak_memory_bytes.tolist() == [4, 5]
+
+
+def test_control_transfers_pay_per_transfer_as_well():
+  # op0@0-1, packing 1-3, transfer 3-3, unpacking 3-4, op1@4-5.
+  result = simulate(
+      [1, 1], [(0, CONTROL, 1)], [0, 1], sender_us_per_transfer=2.0, receiver_us_per_transfer=1.0)
+  assert result.start_us.tolist() == [0, 4]
+
+
+def test_streams_run_ops_side_by_side_each_with_its_own_overhead():
+  # Two streams: op0@0-3 and op1@0-1; stream 1 is free at 2: op2@2-4. Stream 0 is free at 4: op3.
+  result = simulate([3, 1, 2, 1], [], [0, 0, 0, 0], compute_streams=2, overhead=1.0)
+  assert result.start_us.tolist() == [0, 0, 2, 4]
+  assert result.streams.tolist() == [0, 1, 1, 0]
+  assert result.step_time_us == 5
+
+
+def test_ready_op_with_the_longest_path_goes_first():
+  # op0, op1 and op2 are ready at 0; op2 has 1 + 9 us ahead of it, op1 2, op0 1.
+  compute, edges, placement = [1, 2, 1, 9], [(2, 0, 3)], [0, 0, 0, 0]
+  assert simulate(compute, edges, placement).start_us.tolist() == [0, 1, 3, 4]
+  result = simulate(compute, edges, placement, ready_order="critical_path")
+  assert result.start_us.tolist() == [12, 10, 0, 1]
+
+
+def test_given_priorities_decide_and_arrival_breaks_ties():
+  compute, placement = [1, 1, 1, 1], [0] * 4
+  result = simulate(compute, [], placement, priorities=[0, 1, 0, 1])
+  assert result.start_us.tolist() == [2, 0, 3, 1]
+
+
+@hypothesis.settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+@hypothesis.given(
+    seed=st.integers(0, 2**32 - 1), floats=st.booleans(), prioritized=st.booleans())
+def test_extensions_agree_with_the_plain_python_simulator(seed, floats, prioritized):
+  graph, costs, cluster, placements = random_case(
+      seed, floats=floats, max_ops=20, **random_extensions(seed))
+  priorities = None
+  if prioritized:
+    priorities = np.random.default_rng(seed).integers(0, 3, graph.num_ops).astype(np.float64)
+  simulator = Simulator(graph, costs, cluster, priorities=priorities, num_threads=1)
+  if priorities is None and cluster.ready_order == "critical_path":
+    priorities = remaining_path_us(graph, costs.compute_us[:, cluster.device_kinds].mean(axis=1))
+  oracle = ExtendedOracle(graph, costs, cluster, priorities)
+  for placement in placements:
+    result = simulator.simulate(placement)
+    step_time_us, start_us, transfers, peak_bytes = oracle.simulate(placement)
+    assert result.step_time_us == step_time_us
+    assert result.start_us.tolist() == start_us
+    assert sorted(transfers.values()) == sorted(
+        zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist()))
+    assert result.peak_memory_bytes.tolist() == pytest.approx(peak_bytes, abs=1e-6)
+
+
+def executor_result(compute, edges, placement, *, op_types=None, **fields):
+  """Simulated under the executor's order; ops of type "I" run inline."""
+  n = len(compute)
+  graph = ComputationGraph.from_edges(
+      [f"op{i}" for i in range(n)], op_types or ["X"] * n, [1] * n, edges)
+  cluster = make_cluster(
+      max(placement) + 1, ready_order="executor", inline_op_types=("I",), **fields)
+  return Simulator(graph, make_costs(compute, [1] * n), cluster, num_threads=1).simulate(placement)
+
+
+def test_executor_goes_depth_first_into_what_was_made_ready_last():
+  # op0 makes op1, op2 and op3 ready: op3 is inline, op2 at the front of the deque. op3 makes op4
+  # ready, which is inline before them.
+  result = executor_result([1] * 5, [(0, 0, 1), (0, 0, 2), (0, 0, 3), (3, 0, 4)], [0] * 5)
+  assert result.start_us.tolist() == [0, 4, 3, 1, 2]
+
+
+def test_executor_runs_inline_types_first_and_then_nothing_else_inline():
+  # op1 is inline, so op3 is not; the deque then holds op3 before op2.
+  result = executor_result(
+      [1] * 4, [(0, 0, 1), (0, 0, 2), (0, 0, 3)], [0] * 4, op_types=["X", "I", "X", "X"])
+  assert result.start_us.tolist() == [0, 1, 3, 2]
+
+
+def test_executor_takes_consumers_of_data_before_those_of_control():
+  # By index op2 would be the last, and inline; but op1, which waits by control, comes after it.
+  result = executor_result([1] * 3, [(0, CONTROL, 1), (0, 0, 2)], [0] * 3)
+  assert result.start_us.tolist() == [0, 1, 2]
+
+
+def test_executor_takes_what_arrives_after_all_that_was_made_ready_here():
+  # op3@0-2 on 0 while op0@0-1 on 1 is sent 1-2. As op1 arrives, op3 makes op4 and op5 ready: op5,
+  # inline, then op4, then op1.
+  result = executor_result(
+      [1, 1, 1, 2, 1, 1], [(0, 0, 1), (3, 0, 4), (3, 0, 5), (0, 0, 2)], [1, 0, 1, 0, 0, 0])
+  assert result.start_us.tolist() == [0, 4, 1, 0, 3, 2]
+
+
+def test_executor_stops_an_op_for_unpacking():
+  # op0@0-1 on 1, sent 1-2. Unpacking 2-5 stops op1@0-4 on 0, which ends at 7; op2, ready since 5.
+  result = executor_result(
+      [1, 4, 1], [(0, 0, 2)], [1, 0, 0], receiver_us_per_transfer=3.0)
+  assert result.start_us.tolist() == [0, 0, 7]
+  assert result.jobs.start_us.tolist() == [2] and result.jobs.end_us.tolist() == [5]
+  # What starts meanwhile waits: op1@0-2, unpacking 2-5, then op3, ready since 2, and op2.
+  result = executor_result(
+      [1, 2, 1, 1], [(0, 0, 2), (1, 0, 3)], [1, 0, 0, 0], receiver_us_per_transfer=3.0)
+  assert result.step_time_us == 7
+
+
+@hypothesis.settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
+def test_executor_agrees_with_the_plain_python_one(seed, floats):
+  fields = {**random_extensions(seed), "ready_order": "executor", "inline_op_types": ("I",)}
+  graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=20, **fields)
+  draw = np.random.default_rng([seed, 2])
+  cluster = with_cluster(cluster, delivery_us=float(draw.integers(0, 3)))
+  graph = dataclasses.replace(
+      graph, op_types=tuple(draw.choice(["I", "X"], graph.num_ops).tolist()))
+  simulator = Simulator(graph, costs, cluster, num_threads=1)
+  oracle = ExecutorOracle(graph, costs, cluster)
+  for placement in placements:
+    result = simulator.simulate(placement)
+    step_time_us, start_us, transfers = oracle.schedule(placement)
+    assert result.step_time_us == step_time_us
+    assert result.start_us.tolist() == start_us
+    assert sorted(transfers.values()) == sorted(
+        zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist()))
+
+
+@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
+def test_extended_loop_without_extensions_is_the_reference_simulator(seed, floats):
+  graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=40)
+  reference = Simulator(graph, costs, cluster, num_threads=1)
+  # Equal priorities switch the other loop on and leave the order of arrival.
+  extended = Simulator(graph, costs, cluster, priorities=np.zeros(graph.num_ops), num_threads=1)
+  start_us, extended_start_us = np.empty((2, *placements.shape))
+  step_time_us, peak_bytes = reference.simulate_many(placements, start_us=start_us)
+  extended_step_time_us, extended_peak_bytes = extended.simulate_many(
+      placements, start_us=extended_start_us)
+  assert step_time_us.tolist() == extended_step_time_us.tolist()
+  assert start_us.tolist() == extended_start_us.tolist()
+  assert peak_bytes.tolist() == extended_peak_bytes.tolist()
+  ours = reference.simulate(placements[0]).transfers
+  theirs = extended.simulate(placements[0]).transfers
+  for field in ("ops", "ports", "sources", "destinations", "sizes_bytes", "start_us", "end_us"):
+    assert getattr(ours, field).tolist() == getattr(theirs, field).tolist()
+
+
+def test_streams_without_end_reach_the_critical_path():
+  graph, costs, cluster, _ = random_case(5, max_ops=30, floats=True)
+  cluster = with_cluster(cluster, op_overhead_us=0.0, compute_streams=graph.num_ops)
+  result = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, dtype=np.int32))
+  remaining_us = remaining_path_us(graph, costs.compute_us[:, 0])
+  assert result.step_time_us == pytest.approx(remaining_us.max())

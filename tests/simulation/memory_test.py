@@ -1,0 +1,60 @@
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from extended_oracle import random_extensions
+from random_cases import make_cluster, make_costs, random_case
+
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.memory import Held, Lifetimes, held_at_peak, memory_report
+from placeto_tf.simulation.simulator import Simulator
+
+
+@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), extended=st.booleans())
+def test_lifetimes_add_up_to_the_peaks_of_the_event_loop(seed, extended):
+  graph, costs, cluster, placements = random_case(
+      seed, max_ops=25, **(random_extensions(seed) if extended else {}))
+  result = Simulator(graph, costs, cluster, num_threads=1).simulate(placements[0])
+  lifetimes = Lifetimes.of(graph, costs, result)
+  for d in range(cluster.num_devices):
+    peak_bytes = lifetimes.usage(d)[1].max()
+    assert peak_bytes == pytest.approx(result.peak_memory_bytes[d])
+    _, alive = lifetimes.at_peak(d)
+    assert lifetimes.sizes_bytes[alive].sum() == pytest.approx(peak_bytes)
+
+
+def over_full_case():
+  # big@0-1 holds 3 GB of output and 1.5 GB of persistent bytes on /GPU:0, which has 2; its output
+  # is copied to /GPU:1, which has 2 as well, and consumed there by small (0.25 GB temporary).
+  gb = 2**30
+  graph = ComputationGraph.from_edges(["big", "small"], ["X"] * 2, [1, 1], [(0, 0, 1)])
+  costs = make_costs(
+      [1, 1], [3 * gb, 1000], persistent=[1.5 * gb, 0], temporary=[0, 0.25 * gb])
+  return graph, costs, make_cluster(2, memory=2 * gb, bandwidth=float(gb))
+
+
+def test_what_was_held_at_the_peak_is_listed_the_largest_first():
+  graph, costs, cluster = over_full_case()
+  result = Simulator(graph, costs, cluster).simulate([0, 1])
+  assert held_at_peak(graph, costs, result, 0) == (
+      0.0, [Held("big", "output", 3 * 2**30), Held("big", "persistent", 1.5 * 2**30)])
+  moment_us, held = held_at_peak(graph, costs, result, 1)
+  assert moment_us == 4.0
+  assert [(item.op_name, item.kind) for item in held] == [
+      ("big", "copy"), ("small", "temporary"), ("small", "output")]
+
+
+def test_report_says_which_device_is_out_of_memory_and_by_how_much():
+  graph, costs, cluster = over_full_case()
+  simulator = Simulator(graph, costs, cluster)
+  assert memory_report(graph, costs, simulator.simulate([0, 1]), largest=1) == [
+      "out of memory on /GPU:0 by 2.5 GB (4.5 GB at 0 us, 2.0 GB there; largest: big output "
+      "3.0 GB)",
+      "out of memory on /GPU:1 by 1.3 GB (3.3 GB at 4 us, 2.0 GB there; largest: big copy 3.0 GB)"]
+
+
+def test_report_of_a_placement_that_fits_is_empty():
+  graph, costs, _ = over_full_case()
+  result = Simulator(graph, costs, make_cluster(2, memory=8 * 2**30)).simulate(np.array([0, 0]))
+  assert memory_report(graph, costs, result) == []

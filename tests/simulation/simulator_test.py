@@ -1,0 +1,228 @@
+"""The simulator against the oracle and against what must hold for any schedule."""
+
+import threading
+import tracemalloc
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from numba.core.runtime import _nrt_python
+from oracle import Oracle
+from random_cases import make_cluster, make_costs, random_case, with_cluster
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import CostError, PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.bounds import critical_path_us, total_work_us
+from placeto_tf.simulation.simulator import Simulator
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def examples(count):
+  return hypothesis.settings(
+      max_examples=count, deadline=None, derandomize=True, database=None)
+
+
+@examples(2500)
+@hypothesis.given(seed=SEEDS, floats=st.booleans(), large=st.booleans())
+def test_agrees_with_the_oracle(seed, floats, large):
+  graph, costs, cluster, placements = random_case(
+      seed, floats=floats, max_ops=50 if large else 12)
+  oracle, simulator = Oracle(graph, costs, cluster), Simulator(graph, costs, cluster, num_threads=1)
+  start_us = np.empty(placements.shape)
+  step_time_us, peak_bytes = simulator.simulate_many(placements, start_us=start_us)
+  for b, placement in enumerate(placements):
+    expected_step, expected_start, transfers, expected_peak = oracle.simulate(placement)
+    assert step_time_us[b] == expected_step
+    assert start_us[b].tolist() == expected_start
+    assert peak_bytes[b].tolist() == pytest.approx(expected_peak, abs=1e-6)
+  result = simulator.simulate(placements[-1])
+  assert result.step_time_us == step_time_us[-1]
+  assert result.start_us.tolist() == start_us[-1].tolist()
+  assert result.peak_memory_bytes.tolist() == peak_bytes[-1].tolist()
+  assert list(zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist())) == [
+      transfers[key] for key in sorted(transfers)]
+
+
+@examples(200)
+@hypothesis.given(seed=SEEDS)
+def test_permuting_devices_of_one_kind_permutes_the_result(seed):
+  # With costs that are real numbers no two things end at once, so that rule 4, the one place
+  # where devices have an order, has nothing to decide. Links are alike, too.
+  graph, costs, cluster, placements = random_case(seed, floats=True, max_ops=30)
+  random = np.random.default_rng(seed)
+  compute_us = np.repeat(
+      random.exponential(1.0, (graph.num_ops, 1)) + 0.1, costs.num_kinds, axis=1)
+  costs = OpCosts(
+      compute_us, random.exponential(1.0, graph.num_outputs), costs.persistent_bytes,
+      costs.temporary_bytes)
+  d = cluster.num_devices
+  cluster = with_cluster(
+      cluster, bandwidth_bytes_per_us=np.full((d, d), 1.7), latency_us=np.full((d, d), 0.3))
+  simulator = Simulator(graph, costs, cluster, num_threads=1)
+  permutation = random.permutation(d).astype(np.int32)
+  step_time_us, peak_bytes = simulator.simulate_many(placements)
+  permuted_step_time_us, permuted_peak_bytes = simulator.simulate_many(permutation[placements])
+  assert permuted_step_time_us == pytest.approx(step_time_us)
+  assert permuted_peak_bytes[:, permutation] == pytest.approx(peak_bytes)
+
+
+@examples(200)
+@hypothesis.given(seed=SEEDS)
+def test_scaling_all_times_scales_the_schedule(seed):
+  graph, costs, cluster, placements = random_case(seed, max_ops=30)
+  factor = 4.0  # a power of two, so that ties stay ties
+  scaled_costs = OpCosts(
+      costs.compute_us * factor, costs.output_bytes, costs.persistent_bytes, costs.temporary_bytes)
+  scaled_cluster = with_cluster(
+      cluster, bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us / factor,
+      latency_us=cluster.latency_us * factor, op_overhead_us=cluster.op_overhead_us * factor)
+  result = Simulator(graph, costs, cluster).simulate(placements[0])
+  scaled = Simulator(graph, scaled_costs, scaled_cluster).simulate(placements[0])
+  assert scaled.step_time_us == factor * result.step_time_us
+  assert scaled.start_us.tolist() == (factor * result.start_us).tolist()
+  assert scaled.peak_memory_bytes.tolist() == result.peak_memory_bytes.tolist()
+
+
+@examples(200)
+@hypothesis.given(seed=SEEDS, floats=st.booleans())
+def test_no_step_is_shorter_than_the_critical_path_or_the_work_of_all_devices(seed, floats):
+  graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=30)
+  step_time_us, _ = Simulator(graph, costs, cluster, num_threads=1).simulate_many(placements)
+  slack = 1e-9
+  assert (step_time_us >= critical_path_us(graph, costs, cluster) - slack).all()
+  assert (step_time_us >= total_work_us(graph, costs, cluster) - slack).all()
+
+
+def layered_case(n=2000, devices=4, seed=0):
+  random = np.random.default_rng(seed)
+  edges = [(max(0, i - 1 - int(random.geometric(0.1))), 0, i) for i in range(1, n) for _ in "ab"]
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["X"] * n, [1] * n, edges)
+  costs = make_costs(random.exponential(10.0, n), random.integers(1, 1000, n))
+  return graph, costs, make_cluster(devices, bandwidth=100.0, latency=1.0, overhead=2.0)
+
+
+def test_results_do_not_depend_on_threads_or_on_what_else_is_in_the_batch():
+  graph, costs, cluster = layered_case()
+  placements = np.random.default_rng(1).integers(0, 4, (33, graph.num_ops)).astype(np.int32)
+  alone = Simulator(graph, costs, cluster, num_threads=1)
+  together = Simulator(graph, costs, cluster, num_threads=3)
+  start_us = np.full(placements.shape, np.nan)
+  step_time_us, peak_bytes = together.simulate_many(placements, start_us=start_us)
+  for b in (0, 17, 32):
+    result = alone.simulate(placements[b])
+    assert step_time_us[b] == result.step_time_us
+    assert start_us[b].tolist() == result.start_us.tolist()
+    assert peak_bytes[b].tolist() == result.peak_memory_bytes.tolist()
+
+
+def test_one_simulator_serves_several_threads():
+  graph, costs, cluster = layered_case(500)
+  placements = np.random.default_rng(1).integers(0, 4, (8, graph.num_ops)).astype(np.int32)
+  simulator = Simulator(graph, costs, cluster, num_threads=2)
+  expected, _ = simulator.simulate_many(placements)
+  found = []
+  threads = [
+      threading.Thread(target=lambda: found.append(simulator.simulate_many(placements)[0]))
+      for _ in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert [steps.tolist() for steps in found] == [expected.tolist()] * 4
+
+
+def test_simulate_many_allocates_nothing_for_a_placement():
+  graph, costs, cluster = layered_case()
+  simulator = Simulator(graph, costs, cluster, num_threads=1)
+  simulator.simulate_many(np.zeros((1, graph.num_ops), dtype=np.int32))
+  _nrt_python.memsys_enable_stats()
+  tracemalloc.start()
+
+  def allocated(b):
+    """(peak bytes outside the loop, arrays made inside it)."""
+    placements = np.zeros((b, graph.num_ops), dtype=np.int32)
+    before = tracemalloc.get_traced_memory()[0], _nrt_python.memsys_get_stats_alloc()
+    tracemalloc.reset_peak()
+    simulator.simulate_many(placements)
+    return (
+        tracemalloc.get_traced_memory()[1] - before[0],
+        _nrt_python.memsys_get_stats_alloc() - before[1])
+
+  try:
+    allocated(4)
+    few, many = allocated(4), allocated(400)
+  finally:
+    tracemalloc.stop()
+    _nrt_python.memsys_disable_stats()
+  assert few[1] == many[1] > 0
+  results_bytes = 400 * (1 + cluster.num_devices) * 8
+  assert many[0] - few[0] <= results_bytes
+
+
+def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():
+  graph, costs, cluster = layered_case(100)
+  simulator = Simulator(graph, costs, cluster)
+  placement = np.arange(100, dtype=np.int64) % 4
+  placement.flags.writeable = False
+  result = simulator.simulate(placement)
+  assert simulator.simulate_many(placement)[0].tolist() == [result.step_time_us]
+  assert simulator.simulate(placement.tolist()).step_time_us == result.step_time_us
+  assert placement.tolist() == (np.arange(100) % 4).tolist()
+
+
+def test_no_placements_give_no_results():
+  graph, costs, cluster = layered_case(100)
+  step_time_us, peak_bytes = Simulator(graph, costs, cluster).simulate_many(
+      np.zeros((0, 100), dtype=np.int32))
+  assert step_time_us.shape == (0,)
+  assert peak_bytes.shape == (0, 4)
+
+
+def test_single_op_and_op_without_outputs():
+  graph = ComputationGraph.from_edges(["only"], ["X"], [0], [])
+  result = Simulator(graph, make_costs([3], []), make_cluster(1)).simulate([0])
+  assert result.step_time_us == 3
+  assert result.peak_memory_bytes.tolist() == [0]
+  assert len(result.transfers) == 0
+
+
+@pytest.mark.parametrize("placement, message", [
+    ([0, 0], "shape .2,.*each of the 3 ops"),
+    ([0, 0, 0, 0], "shape .4,.*each of the 3 ops"),
+    ([0, 2, 0], "'op1' is on device 2; the cluster has devices 0 to 1"),
+    ([0, 0, -1], "'op2' is on device -1"),
+    ([0.0, 1.0, 0.0], "type float64; expected int32"),
+    ([[0, 0, 0]], "one dimension"),
+])
+def test_wrong_placement_is_refused(placement, message):
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(3)], ["X"] * 3, [1] * 3, [])
+  simulator = Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
+  with pytest.raises(PlacementError, match=message):
+    simulator.simulate(placement)
+
+
+def test_wrong_placement_in_a_batch_is_refused_by_name():
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(3)], ["X"] * 3, [1] * 3, [])
+  simulator = Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
+  with pytest.raises(PlacementError, match="'op1' is on device 7"):
+    simulator.simulate_many(np.array([[0, 0, 0], [0, 7, 0]]))
+  with pytest.raises(PlacementError, match="start_us is float32"):
+    simulator.simulate_many(np.zeros((1, 3), np.int32), start_us=np.empty((1, 3), np.float32))
+
+
+def test_costs_of_another_graph_or_cluster_are_refused():
+  graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [1] * 2, [])
+  with pytest.raises(CostError, match="3 ops with 3 outputs, the graph has 2 with 2"):
+    Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
+  with pytest.raises(CostError, match="1 kinds of devices, the cluster has 2"):
+    Simulator(graph, make_costs([1] * 2, [1] * 2), make_cluster(2, kinds=2))
+
+
+def test_priorities_that_are_not_a_number_an_op_are_refused():
+  graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [1] * 2, [])
+  for priorities in ([1.0], [1.0, np.nan]):
+    with pytest.raises(PlacementError, match="each of the 2 ops"):
+      Simulator(graph, make_costs([1] * 2, [1] * 2), make_cluster(2), priorities=priorities)

@@ -1,0 +1,104 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.environments.moves_environment import MovesConfig
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.training.pointer_problems import with_starts
+from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig, train
+
+CONFIG = PointerTrainingConfig(
+    graphs=("a", "b"), clusters=("k80:3",), max_devices=5, iterations=6, checkpoint_every=2,
+    watch_every=3, environment=MovesConfig(rows=4, steps=5))
+
+
+def problems():
+  return [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
+          for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
+
+
+def trainer(root_dir, config=CONFIG, **options):
+  return PointerTrainer(
+      config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+
+
+def test_a_run_writes_weights_a_saved_model_summaries_and_says_that_it_is_done(tmp_path):
+  seen = []
+  figures = trainer(tmp_path).run(progress=lambda iteration, _: seen.append(iteration))
+  assert seen == [1, 2, 3, 4, 5, 6]
+  assert 0 < figures["held_out_ratio"] <= 1 and np.isfinite(figures["loss"])
+  done = json.loads((tmp_path / "done.json").read_text())
+  assert done["iterations"] == 6 and done["skipped_updates"] == 0
+  assert (tmp_path / "policies" / "policy" / "saved_model.pb").exists()
+  assert list((tmp_path / "train").glob("events*"))
+  assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == 6
+  ScorerWeights.load(str(tmp_path / "weights"))
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
+  whole = trainer(tmp_path / "whole")
+  whole.run()
+  stopped = trainer(tmp_path / "parts")
+  stopped.run(until=5)  # the last checkpoint is of iteration 4: the fifth is done again
+  resumed = trainer(tmp_path / "parts")
+  assert resumed.iteration == 4
+  resumed.run()
+  for one, other in zip(whole.weights.arrays, resumed.weights.arrays):
+    np.testing.assert_array_equal(one, other)
+  assert not np.array_equal(whole.weights.hidden_1, trainer(tmp_path / "new").weights.hidden_1)
+
+
+def test_a_run_that_is_done_is_left_as_it_is(tmp_path):
+  figures = trainer(tmp_path).run()
+  assert train(CONFIG, str(tmp_path)) == figures  # "a" and "b" are no graphs: nothing is loaded
+
+
+def test_another_configuration_does_not_resume(tmp_path):
+  trainer(tmp_path)
+  with pytest.raises(PlacetoError, match="entropy=0.01, now it is 0.5; choose another root_dir"):
+    trainer(tmp_path, dataclasses.replace(CONFIG, entropy=0.5))
+
+
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
+  run.run(until=4)
+  before, learn, calls = run.weights, run._train, []
+
+  def broken(experience):
+    calls.append(None)
+    info = learn(experience)
+    for variable in run.agent.actor_net.variables:
+      variable.assign(variable * np.nan)
+    return info
+
+  run._train = broken
+  with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
+    run.run()
+  assert len(calls) == 10 and run.skipped == 10
+  for one, other in zip(before.arrays, run.weights.arrays):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_new_run_can_begin_with_given_weights(tmp_path):
+  weights = ScorerWeights.untrained(seed=7)
+  weights.save(str(tmp_path / "given"))
+  run = trainer(tmp_path / "run", warm_start=str(tmp_path / "given"))
+  np.testing.assert_array_equal(run.weights.hidden_1, weights.hidden_1)
+
+
+def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path):
+  config = dataclasses.replace(CONFIG, iterations=20, checkpoint_every=1000)
+  trainer(tmp_path, config).run(until=11)
+  assert tf.train.latest_checkpoint(str(tmp_path / "train")) is not None
+  assert trainer(tmp_path, config).iteration == 10
+
+
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"discount": 1.5}, {"max_devices": 0}])
+def test_wrong_settings_are_refused(wrong):
+  with pytest.raises(PlacetoError, match=next(iter(wrong))):
+    dataclasses.replace(CONFIG, **wrong)

@@ -1,0 +1,44 @@
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf import zoo
+
+v1 = tf.compat.v1
+
+
+def test_sizes_are_those_of_the_papers():
+  # Word pieces, positions and segments; the published 4.4 M of the tiny one, with its heads.
+  built = zoo.build("bert:size=tiny:batch=1")
+  hidden, inner, layers = 128, 512, 2
+  attention = 4 * (hidden * hidden + hidden)
+  feed_forward = hidden * inner + inner + inner * hidden + hidden
+  embeddings = (30522 + 512 + 2) * hidden + 2 * hidden
+  heads = (hidden * hidden + hidden) * 2 + 2 * hidden + 30522 + 2 * hidden + 2
+  expected = embeddings + layers * (attention + feed_forward + 4 * hidden) + heads
+  assert built.num_parameters == expected
+  assert 4.3e6 < expected - heads < 4.5e6
+
+
+def test_masked_words_are_found_where_the_positions_say():
+  built = zoo.build("bert:size=tiny:batch=2:steps=16:vocab=40")
+  value, found = (built.graph.get_tensor_by_name(name) for name in (
+      "layer_1/norm/batchnorm/add_1:0", "masked/transform/Reshape:0"))
+  rng = np.random.default_rng(0)
+  positions = np.array([[3, 0], [15, 7]])
+  feeds = {"words:0": rng.integers(0, 40, (2, 16)), "segments:0": rng.integers(0, 2, (2, 16)),
+           "masked_positions:0": positions}
+  with v1.Session(graph=built.graph) as session:
+    session.run(built.init_op)
+    value, found = session.run([value, found], feeds)
+  expected = np.concatenate([value[row, positions[row]] for row in range(2)])
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_of_masked_words_are_predicted_with_the_table_of_words():
+  built = zoo.build("bert:size=tiny:batch=2:steps=16:vocab=40")
+  tables = [v for v in built.graph.get_collection("trainable_variables")
+            if v.shape.as_list() == [40, 128]]
+  assert [v.op.name for v in tables] == ["embeddings/words"]
+  kinds = {op.type for op in built.graph.get_operations() if "embeddings/words" in op.name}
+  assert "ResourceApplyMomentum" in kinds  # dense, as the softmax needs it
+  assert tf.as_dtype(tables[0].dtype).base_dtype == tf.float32

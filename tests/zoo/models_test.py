@@ -1,0 +1,96 @@
+"""What holds for every model that is written with plain ops: it trains, and always alike."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf import zoo
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import estimate_costs
+from placeto_tf.graphs import load_graph
+from placeto_tf.grouping import group_ops
+from placeto_tf.placements import Placement, check
+
+v1 = tf.compat.v1
+
+_SPECS = (
+    "amoebanet:batch=2:cells=3:filters=16:image=32",
+    "bert:batch=2:size=tiny:steps=16:vocab=40:dropout=10",
+    "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4",
+    "enas_recurrent:batch=4:steps=3:hidden=16:vocab=40",
+    "gnmt:batch=2:layers=3:steps=3:hidden=8:vocab=30:dropout=10",
+    "transformer_xl:batch=2:segment=6:memory=4:heads=2:width=8:inner=24:vocab=40:dropout=10",
+    "wavenet:batch=2:layers=5:samples=20:channels=8:levels=16",
+)
+
+
+@functools.cache
+def _build(spec):
+  return zoo.build(spec)
+
+
+def _feeds(built):
+  """Random images and numbers below 10, which every model takes."""
+  rng = np.random.default_rng(0)
+  feeds = {}
+  for name in built.feeds:
+    tensor = built.graph.get_tensor_by_name(name)
+    shape = tensor.shape.as_list()
+    feeds[name] = rng.random(shape) if tensor.dtype == tf.float32 else rng.integers(0, 2, shape)
+  return feeds
+
+
+def _losses(built, steps):
+  config = v1.ConfigProto()
+  # Optimizing graphs of this size takes longer than running them.
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  with v1.Session(graph=built.graph, config=config) as session:
+    session.run(built.init_op)
+    feeds = _feeds(built)
+    return [float(session.run([built.train_op, built.loss], feeds)[1]) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("spec", _SPECS)
+def test_two_sessions_give_equal_losses_that_fall(spec):
+  built = _build(spec)
+  losses = _losses(built, 15)
+  assert losses[:2] == _losses(built, 2)
+  assert np.isfinite(losses).all()
+  assert min(losses[-5:]) < losses[0]
+
+
+@pytest.mark.parametrize("spec", _SPECS)
+def test_every_variable_that_trains_is_updated(spec):
+  built = _build(spec)
+  updated = {op.inputs[0].op.name for op in built.graph.get_operations()
+             if op.type in ("ResourceApplyMomentum", "ResourceSparseApplyMomentum")}
+  trainable = {
+      variable.op.name for variable in built.graph.get_collection("trainable_variables")}
+  assert trainable - updated == set()
+
+
+@pytest.mark.parametrize("spec", _SPECS)
+def test_graphs_load_without_guesses_and_can_be_placed(spec):
+  graph = load_graph(_build(spec).meta_graph_def())
+  assert graph.notes == ()
+  cluster = Cluster.parse("k80:2")
+  allowed = allowed_devices(graph, cluster)
+  grouping = group_ops(graph, estimate_costs(graph, cluster), allowed, max_groups=20)
+  placement = Placement.from_indices(graph, cluster, _spread(grouping, allowed))
+  assert check(graph, placement, cluster) == []
+
+
+def _spread(grouping, allowed):
+  """[N] groups dealt out to the devices that all their ops may use."""
+  devices = np.ones((grouping.num_groups, allowed.shape[1]), dtype=bool)
+  np.logical_and.at(devices, grouping.group_of_op, allowed)
+  dealt = [np.flatnonzero(row)[g % row.sum()] for g, row in enumerate(devices)]
+  return np.array(dealt, dtype=np.int32)[grouping.group_of_op]
+
+
+@pytest.mark.parametrize("spec", _SPECS)
+def test_two_builds_give_the_same_graph(spec):
+  assert zoo.build(spec).graph.as_graph_def() == _build(spec).graph.as_graph_def()

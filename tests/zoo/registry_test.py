@@ -1,0 +1,111 @@
+import random
+
+import pytest
+import tensorflow as tf
+
+from placeto_tf import zoo
+from placeto_tf.errors import GraphError
+from placeto_tf.zoo import registry
+
+_SMALL = "rnnlm:batch=2:layers=1:steps=2:hidden=4:vocab=11"
+
+
+def test_options_that_a_spec_leaves_out_have_their_defaults():
+  name, values = zoo.resolve("rnnlm:layers=4")
+  assert name == "rnnlm"
+  assert values == dict(
+      batch=64, layers=4, steps=40, hidden=1024, vocab=10000, dropout=0, optimizer="momentum",
+      seed=0)
+  assert zoo.resolve("inception_v3")[1]["batch"] == 32
+
+
+def test_the_models_of_the_papers_are_there():
+  assert {"inception_v3", "resnet50", "nasnet_mobile", "rnnlm", "nmt"} <= set(zoo.names())
+  assert zoo.names() == sorted(zoo.names())
+
+
+@pytest.mark.parametrize("spec, culprit, remedy", [
+    ("rnnml", "'rnnml'", "rnnlm"),
+    ("", "''", "inception_v3"),
+    ("rnnlm:image=3", "'image=3'", "vocab"),
+    ("rnnlm:layers", "'layers'", "key=value"),
+    ("rnnlm:", "''", "key=value"),
+    ("rnnlm:layers=2:layers=3", "'layers'", "once"),
+    ("rnnlm:layers=0", "'0'", "at least 1"),
+    ("rnnlm:layers=-1", "'-1'", "at least 1"),
+    ("rnnlm:layers=1_0", "'1_0'", "integer"),
+    ("rnnlm:layers=\u0662", "'\u0662'", "integer"),
+    ("rnnlm:layers=", "''", "integer"),
+    ("rnnlm:layers=9999999999", "'9999999999'", "integer"),
+    ("rnnlm:dropout=100", "'100'", "from 0 to 99"),
+    ("rnnlm:optimizer=lion", "'lion'", "momentum, rmsprop, adam, sgd"),
+    ("inception_v3:image=74", "'74'", "at least 75"),
+])
+def test_a_wrong_spec_is_refused_with_what_is_valid(spec, culprit, remedy):
+  with pytest.raises(GraphError) as caught:
+    zoo.build(spec)
+  assert culprit in str(caught.value) and remedy in str(caught.value)
+
+
+def test_two_builds_give_the_same_graph_and_another_seed_other_weights():
+  first, second = zoo.build(_SMALL), zoo.build(_SMALL)
+  assert first.graph is not second.graph
+  assert first.graph.as_graph_def() == second.graph.as_graph_def()
+  other = zoo.build(_SMALL + ":seed=1").graph.as_graph_def()
+  assert [node.name for node in other.node] == [
+      node.name for node in first.graph.as_graph_def().node]
+  assert other != first.graph.as_graph_def()
+
+
+def test_building_leaves_the_callers_random_numbers_and_default_graph_alone():
+  random.seed(5)
+  expected = random.random()
+  random.seed(5)
+  zoo.build(_SMALL)
+  assert random.random() == expected
+  assert tf.executing_eagerly()
+
+
+def test_a_zoo_graph_names_what_is_needed_to_run_it():
+  built = zoo.build(_SMALL)
+  assert built.name == (
+      "rnnlm:batch=2:dropout=0:hidden=4:layers=1:optimizer=momentum:seed=0:steps=2:vocab=11")
+  assert zoo.build(built.name).name == built.name
+  assert (built.train_op, built.loss, built.init_op) == ("train", "loss:0", "init")
+  placeholders = {
+      op.outputs[0].name: op.outputs[0].shape for op in built.graph.get_operations()
+      if op.type == "Placeholder"}
+  assert set(placeholders) == set(built.feeds)
+  assert all(shape.is_fully_defined() for shape in placeholders.values())
+
+
+def test_the_meta_graph_holds_the_train_op_and_all_ops():
+  built = zoo.build(_SMALL)
+  meta_graph = built.meta_graph_def()
+  assert list(meta_graph.collection_def["train_op"].node_list.value) == ["train"]
+  assert len(meta_graph.graph_def.node) == len(built.graph.get_operations())
+  assert len(meta_graph.collection_def["trainable_variables"].bytes_list.value) == 5
+
+
+def test_every_random_op_carries_its_own_seed():
+  ops = zoo.build(_SMALL + ":dropout=10").graph.get_operations()
+  seeds = [
+      (op.get_attr("seed"), op.get_attr("seed2")) for op in ops
+      if "seed2" in op.node_def.attr]
+  assert len(seeds) == 7  # five variables, dropout in two steps
+  assert len(set(seeds)) == len(seeds) and all(seed2 for _, seed2 in seeds)
+
+
+def test_a_model_is_added_by_one_function(monkeypatch):
+  monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+  @registry.model("line", slope=registry.integer(3))
+  def line(slope):
+    x = tf.compat.v1.placeholder(tf.float32, [2], name="x")
+    weight = tf.compat.v1.get_variable("weight", [2], use_resource=True)
+    return registry.Model(loss=tf.reduce_sum(slope * weight * x), feeds=(x,))
+
+  assert "line" in zoo.names()
+  built = zoo.build("line:slope=4:optimizer=sgd")
+  assert built.feeds == ("x:0",)
+  assert "ResourceApplyGradientDescent" in {op.type for op in built.graph.get_operations()}

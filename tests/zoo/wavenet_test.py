@@ -1,0 +1,45 @@
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf import zoo
+from placeto_tf.zoo import wavenet
+
+v1 = tf.compat.v1
+
+
+def test_a_delay_moves_values_to_the_future():
+  with tf.Graph().as_default(), v1.Session() as session:
+    value = tf.reshape(tf.range(1.0, 6.0), [1, 5, 1])
+    found = session.run([wavenet.delay(value, steps) for steps in (1, 2, 9)])
+  assert [list(value[0, :, 0]) for value in found] == [
+      [0, 1, 2, 3, 4], [0, 0, 1, 2, 3], [0, 0, 0, 0, 0]]
+
+
+def test_an_output_sees_its_past_as_far_as_the_dilations_reach_and_nothing_later():
+  # Two stacks of dilations 1, 2, 4: 1 + 2 * 7 samples.
+  built = zoo.build("wavenet:batch=1:stacks=2:layers=6:samples=24:channels=16:levels=8")
+  skips = built.graph.get_tensor_by_name("output/AddN:0")
+  audio = np.zeros((1, 24), np.int32)
+  changed = audio.copy()
+  changed[0, 5] = 3
+  with v1.Session(graph=built.graph) as session:
+    session.run(built.init_op)
+    # Small weights hide what is far behind; larger ones do not.
+    with built.graph.as_default():
+      variables = v1.trainable_variables()
+      session.run([v.assign(10.0 * v) for v in variables])
+    before, after = (session.run(skips, {"audio:0": values}) for values in (audio, changed))
+  seen = np.flatnonzero((before != after).any(axis=2)[0])
+  assert (seen.min(), seen.max()) == (5, 5 + 14)
+
+
+def test_dilations_double_along_a_stack_and_start_again_in_the_next():
+  built = zoo.build("wavenet:batch=1:stacks=2:layers=5:samples=24:channels=4:levels=8")
+  pads = {}
+  for op in built.graph.get_operations():
+    if op.type == "Pad" and op.name.startswith("stack_"):
+      paddings = tf.get_static_value(op.inputs[1])
+      pads[op.name.rpartition("/")[0]] = int(paddings[1, 0])
+  assert pads == {
+      "stack_0/layer_0": 1, "stack_0/layer_1": 2, "stack_0/layer_2": 4,
+      "stack_1/layer_0": 1, "stack_1/layer_1": 2}
