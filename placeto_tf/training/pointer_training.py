@@ -16,6 +16,7 @@ one machine, as one that was not: everything random comes from generators that a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -41,10 +42,7 @@ from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
 from placeto_tf.search.problem import Budget  # noqa: E402
-from placeto_tf.training import pointer_problems  # noqa: E402
-
-_MOST_NAN_UPDATES = 10  # in a row
-_FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine
+from placeto_tf.training import pointer_problems, runs  # noqa: E402
 
 Progress = Callable[[int, Dict[str, float]], None]
 
@@ -113,7 +111,7 @@ class PointerTrainer:
       PlacetoError: the directory holds a run of another configuration, a graph or cluster is
         wrong, or the warm start is of another network.
     """
-    _claim(root_dir, config)
+    runs.claim(root_dir, config.to_json())
     self.config, self.root_dir = config, root_dir
     if problems is None:
       problems = pointer_problems.make_problems(
@@ -136,10 +134,16 @@ class PointerTrainer:
         actor=self.agent.actor_net, value=self.agent.collect_policy._value_network,
         optimizer=self.agent._optimizer, state=self._state)
     stored = json.loads(self._state.numpy().decode())
-    self.iteration, self.skipped = stored["iteration"], stored["skipped"]
+    self.iteration = stored["iteration"]
+    self._guard = runs.UpdateGuard(self._variables, root_dir, stored["skipped"])
     self._environment.load_state_dict(stored["environment"])
     self._rng.bit_generator.state = stored["rng"]
     self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+
+  @property
+  def skipped(self) -> int:
+    """Updates that gave NaN and were undone."""
+    return self._guard.skipped
 
   @property
   def weights(self) -> ScorerWeights:
@@ -153,23 +157,14 @@ class PointerTrainer:
       PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
     """
     last = self.config.iterations if until is None else min(until, self.config.iterations)
-    bad, began, first = 0, time.monotonic(), self.iteration
+    began, first = time.monotonic(), self.iteration
     figures: Dict[str, float] = {}
     while self.iteration < last:
       experience, reward = agent_lib.collect(self._environment, self.weights, self._rng)
-      before = [variable.numpy() for variable in self._variables()]
-      info = self._train(experience)
       self.iteration += 1
-      if not self._finite(info):
-        for variable, value in zip(self._variables(), before):
-          variable.assign(value)
-        bad, self.skipped = bad + 1, self.skipped + 1
-        if bad == _MOST_NAN_UPDATES:
-          raise PlacetoError(
-              f"{bad} updates in a row gave NaN; training stopped, the last good checkpoint is in "
-              f"{os.path.join(self.root_dir, 'train')}; lower the learning rate")
+      info = self._guard.update(functools.partial(self._train, experience), self._finite)
+      if info is None:
         continue
-      bad = 0
       rows, steps = self.config.environment.rows, self.config.environment.steps
       moved, improved = self._environment.moved, self._environment.improved
       self._environment.moved = self._environment.improved = 0
@@ -187,7 +182,7 @@ class PointerTrainer:
           tf.summary.scalar(f"Metrics/{name}", value)
       progress(self.iteration, figures)
       if (self.iteration % self.config.checkpoint_every == 0
-          or self.iteration in (_FIRST_CHECKPOINT, self.config.iterations)):
+          or self.iteration in (runs.FIRST_CHECKPOINT, self.config.iterations)):
         self.save()
     if self.iteration >= self.config.iterations:
       self._finish(figures)
@@ -216,18 +211,16 @@ class PointerTrainer:
   def _finish(self, figures: Dict[str, float]) -> None:
     directory = os.path.join(self.root_dir, "policies", "policy")
     agent_lib.save_policy(self.agent, directory)
-    _write_json(os.path.join(self.root_dir, "done.json"), {
-        "reason": "all iterations are done", "iterations": self.iteration,
-        "skipped_updates": self.skipped, "figures": figures})
+    runs.finish(self.root_dir, self.iteration, self.skipped, figures)
 
   def _variables(self) -> List[tf.Variable]:
     return list(self.agent.actor_net.variables) + list(
-        self.agent.collect_policy._value_network.variables) + _optimizer_variables(
+        self.agent.collect_policy._value_network.variables) + runs.optimizer_variables(
             self.agent._optimizer)
 
   def _finite(self, info) -> bool:
-    return bool(np.isfinite(info.loss.numpy())) and all(
-        np.isfinite(variable.numpy()).all() for variable in self.agent.actor_net.variables)
+    return bool(np.isfinite(info.loss.numpy())) and runs.all_finite(
+        self.agent.actor_net.variables)
 
   def _state_json(self, iteration: int, skipped: int) -> str:
     return json.dumps({
@@ -242,39 +235,7 @@ def train(
 
   A run that is done is left as it is. Raises: PlacetoError, see `PointerTrainer`.
   """
-  done = os.path.join(root_dir, "done.json")
-  if os.path.exists(done):
-    _claim(root_dir, config)
-    with open(done, encoding="utf-8") as file:
-      return json.load(file)["figures"]
+  figures = runs.finished(root_dir, config.to_json())
+  if figures is not None:
+    return figures
   return PointerTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
-
-
-def _optimizer_variables(optimizer) -> List[tf.Variable]:
-  variables = optimizer.variables
-  return list(variables() if callable(variables) else variables)
-
-
-def _claim(root_dir: str, config: PointerTrainingConfig) -> None:
-  os.makedirs(root_dir, exist_ok=True)
-  path = os.path.join(root_dir, "config.json")
-  if not os.path.exists(path):
-    _write_json(path, config.to_json())
-    return
-  try:
-    with open(path, encoding="utf-8") as file:
-      stored = json.load(file)
-  except ValueError as error:
-    raise PlacetoError(f"{path} was not understood ({error}); choose another root_dir") from None
-  for name, value in config.to_json().items():
-    if stored.get(name) != value:
-      raise PlacetoError(
-          f"{root_dir} holds a run with {name}={stored.get(name)!r}, now it is {value!r}; choose "
-          "another root_dir, or the old setting to resume")
-
-
-def _write_json(path: str, content: Any) -> None:
-  with open(path + ".partial", "w", encoding="utf-8") as file:
-    json.dump(content, file, indent=1)
-    file.write("\n")
-  os.replace(path + ".partial", path)
