@@ -38,6 +38,9 @@ BASELINES = tuple(name for name, _ in search.BASELINES)
 # The policies, and what they are called where they are trained; "random_policy" draws uniformly in
 # the same process, to show what learning adds; "device_pointer" comes trained.
 LEARNED = {"placeto": "placeto", "random_policy": "random", "device_pointer": "device_pointer"}
+# Those that take part in "auto", with their shares: the trained one ends by itself after about one
+# evaluation a group; the other needs seconds before it does anything.
+_IN_AUTO = {"device_pointer": (0.4, 0.0), "placeto": (0.15, 7.0)}
 DEFAULT_MAX_SECONDS = 60.0
 
 # A callback that long work calls every now and then, with the problem and the stage it is in.
@@ -291,7 +294,7 @@ def _search(
 
   learn = _learned_placers(root_dir, announce)
   auto = search.Auto(
-      problem, budget, config.seed, learned={"placeto": learn["placeto"]}, announce=announce)
+      problem, budget, config.seed, learned=_auto_policies(learn), announce=announce)
   ledger, interrupted = auto.ledger, False
   problem.observe(lambda: progress(problem, stage[0]))
   try:
@@ -326,6 +329,26 @@ def _learned_placers(
   return {name: placer(name) for name in LEARNED}
 
 
+def _auto_policies(learn: Dict[str, search.Placer]) -> Dict[str, search.Learned]:
+  """What `auto` is handed: it anneals itself, so that the trained policy need not."""
+
+  def sweep(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
+    return _sweep(problem, budget, seed, anneal=False)
+
+  placers = {**learn, "device_pointer": sweep}
+  return {name: search.Learned(placers[name], *shares) for name, shares in _IN_AUTO.items()}
+
+
+def _sweep(
+    problem: PlacementProblem, budget: Budget, seed: int, *, anneal: bool = True) -> np.ndarray:
+  """[N] what the trained policy makes of the best placement so far."""
+  from placeto_tf.policies.device_pointer import scorer, sweeps  # few need it
+
+  return sweeps.improve(
+      problem, problem.best_placement, scorer.pretrained(), budget, seed,
+      config=sweeps.SweepConfig(anneal=anneal))
+
+
 def run_method(
     problem: PlacementProblem,
     name: str,
@@ -343,18 +366,15 @@ def run_method(
   if name in search.METHODS:
     return search.METHODS[name](problem, budget, seed)
   if name == "auto":
-    learn = _learned_placers(root_dir, lambda _: None)
-    return search.Auto(problem, budget, seed, learned={"placeto": learn["placeto"]}).run()
+    learned = _auto_policies(_learned_placers(root_dir, lambda _: None))
+    return search.Auto(problem, budget, seed, learned=learned).run()
   if problem.best_placement is None:
     for simple in BASELINES[1:]:
       search.METHODS[simple](problem, budget, seed)
   if problem.exhausted(budget):
     return problem.best_placement
   if name == "device_pointer":
-    from placeto_tf.policies.device_pointer import scorer, sweeps  # few need it
-
-    return sweeps.improve(
-        problem, problem.best_placement, scorer.pretrained(), budget, seed)
+    return _sweep(problem, budget, seed)
   # tf-agents and TF-GNN take seconds to import: only those who train wait for them. Gym, which
   # tf-agents brings, advertises its successor on stderr.
   with contextlib.redirect_stderr(io.StringIO()):

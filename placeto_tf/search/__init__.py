@@ -7,7 +7,7 @@ the best placement it found; it evaluates through the problem, so that budgets a
 from types import MappingProxyType
 
 from placeto_tf.search.annealing import annealing
-from placeto_tf.search.auto import BASELINES, Auto, auto
+from placeto_tf.search.auto import BASELINES, Auto, Learned, auto
 from placeto_tf.search.baechi import m_etf, m_etf_links, m_sct, m_sct_links, m_topo
 from placeto_tf.search.bounds import lower_bound_us
 from placeto_tf.search.contributions import Contribution, Ledger, Placer
@@ -50,6 +50,7 @@ __all__ = [
     "Contribution",
     "Evaluation",
     "ExactResult",
+    "Learned",
     "Ledger",
     "PlacementProblem",
     "Placer",

@@ -6,7 +6,7 @@ What runs, in this order, until the budget is used up or the bound is met:
    and list schedules as far as they are sure to leave most of the time to the rest.
 2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
    the groups cannot be split, the search is over.
-3. The learned policy, which is handed in, from the best of these.
+3. The learned policies, which are handed in, from the best of these.
 4. `annealing`, which gains most and gets most of the budget.
 5. `refine`, op by op at the boundaries between devices, and `local_search`; what is left goes,
    slice by slice, to whichever of the searches gained most a slice the last time it ran.
@@ -20,7 +20,7 @@ Legend: N ops, G groups.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -52,14 +52,25 @@ SCHEDULES: Tuple[Tuple[str, Placer], ...] = (
 METIS_SHARES = {"metis": 0.3, "metis_groups": 0.15}
 EXACT_GROUPS = 20  # more are rarely proven
 EXACT_SHARE, EXACT_NODES = 0.4, 200_000
-LEARNED_SHARE = 0.2
 # In this order, each of what is left then.
 SEARCH_SHARES = (("annealing", 0.9), ("refine", 0.5), ("local_search", 0.4))
 SLICES = 4  # of what is left after that
 # What it takes to make units to search with, generously; it makes no sense to begin in less.
 SETUP_SECONDS_AN_OP = 1e-4
-# A policy needs so long to be imported and traced that it gets nothing done in less.
-LEARNED_SECONDS = 7.0
+
+
+class Learned(NamedTuple):
+  """A policy as a placer.
+
+  Attributes:
+    placer: is handed the problem in groups that its best placement so far keeps to.
+    share: of what is left of the budget when its turn comes.
+    setup_seconds: it gets nothing done in less, as it is imported and traced first.
+  """
+
+  placer: Placer
+  share: float
+  setup_seconds: float = 0.0
 
 
 class Auto:
@@ -76,7 +87,7 @@ class Auto:
       budget: Budget,
       seed: int = 0,
       *,
-      learned: Optional[Mapping[str, Placer]] = None,
+      learned: Optional[Mapping[str, Learned]] = None,
       announce: Optional[Callable[[str], None]] = None,
   ):
     """Prepares a run.
@@ -85,8 +96,7 @@ class Auto:
       problem: counts and remembers.
       budget: of all together, counted from the making of the problem.
       seed: of all.
-      learned: policies by name. Each is handed the problem in groups that its best placement so
-        far keeps to.
+      learned: policies by name, in the order in which they run.
       announce: called with the name of each placer before it runs.
     """
     self.proven = False
@@ -113,8 +123,8 @@ class Auto:
       self._run(name, placer, self._part(name, budget))
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, share_of(problem, budget, EXACT_SHARE))
-    for i, name in enumerate(self._learned):
-      self._learn(name, LEARNED_SHARE / (len(self._learned) - i))
+    for name, learned in self._learned.items():
+      self._learn(name, learned)
     self._search()
     self.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
     return best_so_far(problem, problem.best_placement)
@@ -133,22 +143,23 @@ class Auto:
     self.proven = result.proven and finest and problem.best_fits
     return best_so_far(problem, result.placement)
 
-  def _learn(self, name: str, share: float) -> None:
+  def _learn(self, name: str, learned: Learned) -> None:
     """Runs a policy, unless it would not get anything done."""
     problem, budget = self._problem, self._budget
-    part = share_of(problem, budget, share)
+    part = share_of(problem, budget, learned.share)
     if self._over():
       used_up = problem.exhausted(dataclasses.replace(budget, target_us=None))
       self.ledger.skip(
           name, NO_BUDGET if used_up and not self.proven else "the optimum was found before")
       return
-    if part.max_seconds is not None and part.max_seconds - problem.seconds < LEARNED_SECONDS:
+    if part.max_seconds is not None and (
+        part.max_seconds - problem.seconds < learned.setup_seconds):
       self.ledger.skip(name, "there was too little time")
       return
     units = placed_units(problem, problem.best_placement, problem.num_groups)
     grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
     try:
-      self._run(name, self._learned[name], part, problem.regrouped(grouping))
+      self._run(name, learned.placer, part, problem.regrouped(grouping))
     except SetupError as error:  # what policies stand on is not installed: all else works
       self.ledger.skip(name, str(error))
 

@@ -5,7 +5,7 @@ import pytest
 
 from placeto_tf.errors import SetupError
 from placeto_tf.search import Auto, Budget, auto, lower_bound_us, prove
-from placeto_tf.search.auto import BASELINES, EXACT_GROUPS
+from placeto_tf.search.auto import BASELINES, EXACT_GROUPS, Learned
 from placeto_tf.search.contributions import NO_BUDGET
 
 
@@ -68,7 +68,7 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
     problem.evaluate(start)
     return problem.best_placement
 
-  run = Auto(problem, Budget(max_evaluations=2000), 0, learned={"policy": policy})
+  run = Auto(problem, Budget(max_evaluations=2000), 0, learned={"policy": Learned(policy, 0.2)})
   run.run()
   rows = _rows(run)
   before, limit = seen[0]
@@ -82,7 +82,8 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
 def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   problem = make_problem([10.0] * 30, cluster=make_cluster(3), max_groups=30)
   called = []
-  run = Auto(problem, Budget(max_evaluations=5000), 0, learned={"policy": lambda *_: called})
+  policy = Learned(lambda *_: called, 0.2)
+  run = Auto(problem, Budget(max_evaluations=5000), 0, learned={"policy": policy})
   run.run()
   assert problem.best_objective_us == pytest.approx(lower_bound_us(problem))
   assert run.proven and not called and problem.evaluations < 100
@@ -131,7 +132,7 @@ def test_a_policy_that_is_not_installed_is_left_out(make_problem, make_cluster):
     raise SetupError("a part is not installed")
 
   run = Auto(_wide(make_problem, make_cluster), Budget(max_evaluations=300), 0,
-             learned={"policy": policy})
+             learned={"policy": Learned(policy, 0.2)})
   run.run()
   assert _rows(run)["policy"].skipped == "a part is not installed"
   assert _rows(run)["annealing"].evaluations > 0
@@ -140,7 +141,8 @@ def test_a_policy_that_is_not_installed_is_left_out(make_problem, make_cluster):
 def test_a_policy_is_not_started_where_it_would_get_nothing_done(make_problem, make_cluster):
   called = []
   problem = _wide(make_problem, make_cluster)
-  run = Auto(problem, Budget(max_seconds=0.5), 0, learned={"policy": lambda *_: called.append(1)})
+  slow = Learned(lambda *_: called.append(1), 0.2, setup_seconds=7.0)
+  run = Auto(problem, Budget(max_seconds=0.5), 0, learned={"policy": slow})
   run.run()
   assert not called and _rows(run)["policy"].skipped == "there was too little time"
   assert 0.4 < problem.seconds < 2
@@ -148,7 +150,7 @@ def test_a_policy_is_not_started_where_it_would_get_nothing_done(make_problem, m
 
 def test_a_used_up_budget_leaves_rows_that_say_so(make_problem, make_cluster):
   run = Auto(_wide(make_problem, make_cluster), Budget(max_evaluations=2), 0,
-             learned={"policy": lambda *_: None})
+             learned={"policy": Learned(lambda *_: None, 0.2)})
   run.run()
   rows = _rows(run)
   assert [rows[name].evaluations for name, _ in BASELINES] == [1, 1, 0, 0]
