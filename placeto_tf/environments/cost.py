@@ -4,8 +4,8 @@ The environment never knows where its costs come from. A cost is a callable
 
   cost(placements [B, G] int32) -> (objective_us [B] float64, components)
 
-where components maps names to arrays with B rows. Those the environment looks for, and does
-without where they are missing, are `step_time_us` [B], and `start_us` and `finish_us` [B, G].
+where components maps names to arrays with B rows. Those the environments look for, and do without
+where they are missing, are `step_time_us` and `fits` [B], and `start_us` and `finish_us` [B, G].
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from placeto_tf.search.problem import PlacementProblem
 STEP_TIME_US = "step_time_us"
 START_US = "start_us"
 FINISH_US = "finish_us"
+FITS = "fits"
 
 Cost = Callable[[np.ndarray], Tuple[np.ndarray, Dict[str, np.ndarray]]]
 
@@ -29,17 +30,23 @@ class SimulatedCost:
   """The objective of a `PlacementProblem`, which counts the evaluations and keeps the best."""
 
   def __init__(
-      self, problem: PlacementProblem, grouped: GroupedGraph,
+      self, problem: PlacementProblem, grouped: Optional[GroupedGraph] = None,
       grouping: Optional[Grouping] = None):
-    """Args: grouping: what the placements are of; by default the problem's groups."""
+    """Args:
+
+      grouped: its first and last ops' times stand for a group's; None leaves times out.
+      grouping: what the placements are of; by default the problem's groups.
+    """
     self._problem, self._grouping = problem, grouping or problem.grouping
-    self._first_op, self._last_op = grouped.first_op, grouped.last_op
+    self._grouped = grouped
 
   def __call__(self, placements: np.ndarray) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """[B, G] int32 -> [B] us and components."""
-    evaluation = self._problem.evaluate_ops(self._grouping.expand(placements), start_times=True)
-    return evaluation.objective_us, {
-        STEP_TIME_US: evaluation.step_time_us,
-        START_US: evaluation.start_us[:, self._first_op],
-        FINISH_US: evaluation.start_us[:, self._last_op],
-    }
+    grouped = self._grouped
+    evaluation = self._problem.evaluate_ops(
+        self._grouping.expand(placements), start_times=grouped is not None)
+    components = {STEP_TIME_US: evaluation.step_time_us, FITS: evaluation.fits}
+    if grouped is not None:
+      components[START_US] = evaluation.start_us[:, grouped.first_op]
+      components[FINISH_US] = evaluation.start_us[:, grouped.last_op]
+    return evaluation.objective_us, components

@@ -33,6 +33,7 @@ from placeto_tf.policies.placeto import agent as agent_lib  # noqa: E402
 from placeto_tf.policies.placeto.network import PlacetoNetwork  # noqa: E402
 from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
 from placeto_tf.training.returns import StepBaseline, discounted_returns  # noqa: E402
+from placeto_tf.training.schedules import between, spent_share  # noqa: E402
 
 Progress = Callable[[int, float, float], None]
 
@@ -110,7 +111,7 @@ def improve(
     weights = search.weights if search is not None else None
     search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights)
     start_us = search.environment.scale_us if start_us is None else start_us
-    search.run(lambda: _spent(problem, budget, began), summary, progress)
+    search.run(lambda: spent_share(problem, budget, began), summary, progress)
     steps, updates = steps + search.steps, updates + search.actor.updates
   summary.close()
   return Improvement(
@@ -127,16 +128,6 @@ def _share_of(problem: PlacementProblem, budget: Budget, share: float) -> Budget
   if seconds is not None:
     seconds = problem.seconds + max(1e-9, share * (seconds - problem.seconds))
   return Budget(evaluations, seconds)
-
-
-def _spent(problem, budget, began) -> float:
-  """Share of the budget that is used up, in [0, 1], counted from when the search began."""
-  shares = [0.0]
-  for limit, now, then in zip(
-      (budget.max_evaluations, budget.max_seconds), (problem.evaluations, problem.seconds), began):
-    if limit is not None:
-      shares.append((now - then) / max(limit - then, 1e-9))
-  return min(1.0, max(shares))
 
 
 def _starting_level(problem: PlacementProblem, start: np.ndarray):
@@ -250,7 +241,7 @@ class _Learner:
     time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
     action_spec = tensor_spec.from_spec(environment.action_spec())
     network = PlacetoNetwork(
-        time_step_spec.observation, action_spec, grouped, scale_us=environment.scale_us,
+        time_step_spec.observation, action_spec, [grouped], scales_us=[environment.scale_us],
         config=config.network, seed=seed)
     self._agent = agent_lib.PlacetoAgent(
         time_step_spec, action_spec, network, learning_rate=config.learning_rate,
@@ -341,8 +332,8 @@ class _Learner:
         for name in self._seen[0][0]}
     actions = np.concatenate([seen[1] for seen in self._seen])[chosen]
     self._agent.learning_rate.assign(
-        _between(config.learning_rate, config.final_learning_rate, spent))
-    self._agent.entropy_coefficient.assign(_between(config.entropy, config.final_entropy, spent))
+        between(config.learning_rate, config.final_learning_rate, spent))
+    self._agent.entropy_coefficient.assign(between(config.entropy, config.final_entropy, spent))
     try:
       loss = self._agent.train(agent_lib.decisions(observations, actions, advantages[chosen]))
     except tf.errors.InvalidArgumentError:  # the agent found its loss infinite or not a number
@@ -364,10 +355,6 @@ def _ranks(advantages: np.ndarray) -> np.ndarray:
     below = np.cumsum(counts) - counts
     ranks[taught] = (2 * below + counts - len(taught))[inverse.reshape(-1)] / (len(taught) - 1)
   return ranks
-
-
-def _between(first: float, last: float, share: float) -> float:
-  return first + (last - first) * share
 
 
 class _Summary:

@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.search.problem import Budget
+from placeto_tf.training.schedules import between, spent_share
+
+
+def test_the_share_counts_from_when_the_search_began_and_the_tighter_limit_decides():
+  problem = random_problem()
+  problem.evaluate(np.tile(problem.allowed.argmax(axis=1), (30, 1)).astype(np.int32))
+  assert spent_share(problem, Budget(max_evaluations=50), (10, 0.0)) == pytest.approx(0.5)
+  assert spent_share(problem, Budget(max_evaluations=20), (10, 0.0)) == 1.0
+  assert spent_share(problem, Budget(max_seconds=1e9, max_evaluations=50), (10, 0.0)) == 0.5
+  assert spent_share(problem, Budget(max_seconds=1e-6), (30, 0.0)) == 1.0
+
+
+def test_between_is_a_straight_line():
+  assert [between(1.0, 3.0, share) for share in (0.0, 0.5, 1.0)] == [1.0, 2.0, 3.0]
