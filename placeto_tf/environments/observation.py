@@ -10,11 +10,15 @@ Legend: B episodes side by side, G groups, K groups placed in one step.
   visited    [B, G] float32  1 for groups that an action of this episode has placed
   start      [B, G] float32  start of the group's first op over the step time, in [0, 1]
   finish     [B, G] float32  start of the group's last op over the step time, in [0, 1]
+  graph      [B, 1] int32    which of several graphs it is of; only where there are several
+
+Graphs of a family have different numbers of groups: G is then that of the largest, and what a
+smaller one lacks is 0.
 """
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Optional
 
 import numpy as np
 from tf_agents.specs import array_spec
@@ -24,25 +28,33 @@ CURRENT = "current"
 VISITED = "visited"
 START = "start"
 FINISH = "finish"
+GRAPH = "graph"
 
 Observation = Dict[str, np.ndarray]
 
 
 def observation_spec(
-    num_groups: int, num_devices: int, groups_per_step: int) -> Dict[str, array_spec.ArraySpec]:
-  """The spec of one episode's observation, without the batch dimension."""
+    num_groups: int, num_devices: int, groups_per_step: int,
+    num_graphs: Optional[int] = None) -> Dict[str, array_spec.ArraySpec]:
+  """The spec of one episode's observation, without the batch dimension.
+
+  Where `num_graphs` is given, it names one of so many graphs.
+  """
   g, k = num_groups, groups_per_step
 
   def share(name):
     return array_spec.BoundedArraySpec((g,), np.float32, 0.0, 1.0, name=name)
 
-  return {
+  spec = {
       PLACEMENT: array_spec.BoundedArraySpec((g,), np.int32, 0, num_devices - 1, name=PLACEMENT),
       CURRENT: array_spec.BoundedArraySpec((k,), np.int32, 0, g - 1, name=CURRENT),
       VISITED: share(VISITED),
       START: share(START),
       FINISH: share(FINISH),
   }
+  if num_graphs is not None:
+    spec[GRAPH] = array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH)
+  return spec
 
 
 def action_spec(num_devices: int, groups_per_step: int) -> array_spec.BoundedArraySpec:

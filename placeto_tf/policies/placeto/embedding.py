@@ -15,13 +15,13 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
-from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.policies.placeto import graph_tables
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
 STATE = "state"
-WEIGHT = "weight"
+WEIGHT, REAL = graph_tables.WEIGHT, graph_tables.REAL
 
 
 class Seeds:
@@ -48,23 +48,30 @@ def two_layers(width: int, seeds: Seeds) -> tf.keras.Sequential:
   return tf.keras.Sequential([dense(width, seeds, "relu"), dense(width, seeds)])
 
 
-def group_graph(grouped: GroupedGraph) -> tfgnn.GraphTensor:
-  """The groups and the dataflow between them, without node features.
+def group_graph(of_graph: graph_tables.Tables, state: tf.Tensor) -> tfgnn.GraphTensor:
+  """The groups and the dataflow between them as a GraphTensor.
 
-  Edges carry `WEIGHT` [E, 1, 1], bytes over the largest edge's.
+  Args:
+    of_graph: one graph of a `GraphTables`.
+    state: [G, B, F] raw features, which become `STATE`.
+
+  Returns:
+    A scalar GraphTensor; edges carry `WEIGHT` [E, 1, 1], bytes over the largest edge's, and `REAL`
+    [E, 1, 1], 0 for padding.
   """
-  weight = grouped.edge_bytes / max(float(grouped.edge_bytes.max(initial=0.0)), 1.0)
+  edges = of_graph[graph_tables.SOURCES].shape[0]
   return tfgnn.GraphTensor.from_pieces(
       node_sets={
           schema.GROUP: tfgnn.NodeSet.from_fields(
-              sizes=tf.constant([grouped.num_groups], tf.int32), features={})},
+              sizes=tf.constant([state.shape[0]], tf.int32), features={STATE: state})},
       edge_sets={
           schema.DATAFLOW: tfgnn.EdgeSet.from_fields(
-              sizes=tf.constant([grouped.num_edges], tf.int32),
-              features={WEIGHT: tf.constant(weight.reshape(-1, 1, 1), tf.float32)},
+              sizes=tf.constant([edges], tf.int32),
+              features={
+                  name: tf.reshape(of_graph[name], [edges, 1, 1]) for name in (WEIGHT, REAL)},
               adjacency=tfgnn.Adjacency.from_indices(
-                  (schema.GROUP, tf.constant(grouped.sources, tf.int32)),
-                  (schema.GROUP, tf.constant(grouped.targets, tf.int32))))})
+                  (schema.GROUP, of_graph[graph_tables.SOURCES]),
+                  (schema.GROUP, of_graph[graph_tables.TARGETS])))})
 
 
 class MessagePassing(tf.keras.layers.Layer):
@@ -76,10 +83,11 @@ class MessagePassing(tf.keras.layers.Layer):
 
   def __init__(
       self, width: int, rounds: int, seeds: Seeds, *, forward: bool, weigh_edges: bool,
-      squash: bool, **kwargs):
-    """Args: forward: from producers to consumers; squash: tanh after every round."""
+      squash: bool, padded: bool = False, **kwargs):
+    """Args: forward: from producers to consumers; squash: tanh after every round; padded: whether
+    there may be edges that are not `REAL`."""
     super().__init__(**kwargs)
-    self._rounds = rounds
+    self._rounds, self._padded = rounds, padded
     self._squash = tf.tanh if squash else tf.identity
     self._from, self._to = (
         (tfgnn.SOURCE, tfgnn.TARGET) if forward else (tfgnn.TARGET, tfgnn.SOURCE))
@@ -92,9 +100,10 @@ class MessagePassing(tf.keras.layers.Layer):
   def call(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
     """[G, B, W] from raw features `STATE` [G, B, F]."""
     raw = self._transform(graph.node_sets[schema.GROUP][STATE])
-    factor = None
+    edges = graph.edge_sets[schema.DATAFLOW]
+    factor = edges[REAL] if self._padded else None
     if self._edge_gain is not None:
-      factor = 1.0 + graph.edge_sets[schema.DATAFLOW][WEIGHT] * self._edge_gain
+      factor = (1.0 if factor is None else factor) * (1.0 + edges[WEIGHT] * self._edge_gain)
     x = self._squash(raw)
     for _ in range(self._rounds):
       messages = tfgnn.broadcast_node_to_edges(
@@ -113,17 +122,34 @@ class Poolings(tf.keras.layers.Layer):
   one size for graphs of any size.
   """
 
-  def __init__(self, grouped: GroupedGraph, width: int, seeds: Seeds, **kwargs):
+  def __init__(self, width: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
-    self._masks = [
-        tf.constant(mask / grouped.num_groups, tf.float32)
-        for mask in (grouped.ancestors, grouped.descendants, grouped.parallel)]
-    self._f = [two_layers(width, seeds) for _ in self._masks]
-    self._g = [two_layers(width, seeds) for _ in self._masks]
+    self._f = [two_layers(width, seeds) for _ in range(3)]
+    self._g = [two_layers(width, seeds) for _ in range(3)]
 
-  def call(self, embedding: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
+  def call(
+      self, embedding: tf.Tensor, current: tf.Tensor, of_graph: graph_tables.Tables) -> tf.Tensor:
     """[B, K, 4 W] from embedding [B, G, W] and current groups [B, K]."""
     parts = [tf.gather(embedding, current, batch_dims=1)]
-    for mask, f, g in zip(self._masks, self._f, self._g):
+    masks = tf.unstack(of_graph[graph_tables.RELATIVES])
+    for mask, f, g in zip(masks, self._f, self._g):
       parts.append(g(tf.matmul(tf.gather(mask, current), f(embedding))))
     return tf.concat(parts, axis=-1)
+
+
+class SumOfAll(tf.keras.layers.Layer):
+  """One sum over all groups, the same whichever is at hand: the paper's simple aggregator.
+
+  The flag of the current group among the raw features is all that tells decisions apart.
+  """
+
+  def __init__(self, width: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    self._f, self._g = two_layers(width, seeds), two_layers(width, seeds)
+
+  def call(
+      self, embedding: tf.Tensor, current: tf.Tensor, of_graph: graph_tables.Tables) -> tf.Tensor:
+    """[B, K, W] from embedding [B, G, W]."""
+    everyone = of_graph[graph_tables.EVERYONE][None, None]  # [1, 1, G]
+    total = self._g(tf.matmul(everyone, self._f(embedding)))  # [B, 1, W]
+    return tf.repeat(total, tf.shape(current)[1], axis=1)

@@ -1,10 +1,14 @@
-"""Placeto's policy network for one grouped graph: observation -> a device for each current group.
+"""Placeto's policy network for grouped graphs: observation -> a device for each current group.
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
 the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
 two-layer head gives the logits of the devices. Three terms are added to the paper's logits, each
 with its switch in `NetworkConfig`: a learned liking for the device the group is on, a score by
 features of (group, device), and minus infinity where a group may not be placed.
+
+One network serves several graphs, padded to one size, if they come to it one at a time: the
+observations of a batch are all of the graph that the first of them names. Its weights fit any
+graph on as many devices.
 
 Legend: G groups, D devices, B placements side by side, K groups placed now, F raw features,
 W width of one direction's embedding.
@@ -13,15 +17,16 @@ W width of one direction's embedding.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Optional, Sequence
 
 import numpy as np
 
-from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments import observation as observation_lib
+from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import embedding as embedding_lib
-from placeto_tf.policies.placeto.device_features import DeviceFeatures
+from placeto_tf.policies.placeto import graph_tables
+from placeto_tf.policies.placeto.device_features import device_features
 
 import tensorflow as tf  # isort: skip
 import tensorflow_probability as tfp  # isort: skip
@@ -30,13 +35,15 @@ from tf_agents.networks import network  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.utils import nest_utils  # isort: skip
 
-_NEVER = -1e9  # a logit: finite, so that the entropy stays a number
+EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
   """Attributes, with the paper's value where the default departs from it.
 
+  embedding: "placeto", or one of the paper's ablations (section 4.4): "simple_partitioner" pools
+    over the three partitions without message passing, "simple_aggregator" sums over all groups.
   rounds: of message passing, 8 in the paper.
   width: W; None, as in the paper, is the number of raw features.
   weigh_edges: whether messages are weighed by bytes; False in the paper.
@@ -51,6 +58,7 @@ class NetworkConfig:
   score_width: hidden width of that score.
   """
 
+  embedding: str = "placeto"
   rounds: int = 8
   width: Optional[int] = None
   weigh_edges: bool = True
@@ -61,50 +69,69 @@ class NetworkConfig:
   device_scores: bool = True
   score_width: int = 32
 
+  def __post_init__(self):
+    if self.embedding not in EMBEDDINGS:
+      raise PlacementError(
+          f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")
+
 
 class PlacetoNetwork(network.DistributionNetwork):
   """Observation (see `environments.observation`) -> Categorical over devices, [B, K]."""
 
   def __init__(
-      self, input_tensor_spec, action_spec, grouped: GroupedGraph, *, scale_us: float,
+      self, input_tensor_spec, action_spec, graphs: Sequence[GroupedGraph], *,
+      scales_us: Sequence[float], max_groups: Optional[int] = None,
       config: Optional[NetworkConfig] = None, seed: int = 0, name: str = "PlacetoNetwork"):
-    """Args: scale_us: step time of the start, by which times are divided."""
+    """Makes the network.
+
+    Args:
+      input_tensor_spec, action_spec: see `environments.observation`.
+      graphs: what it is for; of several, observations name one (`observation.GRAPH`).
+      scales_us: step time of each graph's start, by which its times are divided.
+      max_groups: G, where it is more than the largest graph has.
+      config: see `NetworkConfig`.
+      seed: of the weights.
+      name: of the network.
+
+    Raises:
+      PlacetoError: a graph has more groups, or is on a cluster of another size.
+    """
+    config = config or NetworkConfig()
+    tables = graph_tables.GraphTables(
+        graphs, scales_us, max_groups=max_groups, device_scores=config.device_scores)
     logits_spec = tensor_spec.TensorSpec(
-        action_spec.shape.concatenate([grouped.num_devices]), tf.float32, name="logits")
+        action_spec.shape.concatenate([tables.num_devices]), tf.float32, name="logits")
     super().__init__(
         input_tensor_spec, state_spec=(),
         output_spec=distribution_spec.DistributionSpec(
             tfp.distributions.Categorical, {"logits": logits_spec}, sample_spec=action_spec,
             dtype=action_spec.dtype),
         name=name)
-    self._config = config = config or NetworkConfig()
+    self._config, self._tables, self._num_devices = config, tables, tables.num_devices
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
     seeds = embedding_lib.Seeds(seed)
-    self._graph = embedding_lib.group_graph(grouped)
-    self._num_devices = grouped.num_devices
-    self._disallowed = tf.constant(np.where(grouped.allowed, 0.0, _NEVER), tf.float32)
-    static = _static_features(grouped)
-    self._static = tf.constant(static[:, None], tf.float32)  # [G, 1, S]
-    num_features = static.shape[1] + grouped.num_devices + 2 + 3 * config.start_times
+    num_features = (
+        graph_tables.NUM_STATIC + tables.num_devices + 2 + 3 * config.start_times)
     width = config.width or num_features
-    self._passes = [
-        embedding_lib.MessagePassing(
-            width, config.rounds, seeds, forward=forward, weigh_edges=config.weigh_edges,
-            squash=config.squash)
-        for forward in (True, False)]
-    self._poolings = embedding_lib.Poolings(grouped, 2 * width, seeds)
+    self._passes, poolings = [], embedding_lib.SumOfAll
+    if config.embedding == "placeto":
+      self._passes = [
+          embedding_lib.MessagePassing(
+              width, config.rounds, seeds, forward=forward, weigh_edges=config.weigh_edges,
+              squash=config.squash, padded=tables.padded)
+          for forward in (True, False)]
+    if config.embedding != "simple_aggregator":
+      poolings = embedding_lib.Poolings
+    self._poolings = poolings(2 * width, seeds)
     self._head = tf.keras.Sequential([
         embedding_lib.dense(16 * width, seeds, "relu"),
         embedding_lib.dense(8 * width, seeds, "relu"),
-        embedding_lib.dense(grouped.num_devices, seeds, scale=0.01)])
+        embedding_lib.dense(tables.num_devices, seeds, scale=0.01)])
     self._keep = None
     if config.initial_keep is not None:
-      choices = max(2.0, float(np.median(grouped.allowed.sum(axis=1))))
-      odds = config.initial_keep / (1 - config.initial_keep) * (choices - 1)
+      odds = config.initial_keep / (1 - config.initial_keep) * (max(2.0, tables.choices) - 1)
       self._keep = tf.Variable(np.log(odds), dtype=tf.float32, name="keep")
-    self._device_features = None
     if config.device_scores:
-      self._device_features = DeviceFeatures(grouped, scale_us)
       self._context = embedding_lib.dense(config.score_width, seeds)
       self._score_in = embedding_lib.dense(config.score_width, seeds)
       self._score_hidden = embedding_lib.dense(config.score_width, seeds, "relu")
@@ -135,23 +162,26 @@ class PlacetoNetwork(network.DistributionNetwork):
   def _logits(self, flat) -> tf.Tensor:
     """[B, K, D]."""
     placement, current = flat[observation_lib.PLACEMENT], flat[observation_lib.CURRENT]
-    graph = self._graph.replace_features(
-        node_sets={schema.GROUP: {embedding_lib.STATE: self._raw_features(flat)}})
-    joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)  # [G, B, 2 W]
-    pooled = self._poolings(tf.transpose(joined, [1, 0, 2]), current)  # [B, K, 8 W]
+    named = flat.get(observation_lib.GRAPH)
+    of_graph = self._tables(None if named is None else named[0, 0])
+    joined = self._raw_features(flat, of_graph)
+    if self._passes:
+      graph = embedding_lib.group_graph(of_graph, joined)
+      joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)  # [G, B, 2 W]
+    pooled = self._poolings(tf.transpose(joined, [1, 0, 2]), current, of_graph)  # [B, K, 8 W]
     logits = self._head(pooled)
     here = tf.gather(placement, current, batch_dims=1)  # [B, K]
     mine = tf.one_hot(here, self._num_devices)  # [B, K, D]
     if self._keep is not None:
       logits += self._keep * mine
-    if self._device_features is not None:
-      features = self._device_features(
-          placement, flat[observation_lib.START], flat[observation_lib.FINISH], current)
+    if self._config.device_scores:
+      features = device_features(
+          of_graph, placement, flat[observation_lib.START], flat[observation_lib.FINISH], current)
       now = tf.reduce_sum(features * mine[..., None], axis=2, keepdims=True)
       features = tf.concat([features, features - now, mine[..., None]], axis=-1)
       hidden = tf.nn.relu(self._score_in(features) + self._context(pooled)[:, :, None])
       logits += self._score(self._score_hidden(hidden))[..., 0]
-    disallowed = tf.gather(self._disallowed, current)
+    disallowed = tf.gather(of_graph[graph_tables.DISALLOWED], current)
     return self._explore(logits + disallowed, disallowed)
 
   def _explore(self, logits: tf.Tensor, disallowed: tf.Tensor) -> tf.Tensor:
@@ -162,9 +192,9 @@ class PlacetoNetwork(network.DistributionNetwork):
     mixed = tf.stack([
         tf.nn.log_softmax(logits) + np.log1p(-share),
         tf.nn.log_softmax(disallowed) + np.log(share)])
-    return tf.maximum(tf.reduce_logsumexp(mixed, axis=0), _NEVER)
+    return tf.maximum(tf.reduce_logsumexp(mixed, axis=0), graph_tables.NEVER)
 
-  def _raw_features(self, flat) -> tf.Tensor:
+  def _raw_features(self, flat, of_graph: graph_tables.Tables) -> tf.Tensor:
     """[G, B, F]: static, device one-hot, current and visited flags, times."""
     placement = tf.transpose(flat[observation_lib.PLACEMENT])  # [G, B]
     g = placement.shape[0]
@@ -177,14 +207,6 @@ class PlacetoNetwork(network.DistributionNetwork):
       at = tf.gather(start, flat[observation_lib.CURRENT][:, :1], batch_dims=1)
       columns += [tf.transpose(start), tf.transpose(finish), tf.transpose(start - at)]
     return tf.concat([
-        tf.tile(self._static, [1, b, 1]),
+        tf.tile(of_graph[graph_tables.STATIC][:, None], [1, b, 1]),
         tf.one_hot(placement, self._num_devices),
         tf.stack(columns, axis=-1)], axis=-1)
-
-
-def _static_features(grouped: GroupedGraph) -> np.ndarray:
-  """[G, 3] compute time, output bytes and memory, each over its maximum over the groups."""
-  compute_us = np.where(grouped.allowed, grouped.compute_us, np.inf).min(axis=1)
-  columns = (
-      compute_us, grouped.output_bytes, grouped.persistent_bytes + grouped.working_bytes)
-  return np.stack([column / max(float(column.max()), 1e-9) for column in columns], axis=1)

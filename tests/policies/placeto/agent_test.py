@@ -21,7 +21,7 @@ def two_groups():
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   action_spec = tensor_spec.from_spec(environment.action_spec())
   network = PlacetoNetwork(
-      time_step_spec.observation, action_spec, grouped, scale_us=environment.scale_us,
+      time_step_spec.observation, action_spec, [grouped], scales_us=[environment.scale_us],
       config=NetworkConfig(rounds=1, initial_keep=0.7, least_exploration=0.0))
   agent = agent_lib.PlacetoAgent(
       time_step_spec, action_spec, network, learning_rate=0.01, entropy_coefficient=0.0,

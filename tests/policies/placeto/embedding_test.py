@@ -2,14 +2,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.encoding import schema
 from placeto_tf.environments.random_problem import grouped_graph, random_problem
-from placeto_tf.policies.placeto import embedding
+from placeto_tf.policies.placeto import embedding, graph_tables
 
 
 @pytest.fixture
 def grouped():
   return grouped_graph(random_problem())
+
+
+def tables(grouped):
+  return graph_tables.GraphTables([grouped], [1e4])()
 
 
 def two_layers_by_hand(layers, x):
@@ -22,9 +25,7 @@ def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, 
   layer = embedding.MessagePassing(
       4, 2, embedding.Seeds(0), forward=forward, weigh_edges=False, squash=False)
   raw = np.random.default_rng(0).normal(size=(grouped.num_groups, 1, 3)).astype(np.float32)
-  graph = embedding.group_graph(grouped).replace_features(
-      node_sets={schema.GROUP: {embedding.STATE: tf.constant(raw)}})
-  found = layer(graph).numpy()
+  found = layer(embedding.group_graph(tables(grouped), tf.constant(raw))).numpy()
   adjacency = np.zeros((grouped.num_groups,) * 2)
   adjacency[grouped.targets, grouped.sources] = 1  # row g: from whom g hears
   if not forward:
@@ -42,16 +43,15 @@ def test_placements_side_by_side_do_not_touch_each_other(grouped):
   raw = np.random.default_rng(0).normal(size=(grouped.num_groups, 5, 3)).astype(np.float32)
 
   def embed(states):
-    return layer(embedding.group_graph(grouped).replace_features(
-        node_sets={schema.GROUP: {embedding.STATE: tf.constant(states)}})).numpy()
+    return layer(embedding.group_graph(tables(grouped), tf.constant(states))).numpy()
 
   np.testing.assert_allclose(embed(raw)[:, 2:3], embed(raw[:, 2:3]), rtol=1e-5, atol=1e-6)
 
 
 def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
-  layer = embedding.Poolings(grouped, 4, embedding.Seeds(0))
+  layer = embedding.Poolings(4, embedding.Seeds(0))
   x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 4)).astype(np.float32)
-  found = layer(tf.constant(x), tf.constant([[3]])).numpy()[0, 0]
+  found = layer(tf.constant(x), tf.constant([[3]]), tables(grouped)).numpy()[0, 0]
   np.testing.assert_allclose(found[:4], x[0, 3])
   relatives = (grouped.ancestors[3], grouped.descendants[3], grouped.parallel[3])
   for i, (mask, f, g) in enumerate(zip(relatives, layer._f, layer._g)):

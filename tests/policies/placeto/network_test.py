@@ -19,7 +19,7 @@ def network_for(grouped, config=None, groups_per_step=1, seed=5):
   action = tensor_spec.from_spec(
       observation_lib.action_spec(grouped.num_devices, groups_per_step))
   network = PlacetoNetwork(
-      spec, action, grouped, scale_us=10_000.0, config=config or NetworkConfig(), seed=seed)
+      spec, action, [grouped], scales_us=[10_000.0], config=config or NetworkConfig(), seed=seed)
   network.create_variables()
   return network
 
