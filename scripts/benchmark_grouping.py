@@ -1,0 +1,176 @@
+"""Measures what each way of grouping costs: the same search on its groups, beside the op level.
+
+  scripts/with_env python scripts/benchmark_grouping.py --out=runs/grouping
+
+The search is annealing on groups that never looks inside of one, from the best of the same simple
+placements, each group on the device that most of its compute time has there. What it is held
+against is the best known: of everything found here, and of `auto`, which goes on from that for
+--best_seconds and moves single ops. A run that stops midway goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import sys
+from typing import Any, Dict, List
+
+import numpy as np
+from absl import flags
+
+from placeto_tf.scripts import shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list(
+    "graphs", ["resnet50", "inception_v3", "rnnlm", "transformer_xl", "wavenet", "rnnlm:layers=4",
+               "bert", "nasnet_mobile", "nmt", "amoebanet", "gnmt"], "Names of the zoo.")
+flags.DEFINE_list(
+    "groupings", ["heavy_edge", "critical_path", "single_consumer", "metis", "none"],
+    "Ways of grouping; `none` groups only what must share a device, whatever --max_groups says.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
+flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_integer("max_evaluations", 10_000, "Placements of each search.", lower_bound=100)
+flags.DEFINE_list("seeds", ["0", "1"], "Seeds of each search.")
+flags.DEFINE_float("best_seconds", 60, "Time for auto, whose result is the best known.")
+flags.DEFINE_string("out", "runs/grouping", "Directory of the results.")
+
+FIELDS = ("graph", "grouping", "seed", "groups", "step_time_us", "fits", "evaluations", "seconds")
+BEST = "op level"
+
+Row = Dict[str, Any]
+
+
+def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
+  """Runs what is not done yet of one graph, and hands each row to `results`."""
+  from placeto_tf import search
+  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.grouping import group_ops
+  from placeto_tf.simulation import Simulator
+
+  keys = [(name, grouping, seed) for grouping in FLAGS.groupings for seed in FLAGS.seeds]
+  if all(key in done for key in (*keys, (name, BEST, ""))):
+    return
+  graph, cluster = load_graph(f"zoo:{name}"), Cluster.parse(FLAGS.cluster)
+  costs, allowed = estimate_costs(graph, cluster), allowed_devices(graph, cluster)
+  simulator = Simulator(graph, costs, cluster)
+
+  def problem_of(grouping: str):
+    groups = group_ops(graph, costs, allowed, max_groups=FLAGS.max_groups, method=grouping)
+    return search.PlacementProblem(
+        graph, costs, cluster, groups, allowed_ops=allowed, simulator=simulator)
+
+  starts = simple_placements(problem_of("none"))
+  for key in keys:
+    if key not in done:
+      problem = problem_of(key[1])
+      anneal_groups(problem, starts, int(key[2]))
+      np.save(_placement_path(key), problem.best_placement)
+      results(key, problem)
+  if (name, BEST, "") not in done:
+    found = [np.load(_placement_path(key)) for key in keys]
+    problem = problem_of("heavy_edge")
+    problem.evaluate_ops(np.stack(found))
+    search.Auto(problem, search.Budget(max_seconds=problem.seconds + FLAGS.best_seconds)).run()
+    results((name, BEST, ""), problem)
+
+
+def simple_placements(problem: Any) -> List[np.ndarray]:
+  """[N] placements that need no search; they know nothing of groups."""
+  from placeto_tf.search.metis import metis_groups
+  from placeto_tf.search.simple import single
+  from placeto_tf.search.starts import STARTS
+
+  return [placer(problem) for placer in (single, *STARTS) if placer is not metis_groups]
+
+
+def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
+  """Uses up the evaluations on the problem's groups, hotter each time that nothing changes."""
+  from placeto_tf.search import Budget
+  from placeto_tf.search.annealing import (
+      END_TEMPERATURE,
+      HOTTEST,
+      REHEAT,
+      START_TEMPERATURE,
+      anneal,
+  )
+  from placeto_tf.search.metis import metis_groups
+  from placeto_tf.search.units import Units
+
+  budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), random.Random(seed)
+  problem.evaluate(np.stack([problem.project(start) for start in starts]))
+  metis_groups(problem, budget, seed)
+  units, hot = Units(problem), START_TEMPERATURE
+  while not problem.exhausted(budget):
+    anneal(problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
+           temperatures=(hot, END_TEMPERATURE))
+    hot = min(HOTTEST, REHEAT * hot)
+
+
+def table(rows: List[Row]) -> str:
+  """Markdown: a line a graph with the best known in ms, and how far above it each grouping is.
+
+  Means over seeds; the last line has the geometric means over the graphs that are complete.
+  """
+  cells: Dict[tuple, List[float]] = {}
+  groups: Dict[tuple, int] = {}
+  for row in rows:
+    key = row["graph"], row["grouping"]
+    cells.setdefault(key, []).append(float(row["step_time_us"]))
+    groups[key] = int(row["groups"])
+  lines = [f"| graph | best known | {' | '.join(FLAGS.groupings)} |",
+           "|---|" + "---:|" * (len(FLAGS.groupings) + 1)]
+  ratios = []
+  for name in FLAGS.graphs:
+    keys = [(name, grouping) for grouping in FLAGS.groupings]
+    if (name, BEST) not in cells or not all(key in cells for key in keys):
+      continue
+    best = min(min(cells[key]) for key in (*keys, (name, BEST)))
+    ratios.append([np.mean(cells[key]) / best for key in keys])
+    lines.append("| " + " | ".join([
+        f"`{name}`", f"{best / 1e3:.1f} ms",
+        *(f"{ratio - 1:+.1%} ({groups[key]:,})" for ratio, key in zip(ratios[-1], keys))]) + " |")
+  if ratios:
+    means = np.exp(np.log(ratios).mean(axis=0)) - 1
+    lines.append(f"| geometric mean | | {' | '.join(f'{mean:+.1%}' for mean in means)} |")
+  return "\n".join(lines)
+
+
+def _placement_path(key: tuple) -> str:
+  return os.path.join(FLAGS.out, "-".join(key).replace(":", "-") + ".npy")
+
+
+def main() -> None:
+  """Runs what is missing in --out and prints the table."""
+  os.makedirs(FLAGS.out, exist_ok=True)
+  path = os.path.join(FLAGS.out, "results.csv")
+  rows: List[Row] = []
+  if os.path.exists(path):
+    with open(path, newline="", encoding="utf-8") as file:
+      rows = list(csv.DictReader(file))
+  done = {(row["graph"], row["grouping"], row["seed"]): row for row in rows}
+  is_new = not rows
+  with open(path, "a", newline="", encoding="utf-8") as file:
+    writer = csv.DictWriter(file, FIELDS)
+    if is_new:
+      writer.writeheader()
+
+    def results(key: tuple, problem: Any) -> None:
+      row = dict(zip(FIELDS, (
+          *key, problem.num_groups, problem.best_objective_us, problem.best_fits,
+          problem.evaluations, round(problem.seconds, 1))))
+      rows.append(row)
+      writer.writerow(row)
+      file.flush()
+      print(", ".join(f"{field} {row[field]}" for field in FIELDS), file=sys.stderr, flush=True)
+
+    for name in FLAGS.graphs:
+      measure(name, done, results)
+  print(table([row for row in rows if row["graph"] in FLAGS.graphs]))
+
+
+if __name__ == "__main__":
+  shared_flags.run_program(main)
