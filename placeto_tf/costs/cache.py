@@ -13,16 +13,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from typing import Any, Optional
 
 import numpy as np
 
+from placeto_tf import atomic
 from placeto_tf.costs.work import OpWork
+from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _FORMAT = 2  # to be raised whenever ops are counted differently
@@ -72,17 +74,14 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
 
 def store(folder: str, key: str, work: OpWork) -> None:
   """Writes an entry, and removes the ones used longest ago where there are too many."""
-  arrays = {name: getattr(work, name) for name in _ARRAYS}
-  with contextlib.suppress(OSError):
+  content = io.BytesIO()
+  np.savez_compressed(
+      content, notes=np.array(json.dumps(work.notes)),
+      **{name: getattr(work, name) for name in _ARRAYS})
+  with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    try:
-      with os.fdopen(descriptor, "wb") as file:
-        np.savez_compressed(file, notes=np.array(json.dumps(work.notes)), **arrays)
-      os.replace(temporary, os.path.join(folder, key + _SUFFIX))
-    except BaseException:
-      os.unlink(temporary)
-      raise
+    atomic.write(
+        os.path.join(folder, key + _SUFFIX), content.getvalue(), error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
       os.unlink(path)

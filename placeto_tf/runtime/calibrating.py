@@ -21,11 +21,11 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf import atomic
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import MeasurementError
@@ -289,7 +289,5 @@ def write_costs(
       entry = performances.op_performance.add()
       entry.node, entry.op.op, entry.op.device.type = name, op_type, kind
       entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
-  partial = f"{path}.partial-{os.getpid()}"
-  with open(partial, "wb") as file:
-    file.write(performances.SerializeToString())
-  os.replace(partial, path)
+  atomic.write(
+      path, performances.SerializeToString(), what="the cost file ", error_type=MeasurementError)
