@@ -1,0 +1,129 @@
+"""The units that are grouped, and what the placer sees of the groups they are put in.
+
+A unit is the ops that must share a device. Those with one device to go to are not grouped: there
+is nothing to decide.
+
+Legend: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between units,
+D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Tuple
+
+import numpy as np
+
+from placeto_tf.policies import op_features
+from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.search.results import fallback_devices
+
+_SIZES, _NEIGHBOURS = 6, 6  # outputs, and producers as well as consumers, that a unit shows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupInputs:
+  """What the placer sees of K groups, in B groupings.
+
+  Attributes:
+    features: [B, K, F] float32: how many ops of each type (logarithm), bytes of their outputs,
+      ones for the groups that feed this one, and for those it feeds.
+    allowed: [B, K, D] bool; an empty group has one device, as there is nothing to decide.
+  """
+
+  features: np.ndarray  # [B, K, F]
+  allowed: np.ndarray  # [B, K, D]
+
+
+class Units:
+  """The units of a problem whose groups they are.
+
+  Attributes:
+    features: [U, S] float32, what the grouper sees besides types: sizes of outputs, neighbours.
+    type_counts: [U, T] float32.
+    movable: [U] bool, whether a unit has more than one device to go to.
+  """
+
+  def __init__(self, problem: PlacementProblem):
+    """Args: problem: grouped by what must share a device, no more."""
+    graph, group_of_op = problem.graph, problem.grouping.group_of_op
+    u = problem.num_groups
+    self.type_counts = op_features.type_counts(graph, group_of_op, u)
+    self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
+    self.features = np.concatenate([
+        op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES),
+        op_features.neighbours(self._sources, self._targets, u, _NEIGHBOURS)], axis=1)
+    owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
+    self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
+    self.movable = problem.allowed.sum(axis=1) > 1
+    self._common = problem.allowed[self.movable].any(axis=0)
+    if not self.movable.any():
+      self._common = problem.allowed.any(axis=0)
+    first = np.unique(group_of_op, return_index=True)[1]
+    fallback = fallback_devices(problem)[first]
+    devices = np.arange(problem.num_devices)
+    self._nearest = np.where(problem.allowed, devices, fallback[:, None]).astype(np.int32)
+    both = self.movable[self._sources] & self.movable[self._targets]
+    self._sources, self._targets = self._sources[both], self._targets[both]
+    self._typed_units, self._types = np.nonzero(self.type_counts * self.movable[:, None])
+
+  @property
+  def num_units(self) -> int:
+    """U."""
+    return len(self.movable)
+
+  def num_features(self, num_groups: int) -> int:
+    """F of `group_inputs`."""
+    return self.type_counts.shape[1] + 2 + 2 * num_groups
+
+  def group_inputs(self, groups: np.ndarray, num_groups: int) -> GroupInputs:
+    """What the placer sees of groupings [B, U]."""
+    b, k, t = len(groups), num_groups, self.type_counts.shape[1]
+    rows = np.arange(b)[:, None]
+    features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
+    typed = (rows * k + groups[:, self._typed_units]) * t + self._types
+    counts = np.tile(self.type_counts[self._typed_units, self._types], b)
+    features[:, :, :t] = np.log1p(
+        np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
+    chosen = groups[:, self.movable]
+    cells = (rows * k + chosen).reshape(-1)
+    size = np.bincount(cells, np.tile(self._bytes[self.movable], b), minlength=b * k)
+    present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
+    features[:, :, t] = np.log1p(size).reshape(b, k) / 20
+    features[:, :, t + 1] = present
+    sources, targets = groups[:, self._sources], groups[:, self._targets]
+    apart = sources != targets
+    row = np.broadcast_to(rows, apart.shape)[apart]
+    features[row, targets[apart], t + 2 + sources[apart]] = 1
+    features[row, sources[apart], t + 2 + k + targets[apart]] = 1
+    only = np.arange(len(self._common)) == self._common.argmax()
+    return GroupInputs(features, np.where(present[..., None], self._common, only))
+
+  def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
+    """[B, U] int32: each unit on its group's device [B, K], or where it must go."""
+    wanted = np.take_along_axis(devices, groups, axis=1)
+    return self._nearest[np.arange(self.num_units), wanted]
+
+
+def draw(
+    rng: np.random.Generator, log_probs: np.ndarray, count: int
+) -> Tuple[np.ndarray, np.ndarray]:
+  """Draws from a table of distributions.
+
+  Args:
+    rng: where chance comes from.
+    log_probs: [U, K] normalized by row.
+    count: B.
+
+  Returns:
+    [B, U] int32 columns and [B, U] their log probabilities.
+  """
+  u, k = log_probs.shape
+  ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
+  ends /= ends[:, -1:]
+  # One sorted row after the other: a single search serves all rows and draws.
+  starts = np.arange(u)
+  found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
+                          side="right")
+  columns = np.minimum(found - starts * k, k - 1).astype(np.int32)
+  return columns, log_probs[starts, columns]

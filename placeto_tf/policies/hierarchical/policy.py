@@ -1,0 +1,117 @@
+"""The hierarchical placer of Mirhoseini, Goldie et al. (ICLR 2018) on the ops of one graph.
+
+A feed-forward grouper gives each unit (the ops that must share a device) a distribution over K
+groups from the embeddings of its ops' types (learned), the sizes of its outputs and the numbers of
+its neighbours. Groups are drawn; what is in them makes the embeddings that the placer, an LSTM in
+both directions with an attentional decoder, places in the order of their numbers. The log
+probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
+update teaches both (equations 5 and 6 of the paper).
+
+Legend: B placements side by side, U units, K groups, D devices, T types of ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.hierarchical.groups import Units, draw
+from placeto_tf.policies.lstm import initial
+from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
+from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+from placeto_tf.search.problem import PlacementProblem
+
+import tensorflow as tf  # isort: skip
+
+GROUPS, DEVICES, FEATURES, ALLOWED = "groups", "devices", "features", "allowed"
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalConfig:
+  """Attributes, with the paper's values where the default departs from them.
+
+  num_groups: K; 256 in the paper.
+  grouper_hidden: 64.
+  type_width: of an op type's embedding; 20.
+  grouper_scale: of the grouper's last layer when it starts. The larger, the more units that are
+    alike and near start out in one group; at 1 units are spread over groups at random.
+  placer: 256 hidden in the paper, devices not aligned.
+  """
+
+  num_groups: int = 256
+  grouper_hidden: int = 64
+  type_width: int = 20
+  grouper_scale: float = 1.0
+  placer: PlacerConfig = PlacerConfig(bidirectional=True)
+
+  def __post_init__(self):
+    for name in ("num_groups", "grouper_hidden", "type_width"):
+      if getattr(self, name) < 1:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+
+
+class HierarchicalPolicy(OneShotPolicy):
+  """For one problem, whose groups are its units: what must share a device, and no more."""
+
+  def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
+    """Args: seed: of the weights."""
+    super().__init__()
+    rng = np.random.default_rng(seed)
+    self.config = config
+    self._units = units = Units(problem)
+    self._counts = tf.constant(np.log1p(units.type_counts))
+    self._known = tf.constant(units.features)
+    self._movable = tf.constant(units.movable.astype(np.float32))
+    hidden, k = config.grouper_hidden, config.num_groups
+    width = config.type_width + units.features.shape[1]
+    self._types = tf.Variable(
+        initial(rng, (units.type_counts.shape[1], config.type_width)), name="types")
+    self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
+    self._hidden_bias = tf.Variable(np.zeros(hidden, np.float32), name="grouper_hidden_bias")
+    self._groups = tf.Variable(
+        initial(rng, (hidden, k), config.grouper_scale), name="grouper_groups")
+    self._groups_bias = tf.Variable(np.zeros(k, np.float32), name="grouper_groups_bias")
+    self.placer = SequencePlacer(
+        units.num_features(k), problem.num_devices, config.placer, rng)
+    self._group_logits = tf.function(self.group_logits, autograph=False)
+    self._draw_devices = tf.function(self.placer.sample, autograph=False)
+
+  def group_logits(self) -> tf.Tensor:
+    """[U, K]."""
+    inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)
+    hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)
+    return tf.matmul(hidden, self._groups) + self._groups_bias
+
+  def likeliest_groups(self) -> np.ndarray:
+    """[U] int32: the group each unit belongs to by the grouper as it is now."""
+    return self._group_logits().numpy().argmax(axis=1).astype(np.int32)
+
+  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
+    """Draws groups, then devices; see the base class. A = U + K decisions."""
+    units, k = self._units, self.config.num_groups
+    table = tf.nn.log_softmax(self._group_logits()).numpy()
+    groups, group_log_probs = draw(rng, table, count)
+    inputs = units.group_inputs(groups, k)
+    noise = rng.gumbel(size=inputs.allowed.shape).astype(np.float32)
+    devices, log_probs = (each.numpy() for each in self._draw_devices(
+        tf.constant(inputs.features), tf.constant(inputs.allowed), tf.constant(noise)))
+    return Sample(
+        units.placements(groups, devices),
+        {GROUPS: groups, DEVICES: devices, FEATURES: inputs.features, ALLOWED: inputs.allowed},
+        np.concatenate([group_log_probs * units.movable, log_probs], axis=1).astype(np.float32))
+
+  def log_prob(
+      self, choices: Dict[str, tf.Tensor], graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+    """[B, U + K] of the units' groups, then of the groups' devices."""
+    b = choices[GROUPS].shape[0]
+    table = tf.nn.log_softmax(self.group_logits())
+    chosen = tf.transpose(tf.gather(table, tf.transpose(choices[GROUPS]), batch_dims=1))
+    spread = -tf.reduce_sum(tf.exp(table) * table, axis=1)
+    log_probs, entropy = self.placer.log_prob(
+        choices[FEATURES], choices[ALLOWED], choices[DEVICES])
+    return (
+        tf.concat([chosen * self._movable, log_probs], axis=1),
+        tf.concat([tf.tile((spread * self._movable)[None], [b, 1]), entropy], axis=1))

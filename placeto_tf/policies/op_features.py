@@ -1,0 +1,83 @@
+"""What the policies of Mirhoseini et al. see of groups: op types, output sizes, adjacency.
+
+Sizes of outputs, which are known for a graph from any file, stand for their shapes.
+
+Legend: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+
+def type_counts(graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int) -> np.ndarray:
+  """[G, T] float32: how many ops of each type, the types in alphabetical order, a group has."""
+  types, type_of_op = np.unique(np.array(graph.op_types), return_inverse=True)
+  counts = np.bincount(
+      group_of_op.astype(np.int64) * len(types) + type_of_op.reshape(-1),
+      minlength=num_groups * len(types))
+  return counts.reshape(num_groups, len(types)).astype(np.float32)
+
+
+def output_sizes(
+    graph: ComputationGraph, costs: OpCosts, group_of_op: np.ndarray, num_groups: int,
+    num_sizes: int) -> np.ndarray:
+  """[G, S] float32: the group's largest outputs in falling order, squashed; 0 where it has fewer.
+
+  A size of b bytes becomes log(1 + b) / 20: 0.3 for a scalar, 1 for half a gigabyte.
+  """
+  group = np.repeat(group_of_op, np.diff(graph.output_offsets))
+  order = np.lexsort((-costs.output_bytes, group))
+  group = group[order]
+  place = np.arange(len(group)) - np.searchsorted(group, group)
+  sizes = np.zeros((num_groups, num_sizes), dtype=np.float32)
+  near = place < num_sizes
+  sizes[group[near], place[near]] = np.log1p(costs.output_bytes[order][near]) / 20
+  return sizes
+
+
+def group_edges(
+    graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int
+) -> Tuple[np.ndarray, np.ndarray]:
+  """[E] producing and consuming groups, each pair of different groups once, sorted."""
+  producers = group_of_op[graph.edge_producers].astype(np.int64)
+  consumers = group_of_op[graph.edge_consumers].astype(np.int64)
+  apart = producers != consumers
+  pairs = np.unique(producers[apart] * num_groups + consumers[apart])
+  return pairs // num_groups, pairs % num_groups
+
+
+def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
+  """[G, 2 G] float32: ones for the groups a group reads from, then for those that read from it."""
+  rows = np.zeros((num_groups, 2 * num_groups), dtype=np.float32)
+  rows[targets, sources] = 1
+  rows[sources, num_groups + targets] = 1
+  return rows
+
+
+def neighbours(
+    sources: np.ndarray, targets: np.ndarray, num_groups: int, count: int) -> np.ndarray:
+  """[G, 2 count] float32: the first `count` producers and as many consumers, by number over G.
+
+  -1 where there are fewer.
+  """
+  rows = np.full((num_groups, 2 * count), -1.0, dtype=np.float32)
+  for first, own, other in ((0, targets, sources), (count, sources, targets)):
+    order = np.lexsort((other, own))
+    own, other = own[order], other[order]
+    place = np.arange(len(own)) - np.searchsorted(own, own)
+    near = place < count
+    rows[own[near], first + place[near]] = other[near] / num_groups
+  return rows
+
+
+def standardized(features: np.ndarray) -> np.ndarray:
+  """[G, F] with mean 0 and deviation 1 in each column; columns that are constant become 0."""
+  deviation = features.std(axis=0)
+  centred = features - features.mean(axis=0)
+  return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)

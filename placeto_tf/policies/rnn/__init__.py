@@ -1,0 +1,1 @@
+"""The RNN-based policy: groups in a sequence, LSTM encoder, attentional LSTM decoder."""

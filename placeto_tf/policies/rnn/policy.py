@@ -1,0 +1,81 @@
+"""The RNN-based placer of Mirhoseini et al. 2017 (arXiv 1706.04972) on the groups of one graph.
+
+A group's embedding joins the embeddings of its ops' types (learned, summed with the logarithm of
+how many ops there are), the sizes of its largest outputs, and its adjacency to all groups. The
+sequence is in topological order of the groups' first ops. The paper learns one graph from scratch;
+so does this.
+
+Legend: B placements side by side, G groups, T types of ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Tuple
+
+import numpy as np
+
+from placeto_tf.policies import op_features
+from placeto_tf.policies.lstm import initial
+from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
+from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+from placeto_tf.search.problem import PlacementProblem
+
+import tensorflow as tf  # isort: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnConfig:
+  """Attributes, with the paper's values where known.
+
+  placer: the network; one direction.
+  type_width: of an op type's embedding.
+  num_sizes: of outputs.
+  standardize: whether each feature has mean 0 and deviation 1 over the groups; the paper does not
+    say. Without, groups look so much alike that an update moves all of them together.
+  """
+
+  placer: PlacerConfig = PlacerConfig()
+  type_width: int = 20
+  num_sizes: int = 6
+  standardize: bool = True
+
+
+class RnnPolicy(OneShotPolicy):
+  """For one problem, whose groups it places."""
+
+  def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
+    """Args: seed: of the weights."""
+    super().__init__()
+    rng = np.random.default_rng(seed)
+    graph, grouping = problem.graph, problem.grouping
+    g, groups = grouping.num_groups, grouping.group_of_op
+    counts = op_features.type_counts(graph, groups, g)
+    sources, targets = op_features.group_edges(graph, groups, g)
+    counts = np.log1p(counts)
+    known = np.concatenate([
+        op_features.output_sizes(graph, problem.costs, groups, g, config.num_sizes),
+        op_features.adjacency(sources, targets, g)], axis=1)
+    if config.standardize:
+      counts, known = op_features.standardized(counts), op_features.standardized(known)
+    self._counts, self._known = tf.constant(counts), tf.constant(known)
+    self._allowed = tf.constant(problem.allowed[None])
+    self._types = tf.Variable(initial(rng, (counts.shape[1], config.type_width)), name="types")
+    self.placer = SequencePlacer(
+        config.type_width + self._known.shape[1], problem.num_devices, config.placer, rng)
+    self._draw = tf.function(
+        lambda noise: self.placer.sample(self.features(), self._allowed, noise), autograph=False)
+
+  def features(self) -> tf.Tensor:
+    """[1, G, F] the groups' embeddings."""
+    return tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)[None]
+
+  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
+    """Draws `count` placements; see the base class."""
+    noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
+    devices, log_probs = (each.numpy() for each in self._draw(tf.constant(noise)))
+    return Sample(devices, devices, log_probs)
+
+  def log_prob(self, choices: tf.Tensor, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+    """[B, G] log probabilities of devices [B, G], and entropies."""
+    return self.placer.log_prob(self.features(), self._allowed, choices)

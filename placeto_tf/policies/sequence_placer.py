@@ -1,0 +1,160 @@
+"""A sequence of groups -> a device for each: LSTM encoder, attentional LSTM decoder.
+
+Mirhoseini et al. 2017, section 3.2, and, with an encoder in both directions, 2018, section 3: the
+encoder reads the groups' embeddings in order; the decoder takes as many steps, is fed the device it
+named last, attends to all encoder states and names the device of the group at the same step.
+
+Attention is over the decoder's state after its step (Luong et al. 2015, "general" score), so that
+with the devices known all of it is three large products, and only the LSTM goes step by step:
+
+  score[b, i, j] = h[b, i] W_s e[b, j];  context[b, i] = sum_j softmax_j(score)[b, i, j] e[b, j]
+  logits[b, i] = W_d tanh(W_c [context; h])
+
+Legend: B placements side by side, G groups, F features of a group, D devices, H hidden, E width of
+a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last everywhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.lstm import Lstm, initial
+from placeto_tf.policies.one_shot_policy import NEVER, categorical
+
+import tensorflow as tf  # isort: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacerConfig:
+  """Attributes, with the papers' values.
+
+  hidden: H of encoder and decoder; 256 in the paper of 2018.
+  bidirectional: whether the encoder reads both ways, H / 2 each; only in the paper of 2018.
+  device_width: E.
+  aligned: whether the decoder is also fed the encoder's state of the group it is to place. False
+    in the papers, whose attention has to find out; that takes it thousands of placements.
+  temperature: by which logits are divided.
+  tanh_constant: logits are c tanh(logits / temperature); 0 leaves them as they are.
+  """
+
+  hidden: int = 128
+  bidirectional: bool = False
+  device_width: int = 16
+  aligned: bool = True
+  temperature: float = 1.0
+  tanh_constant: float = 0.0
+
+  def __post_init__(self):
+    for name in ("hidden", "device_width", "temperature"):
+      if not getattr(self, name) > 0:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    if self.bidirectional and self.hidden % 2:
+      raise PlacementError(f"hidden is {self.hidden}; expected an even number for two directions")
+
+
+class SequencePlacer(tf.Module):
+  """Embeddings [B or 1, G, F] -> devices [B, G]; `allowed` masks devices, [B or 1, G, D] bool."""
+
+  def __init__(
+      self, num_features: int, num_devices: int, config: PlacerConfig, rng: np.random.Generator):
+    super().__init__(name="placer")
+    self.config, self.num_devices = config, num_devices
+    h = config.hidden
+    self._project = tf.Variable(initial(rng, (num_features, h)), name="project")
+    self._project_bias = tf.Variable(np.zeros(h, np.float32), name="project_bias")
+    widths = [h // 2, h // 2] if config.bidirectional else [h]
+    self._encoders = [Lstm(h, width, rng, f"encoder{i}") for i, width in enumerate(widths)]
+    # The last row is what the first step is fed.
+    self._embeddings = tf.Variable(
+        initial(rng, (num_devices + 1, config.device_width)), name="device_embeddings")
+    self._decoder = Lstm(config.device_width + h * config.aligned, h, rng, "decoder")
+    self._score = tf.Variable(initial(rng, (h, h)), name="attention_score")
+    self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")
+    # Small, so that the first placements are drawn (nearly) uniformly.
+    self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")
+
+  def encode(self, features: tf.Tensor) -> tf.Tensor:
+    """[B, G, F] -> [B, G, H] encoder states."""
+    inputs = tf.nn.relu(tf.tensordot(features, self._project, 1) + self._project_bias)
+    inputs = tf.transpose(inputs, [1, 0, 2])
+    states = []
+    for encoder, backward in zip(self._encoders, (False, True)):
+      state = encoder.zero_state(tf.shape(inputs)[1])
+      hidden, _ = encoder.sequence(inputs[::-1] if backward else inputs, state)
+      states.append(hidden[::-1] if backward else hidden)
+    return tf.transpose(tf.concat(states, axis=-1), [1, 0, 2])
+
+  def attention(self, encoded: tf.Tensor, hidden: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Contexts [B, S, H] and weights [B, S, G] of decoder states [B, S, H].
+
+    Encoder states are [B, G, H], or [1, G, H] where they are the same for all B.
+    """
+    queries = tf.tensordot(hidden, self._score, 1)
+    if encoded.shape[0] == 1:  # one product instead of B
+      weights = tf.nn.softmax(tf.tensordot(queries, encoded[0], [[2], [1]]))
+      return tf.tensordot(weights, encoded[0], 1), weights
+    weights = tf.nn.softmax(tf.matmul(queries, encoded, transpose_b=True))
+    return tf.matmul(weights, encoded), weights
+
+  def logits(self, encoded: tf.Tensor, hidden: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+    """[B, S, D] of decoder states [B, S, H]; `NEVER` where `allowed` [B or 1, S, D] says no."""
+    context, _ = self.attention(encoded, hidden)
+    joined = tf.tanh(tf.tensordot(tf.concat([context, hidden], axis=-1), self._combine, 1))
+    logits = tf.tensordot(joined, self._logits, 1) / self.config.temperature
+    if self.config.tanh_constant:
+      logits = self.config.tanh_constant * tf.tanh(logits)
+    return tf.where(allowed, logits, NEVER)
+
+  def log_prob(
+      self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor
+  ) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Log probability and entropy of each device [B, G], given those before it; [B, G] both."""
+    encoded = self.encode(features)
+    b = tf.shape(devices)[0]
+    before = tf.concat([tf.fill([b, 1], self.num_devices), devices[:, :-1]], axis=1)
+    inputs = tf.gather(self._embeddings, before)
+    if self.config.aligned:
+      aligned = tf.broadcast_to(encoded, tf.concat([[b], tf.shape(encoded)[1:]], axis=0))
+      inputs = tf.concat([inputs, aligned], axis=-1)
+    hidden, _ = self._decoder.sequence(
+        tf.transpose(inputs, [1, 0, 2]), self._decoder.zero_state(b))
+    logits = self.logits(encoded, tf.transpose(hidden, [1, 0, 2]), allowed)
+    return categorical(logits, devices)
+
+  def sample(
+      self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor
+  ) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Draws devices one after the other.
+
+    Args:
+      features: [B or 1, G, F].
+      allowed: [B or 1, G, D] bool.
+      noise: [B, G, D] Gumbel; the largest sum of logit and noise wins.
+
+    Returns:
+      [B, G] int32 devices and [B, G] their log probabilities.
+    """
+    encoded = self.encode(features)
+    by_step = tf.transpose(noise, [1, 0, 2])
+    g, b = tf.shape(by_step)[0], tf.shape(by_step)[1]
+
+    def step(i, state, before, devices, log_probs):
+      inputs = tf.gather(self._embeddings, before)
+      if self.config.aligned:
+        aligned = tf.broadcast_to(encoded[:, i], [b, self.config.hidden])
+        inputs = tf.concat([inputs, aligned], axis=-1)
+      state = self._decoder.step(inputs, state)
+      logits = self.logits(encoded, state[1][:, None], allowed[:, i:i + 1])[:, 0]
+      device = tf.argmax(logits + by_step[i], axis=-1, output_type=tf.int32)
+      log_prob, _ = categorical(logits, device)
+      return i + 1, state, device, devices.write(i, device), log_probs.write(i, log_prob)
+
+    out = tf.while_loop(
+        lambda i, *_: i < g, step,
+        (0, self._decoder.zero_state(b), tf.fill([b], self.num_devices),
+         tf.TensorArray(tf.int32, g), tf.TensorArray(tf.float32, g)))
+    return tf.transpose(out[3].stack()), tf.transpose(out[4].stack())

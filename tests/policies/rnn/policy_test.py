@@ -1,0 +1,55 @@
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
+from placeto_tf.policies.sequence_placer import PlacerConfig
+
+SMALL = RnnConfig(placer=PlacerConfig(hidden=8), type_width=3)
+
+
+def test_what_is_drawn_is_allowed_and_has_the_probability_it_is_said_to_have():
+  problem = random_problem()
+  policy = RnnPolicy(problem, SMALL)
+  sample = policy.sample(np.random.default_rng(0), 6)
+  assert sample.placements.shape == (6, problem.num_groups)
+  groups = np.arange(problem.num_groups)
+  assert problem.allowed[groups, sample.placements].all()
+  log_probs, _ = policy.log_prob(tf.constant(sample.choices))
+  np.testing.assert_allclose(log_probs, sample.log_probs, atol=1e-5)
+
+
+def test_seeds_decide_weights_and_draws_and_nothing_else_does():
+  problem = random_problem()
+
+  def drawn(weights, draws):
+    tf.random.set_seed(weights + 10 * draws + 1)
+    return RnnPolicy(problem, SMALL, weights).sample(
+        np.random.default_rng(draws), 4).placements.tolist()
+
+  assert drawn(0, 0) == drawn(0, 0)
+  assert drawn(0, 0) != drawn(0, 1)
+  assert drawn(0, 0) != drawn(1, 0)
+
+
+def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
+  problem = random_problem()
+  for aligned in (True, False):
+    config = dataclasses.replace(
+        SMALL, placer=dataclasses.replace(SMALL.placer, aligned=aligned), standardize=False)
+    policy = RnnPolicy(problem, config)
+    sample = policy.sample(np.random.default_rng(0), 3)
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum(policy.log_prob(tf.constant(sample.choices))[0])
+    gradients = tape.gradient(loss, policy.trainable_variables)
+    for variable, gradient in zip(policy.trainable_variables, gradients):
+      assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, variable.name
+
+
+def test_groups_are_told_apart_by_types_sizes_and_neighbours():
+  problem = random_problem()
+  features = RnnPolicy(problem, dataclasses.replace(SMALL, standardize=False)).features().numpy()
+  assert features.shape == (1, problem.num_groups, 3 + 6 + 2 * problem.num_groups)
+  assert len(np.unique(features[0], axis=0)) == problem.num_groups

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.one_shot_policy import NEVER
+from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+
+G, F, D = 5, 3, 4
+
+
+def placer_of(seed=0, **options):
+  options.setdefault("hidden", 4)
+  placer = SequencePlacer(F, D, PlacerConfig(**options), np.random.default_rng(seed))
+  for variable in placer.trainable_variables:  # so that all parts weigh in
+    variable.assign(3 * variable)
+  return placer
+
+
+def inputs(b=1, seed=1):
+  rng = np.random.default_rng(seed)
+  return tf.constant(rng.normal(size=(b, G, F)), tf.float32), tf.ones([b, G, D], tf.bool)
+
+
+def test_attention_by_hand():
+  # Two encoder states, two decoder states, the score matrix swaps the components: the scores of
+  # the first, [ln 3, 0] swapped, are [0, ln 3], so that it sees 1/4 of one and 3/4 of the other.
+  placer = placer_of(hidden=2)
+  placer._score.assign([[0.0, 1.0], [1.0, 0.0]])
+  encoded = tf.constant([[[1.0, 0.0], [0.0, 1.0]]])
+  hidden = tf.constant([[[np.log(3.0), 0.0], [0.0, 0.0]]], tf.float32)
+  context, weights = placer.attention(encoded, hidden)
+  np.testing.assert_allclose(weights, [[[0.25, 0.75], [0.5, 0.5]]], rtol=1e-6)
+  np.testing.assert_allclose(context, [[[0.25, 0.75], [0.5, 0.5]]], rtol=1e-6)
+
+
+def test_attention_over_encoder_states_of_each_placement_is_that_over_shared_ones():
+  placer = placer_of()
+  rng = np.random.default_rng(3)
+  encoded, hidden = (tf.constant(rng.normal(size=(b, G, 4)), tf.float32) for b in (1, 2))
+  shared, weights = placer.attention(encoded, hidden)
+  own, own_weights = placer.attention(tf.tile(encoded, [2, 1, 1]), hidden)
+  np.testing.assert_allclose(shared, own, atol=1e-6)
+  np.testing.assert_allclose(weights, own_weights, atol=1e-6)
+
+
+def test_a_device_depends_on_encoder_states_of_groups_before_and_after():
+  """Through attention alone: the decoder is not fed the encoder's states."""
+  placer = placer_of(aligned=False)
+  features, allowed = inputs()
+  devices = tf.zeros([1, G], tf.int32)
+
+  def first_step(features):
+    return placer.log_prob(features, allowed, devices)[0].numpy()[0, 0]
+
+  changed = features.numpy()
+  changed[0, -1] += 3.0
+  assert abs(first_step(tf.constant(changed)) - first_step(features)) > 1e-4
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_an_encoder_of_one_direction_does_not_see_what_comes_and_one_of_two_does(bidirectional):
+  placer = placer_of(bidirectional=bidirectional)
+  features, _ = inputs()
+  changed = features.numpy()
+  changed[0, -1] += 3.0
+  first = [placer.encode(tf.constant(each)).numpy()[0, 0] for each in (features, changed)]
+  assert (np.abs(first[0] - first[1]).max() > 1e-4) == bidirectional
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"aligned": False}, {"bidirectional": True},
+    {"temperature": 2.0, "tanh_constant": 5.0}])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_probability_of_what_was_drawn_is_the_one_it_was_drawn_with(options, batch):
+  placer = placer_of(**options)
+  features, allowed = inputs(batch)
+  noise = tf.constant(np.random.default_rng(2).gumbel(size=(3, G, D)), tf.float32)
+  devices, log_probs = placer.sample(features, allowed, noise)
+  again, entropy = placer.log_prob(features, allowed, devices)
+  np.testing.assert_allclose(log_probs, again, atol=1e-5)
+  assert (entropy.numpy() > 0).all() and (entropy.numpy() < np.log(D) + 1e-6).all()
+
+
+def test_each_device_is_drawn_in_the_light_of_those_before_it():
+  placer = placer_of()
+  features, allowed = inputs()
+  ones = tf.constant([[0, 0, 0, 0, 0], [3, 0, 0, 0, 0]])
+  log_probs = placer.log_prob(features, allowed, ones)[0].numpy()
+  assert (np.abs(log_probs[0, 1:] - log_probs[1, 1:]) > 1e-5).all()
+  last = tf.constant([[0, 0, 0, 0, 0], [0, 0, 0, 0, 3]])
+  log_probs = placer.log_prob(features, allowed, last)[0].numpy()
+  np.testing.assert_allclose(log_probs[0, :-1], log_probs[1, :-1], atol=1e-6)
+
+
+def test_placements_of_a_batch_do_not_depend_on_one_another():
+  placer = placer_of(bidirectional=True)
+  features, allowed = inputs(3)
+  devices = tf.constant(np.random.default_rng(4).integers(0, D, (3, G)), tf.int32)
+  together = placer.log_prob(features, allowed, devices)[0].numpy()
+  alone = placer.log_prob(features[1:2], allowed[1:2], devices[1:2])[0].numpy()
+  np.testing.assert_allclose(together[1:2], alone, atol=1e-6)
+
+
+def test_a_device_that_is_masked_is_never_drawn_and_one_that_is_left_is_certain():
+  placer = placer_of()
+  features, _ = inputs()
+  allowed = np.ones((1, G, D), dtype=bool)
+  allowed[0, 1] = [False, True, False, False]
+  allowed[0, 3, 2:] = False
+  noise = tf.constant(np.random.default_rng(2).gumbel(size=(50, G, D)), tf.float32)
+  devices, log_probs = (
+      each.numpy() for each in placer.sample(features, tf.constant(allowed), noise))
+  assert (devices[:, 1] == 1).all() and set(devices[:, 3]) == {0, 1}
+  assert (log_probs[:, 1] == 0).all() and (log_probs[:, 3] < 0).all()
+  _, entropy = placer.log_prob(features, tf.constant(allowed), tf.constant(devices))
+  assert (entropy.numpy()[:, 1] == 0).all()
+  assert (entropy.numpy()[:, 3] < np.log(2) + 1e-6).all()
+
+
+def test_logits_are_tempered_and_bounded():
+  placer = placer_of(temperature=0.01, tanh_constant=5.0)
+  features, _ = inputs()
+  allowed = tf.constant([[True] * 3 + [False]])[None]
+  logits = placer.logits(placer.encode(features), 9 * tf.ones([1, 1, 4]), allowed).numpy()[0, 0]
+  assert np.abs(logits[:3]).max() <= 5.0 and logits[3] == np.float32(NEVER)
+
+
+def test_what_makes_no_sense_is_refused():
+  with pytest.raises(PlacementError, match="temperature is 0"):
+    PlacerConfig(temperature=0)
+  with pytest.raises(PlacementError, match="expected an even number"):
+    PlacerConfig(hidden=5, bidirectional=True)
