@@ -11,7 +11,7 @@ steps an episode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -142,6 +142,11 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return self.config.num_episodes
 
   @property
+  def num_groups(self) -> int:
+    """G."""
+    return len(self._allowed)
+
+  @property
   def num_steps(self) -> int:
     """T."""
     return -(-len(self._allowed) // self._k)
@@ -165,6 +170,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   def objective_us(self) -> np.ndarray:
     """[B] float64: of those."""
     return self._state.objective_us.copy()
+
+  def state_dict(self) -> Dict[str, Any]:
+    """What the next episodes depend on, as JSON takes it; between two episodes."""
+    return {"rng": self._rng.bit_generator.state, "best": self.best_placement.tolist()}
+
+  def load_state_dict(self, state: Dict[str, Any]) -> None:
+    """Goes back to a `state_dict`; evaluates its best placement."""
+    self._rng.bit_generator.state = state["rng"]
+    self._best = self._evaluate(np.array([state["best"]], dtype=np.int32))
 
   def observation_spec(self):
     """See `environments.observation`; of one episode."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -25,15 +25,12 @@ from placeto_tf.search.units import placed_units
 check_legacy_keras()
 
 import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.specs import tensor_spec  # noqa: E402
 
 from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
-from placeto_tf.policies.placeto import agent as agent_lib  # noqa: E402
-from placeto_tf.policies.placeto.network import PlacetoNetwork  # noqa: E402
 from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
-from placeto_tf.training.returns import StepBaseline, discounted_returns  # noqa: E402
-from placeto_tf.training.schedules import between, spent_share  # noqa: E402
+from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
+from placeto_tf.training.schedules import spent_share  # noqa: E402
 
 Progress = Callable[[int, float, float], None]
 
@@ -73,6 +70,7 @@ def improve(
     progress: Optional[Progress] = None,
     config: Optional[PlacetoConfig] = None,
     policy: str = "placeto",
+    weights: Optional[Sequence[np.ndarray]] = None,
 ) -> Improvement:
   """Trains Placeto on the problem's graph for the budget, starting from a placement.
 
@@ -88,13 +86,16 @@ def improve(
     root_dir: where TensorBoard events go (in train/); None writes none.
     progress: called with (evaluations, seconds, best objective in us) after every update.
     config: see `PlacetoConfig`.
-    policy: "placeto", or "random": devices drawn uniformly in the same process, to compare with.
+    policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
+      learned; or "random": devices drawn uniformly in the same process, to compare with.
+    weights: of the network, in its order, to begin with; None initializes them.
 
   Raises:
-    PlacementError: the start is not a placement of the problem, or the policy is unknown.
+    PlacetoError: the start is not a placement of the problem, the policy is unknown, or the
+      weights are of another network.
   """
-  if policy not in ("placeto", "random"):
-    raise PlacementError(f"policy is {policy!r}; expected placeto or random")
+  if policy not in ("placeto", "greedy", "random"):
+    raise PlacementError(f"policy is {policy!r}; expected placeto, greedy or random")
   config = config or PlacetoConfig()
   before, began = problem.evaluations, (problem.evaluations, problem.seconds)
   summary = _Summary(root_dir)
@@ -108,7 +109,7 @@ def improve(
         break
       grouping, allowed, placement = _refine(
           problem, search.op_placement, int(problem.num_groups * factor))
-    weights = search.weights if search is not None else None
+    weights = search.weights if search is not None else weights
     search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights)
     start_us = search.environment.scale_us if start_us is None else start_us
     search.run(lambda: spent_share(problem, budget, began), summary, progress)
@@ -152,6 +153,8 @@ class _Level:
       self, problem, grouping, allowed, start, budget, seed, config, policy, weights):
     remaining = problem.remaining_evaluations(budget)
     rules = config.environment
+    if policy == "greedy":  # episodes side by side would all be the same
+      rules = dataclasses.replace(rules, num_episodes=1)
     if remaining is not None:  # one evaluation goes to the start
       rules = dataclasses.replace(
           rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
@@ -161,10 +164,13 @@ class _Level:
         allowed, SimulatedCost(problem, grouped, grouping), start, config=rules,
         seed=int(seeds[0]))
     self._problem, self._budget, self._grouping = problem, budget, grouping
+    self._greedy = policy == "greedy"
     self._sample = np.random.default_rng(seeds[1])
     self.actor = (
         _Uniform(allowed) if policy == "random"
-        else _Learner(grouped, self.environment, config, int(seeds[2]), weights))
+        else PlacetoLearner(
+            self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
+            weights=weights))
     self.steps = 0
 
   @property
@@ -192,19 +198,23 @@ class _Level:
       while self.affordable(self._budget) and not time_step.is_last().all():
         observation = time_step.observation
         logits = actor.logits(observation)
-        action = (logits + self._sample.gumbel(size=logits.shape)).argmax(-1).astype(np.int32)
+        if not self._greedy:
+          logits = logits + self._sample.gumbel(size=logits.shape)
+        action = logits.argmax(-1).astype(np.int32)
         time_step = environment.step(action)
         returns += time_step.reward
         self.steps += environment.batch_size
         last = bool(time_step.is_last().all())
         actor.observe(observation, action, time_step.reward)
-        if actor.ready(last):
+        if actor.ready(last) and not self._greedy:
           actor.update(spent())
           if progress is not None:
             progress(problem.evaluations, problem.seconds, problem.best_objective_us)
       # With a budget of evaluations only, a policy that moves nothing would never come to an end.
       idle = idle + 1 if problem.evaluations == evaluations else 0
       summary.write(problem, environment, returns, actor)
+      if self._greedy:
+        break
 
 
 class _Uniform:
@@ -228,133 +238,6 @@ class _Uniform:
 
   def update(self, spent):
     pass
-
-
-class _Learner:
-  """The agent, what it has seen since its last update, and its updates."""
-
-  def __init__(
-      self, grouped: GroupedGraph, environment: PlacementEnvironment, config: PlacetoConfig,
-      seed: int, weights: Optional[List[np.ndarray]] = None):
-    """Args: weights: of a network for another grouping of the same graph, to go on with."""
-    self._config = config
-    time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
-    action_spec = tensor_spec.from_spec(environment.action_spec())
-    network = PlacetoNetwork(
-        time_step_spec.observation, action_spec, [grouped], scales_us=[environment.scale_us],
-        config=config.network, seed=seed)
-    self._agent = agent_lib.PlacetoAgent(
-        time_step_spec, action_spec, network, learning_rate=config.learning_rate,
-        entropy_coefficient=config.entropy, gradient_clipping=config.gradient_clip)
-    self._agent.initialize()
-    if weights is not None:
-      for variable, value in zip(network.variables, weights):
-        variable.assign(value)
-    self._rng = np.random.default_rng(seed)
-    self._network = network
-    self._choice = grouped.allowed.sum(axis=1) > 1
-
-    @tf.function(autograph=False)
-    def act(observation):
-      distribution, _ = network(observation)
-      return distribution.logits
-
-    self._act = act
-    self._num_steps = environment.num_steps
-    self._baseline = StepBaseline(environment.num_steps, config.baseline_episodes)
-    self._first_step, self._seen = 0, []
-    self.updates, self.skipped, self.losses = 0, 0, {}
-
-  @property
-  def weights(self) -> List[np.ndarray]:
-    return [variable.numpy() for variable in self._network.variables]
-
-  def logits(self, observation) -> np.ndarray:
-    """[B, K, D]."""
-    return self._act(
-        {name: tf.constant(value) for name, value in observation.items()}).numpy()
-
-  def observe(self, observation, action, reward) -> None:
-    self._seen.append((observation, action, reward))
-
-  def ready(self, last: bool) -> bool:
-    return last or len(self._seen) == self._config.steps_per_update
-
-  def update(self, spent: float) -> None:
-    """One update from the steps since the last one; `spent` is the share of the budget."""
-    config, t = self._config, len(self._seen)
-    returns = discounted_returns(
-        np.stack([reward for _, _, reward in self._seen]).astype(np.float64), config.discount)
-    first = self._first_step
-    self._first_step = (first + t) % self._num_steps
-    if config.learn:
-      advantages = returns - self._baselines(first, returns)
-      self._learn(advantages.reshape(-1), spent)
-      if config.hold_keep:
-        self._network.hold_keep(self._kept())
-    self._seen = []
-    self.updates += 1
-
-  def _baselines(self, first: int, returns: np.ndarray):
-    if self._config.baseline == "none":
-      return 0.0
-    if self._config.baseline == "moves":
-      moved = np.stack([
-          (np.take_along_axis(seen[0]["placement"], seen[0]["current"], axis=1) != seen[1]).any(-1)
-          for seen in self._seen])  # [T, B]
-      return np.where(moved, returns[moved].mean() if moved.any() else 0.0, returns)
-    if self._config.baseline == "batch":
-      return returns.mean(axis=1, keepdims=True)
-    self._baseline.update(first, returns)
-    return self._baseline(first, len(returns))
-
-  def _kept(self) -> float:
-    """Share of the groups, of those that had a choice, that the last actions left in place."""
-    kept = np.stack([
-        np.take_along_axis(seen[0]["placement"], seen[0]["current"], axis=1) == seen[1]
-        for seen in self._seen])
-    choice = self._choice[np.stack([seen[0]["current"] for seen in self._seen])]
-    return float(kept[choice].mean()) if choice.any() else 1.0
-
-  def _learn(self, advantages: np.ndarray, spent: float) -> None:
-    config = self._config
-    if config.advantages == "ranks":
-      advantages = _ranks(advantages)
-    chosen = np.arange(len(advantages))
-    if config.decisions_per_update is not None and len(chosen) > config.decisions_per_update:
-      # What taught nothing is drawn rarely; dividing by the odds keeps the gradient's expectation.
-      odds = np.abs(advantages) + 0.1 * np.abs(advantages).mean() + 1e-9
-      odds /= odds.sum()
-      chosen = self._rng.choice(chosen, config.decisions_per_update, p=odds)
-      advantages = advantages / (odds * len(advantages))
-    observations = {
-        name: np.concatenate([seen[0][name] for seen in self._seen])[chosen]
-        for name in self._seen[0][0]}
-    actions = np.concatenate([seen[1] for seen in self._seen])[chosen]
-    self._agent.learning_rate.assign(
-        between(config.learning_rate, config.final_learning_rate, spent))
-    self._agent.entropy_coefficient.assign(between(config.entropy, config.final_entropy, spent))
-    try:
-      loss = self._agent.train(agent_lib.decisions(observations, actions, advantages[chosen]))
-    except tf.errors.InvalidArgumentError:  # the agent found its loss infinite or not a number
-      self.skipped += 1
-      return
-    self.losses = {
-        "loss": loss.loss,
-        "policy_gradient_loss": loss.extra.policy_gradient_loss,
-        "entropy_loss": loss.extra.entropy_regularization_loss,
-    }
-
-
-def _ranks(advantages: np.ndarray) -> np.ndarray:
-  """Advantages that are not 0, by rank, evenly from -1 to 1, equals alike; what is 0 stays 0."""
-  ranks = np.zeros_like(advantages)
-  taught = np.flatnonzero(advantages)
-  if len(taught) > 1:
-    _, inverse, counts = np.unique(advantages[taught], return_inverse=True, return_counts=True)
-    below = np.cumsum(counts) - counts
-    ranks[taught] = (2 * below + counts - len(taught))[inverse.reshape(-1)] / (len(taught) - 1)
-  return ranks
 
 
 class _Summary:

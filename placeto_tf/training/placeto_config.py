@@ -29,13 +29,19 @@ class PlacetoConfig:
     decisions_per_update: how many of those steps' decisions, drawn at random, an update learns
       from; None, as in the paper, is all.
     advantages: "ranks", where a decision stands among those of its update, from -1 to 1 (a few
-      moves that cost half a step would otherwise drown the rest), or "raw" as in the paper.
+      moves that cost half a step would otherwise drown the rest), "normalized", over their
+      standard deviation, or "raw" as in the paper.
     hold_keep: whether the liking for the device a group is on is adjusted, not learned, so that
       policies go on leaving `network.initial_keep` of the groups where they are; False in the
       paper. Learned, it drifts to moving nothing or everything.
     learning_rate, final_learning_rate: at the start and the end of the budget; 1e-3 to 1e-4.
     entropy, final_entropy: weight of the entropy bonus, decayed likewise; from 1.0 in the paper.
-    gradient_clip: largest norm of a variable's gradient; 1.25.
+    entropy_decay: "linear", or "exponential", which needs a final_entropy above 0.
+    entropy_until: share of the budget after which the entropy bonus has fallen to its last; None
+      is all of it.
+    gradient_clip: largest norm of a gradient; 1.25.
+    clip_globally: whether that is the norm of the whole gradient, as in the paper, or of each
+      variable's.
     levels: (groups over the problem's groups, share of the budget) one after the other: the later
       ones start from what the earlier found, on finer groups that keep it, with the weights
       learned so far; ((1, 1),) in the paper.
@@ -56,7 +62,10 @@ class PlacetoConfig:
   final_learning_rate: float = 3e-4
   entropy: float = 0.01
   final_entropy: float = 0.001
+  entropy_decay: str = "linear"
+  entropy_until: Optional[float] = None
   gradient_clip: float = 1.25
+  clip_globally: bool = False
   levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.4), (4.0, 0.6))
   learn: bool = True
 
@@ -64,8 +73,18 @@ class PlacetoConfig:
     if self.baseline not in ("step", "batch", "moves", "none"):
       raise PlacementError(
           f"baseline is {self.baseline!r}; expected one of step, batch, moves, none")
-    if self.advantages not in ("ranks", "raw"):
-      raise PlacementError(f"advantages is {self.advantages!r}; expected ranks or raw")
+    if self.advantages not in ("ranks", "raw", "normalized"):
+      raise PlacementError(
+          f"advantages is {self.advantages!r}; expected ranks, raw or normalized")
+    if self.entropy_decay not in ("linear", "exponential"):
+      raise PlacementError(
+          f"entropy_decay is {self.entropy_decay!r}; expected linear or exponential")
+    if self.entropy_decay == "exponential" and not min(self.entropy, self.final_entropy) > 0:
+      raise PlacementError(
+          f"final_entropy is {self.final_entropy}; an exponential decay needs more than 0")
+    if self.entropy_until is not None and not 0 < self.entropy_until <= 1:
+      raise PlacementError(
+          f"entropy_until is {self.entropy_until}; expected a share above 0, 1 at most")
     if not 0 <= self.discount <= 1:
       raise PlacementError(f"discount is {self.discount}; expected a number from 0 to 1")
     for name in ("steps_per_update", "decisions_per_update", "baseline_episodes"):
@@ -83,4 +102,5 @@ class PlacetoConfig:
             device_scores=False),
         discount=1.0, baseline="step", baseline_episodes=10, steps_per_update=None,
         decisions_per_update=None, advantages="raw", hold_keep=False, learning_rate=1e-3,
-        final_learning_rate=1e-4, entropy=1.0, final_entropy=0.0, levels=((1.0, 1.0),))
+        final_learning_rate=1e-4, entropy=1.0, final_entropy=0.0, clip_globally=True,
+        levels=((1.0, 1.0),))

@@ -6,6 +6,7 @@ Legend: T steps, B episodes side by side.
 from __future__ import annotations
 
 import collections
+from typing import List, Sequence
 
 import numpy as np
 
@@ -31,6 +32,16 @@ class StepBaseline:
     """Adds returns [T, B] of episodes at the T steps that begin with `step`."""
     for t, of_step in enumerate(returns, start=step):
       self._returns[t].extend(float(value) for value in of_step)
+
+  def state(self) -> List[List[float]]:
+    """What it remembers, for `load_state`."""
+    return [list(values) for values in self._returns]
+
+  def load_state(self, state: Sequence[Sequence[float]]) -> None:
+    """Goes back to a `state`."""
+    for values, stored in zip(self._returns, state):
+      values.clear()
+      values.extend(stored)
 
   def __call__(self, step: int, num_steps: int) -> np.ndarray:
     """[T, 1] the baselines of the T = `num_steps` steps that begin with `step`."""

@@ -119,22 +119,14 @@ def test_an_unknown_policy_is_named():
     search(policy="dice")
 
 
-def test_ranks_do_not_let_one_bad_move_drown_the_rest_and_leave_what_taught_nothing_at_zero():
-  ranks = improve_lib._ranks(np.array([0.0, -1e6, 0.5, 0.0, 0.1, -0.2]))
-  np.testing.assert_allclose(ranks, [0, -1, 1, 0, 1 / 3, -1 / 3], atol=1e-12)
-  ranks = improve_lib._ranks(np.array([-0.1, -0.1, -0.1, 7.0, 0.0]))
-  np.testing.assert_allclose(ranks, [-1 / 3, -1 / 3, -1 / 3, 1, 0])
-  assert improve_lib._ranks(np.array([0.0, 3.0])).tolist() == [0.0, 0.0]
-
-
 def test_the_share_of_groups_that_stay_is_held_near_what_was_asked_for(monkeypatch):
   kept = []
 
-  class Watched(improve_lib._Learner):
-    def _kept(self):
-      kept.append(super()._kept())
+  class Watched(improve_lib.PlacetoLearner):
+    def _kept(self, graph):
+      kept.append(super()._kept(graph))
       return kept[-1]
 
-  monkeypatch.setattr(improve_lib, "_Learner", Watched)
+  monkeypatch.setattr(improve_lib, "PlacetoLearner", Watched)
   search(300)
   assert 0.7 < np.mean(kept[-10:]) < 0.88

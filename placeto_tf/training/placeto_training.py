@@ -1,0 +1,358 @@
+"""Trains Placeto on a family of graphs: an episode of one graph after the other, in turn.
+
+A root directory holds what `training.runs` says, and
+
+  train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
+  train/events*            TensorBoard: returns, loss, entropy, gradient norm, step time over the
+                           start's by graph and by family, the same for held-out graphs, speed
+  weights/                 the network's weights, for `--warm_start` and `--policy_weights`
+
+A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
+one machine, as one that was not: everything random comes from generators that are saved with them.
+
+Legend: B episodes side by side, G groups, K groups placed in one step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.errors import PlacetoError
+
+check_legacy_keras()
+
+import tensorflow as tf  # noqa: E402  the check must come first
+from tf_agents.utils import common  # noqa: E402
+
+from placeto_tf.clusters import Cluster  # noqa: E402
+from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
+from placeto_tf.environments.family_environment import FamilyEnvironment  # noqa: E402
+from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
+from placeto_tf.graphs import load_graph  # noqa: E402
+from placeto_tf.search import METHODS  # noqa: E402
+from placeto_tf.search.problem import PlacementProblem  # noqa: E402
+from placeto_tf.training import runs  # noqa: E402
+from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
+from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
+from placeto_tf.training.placeto_weights import PlacetoWeights  # noqa: E402
+from placeto_tf.training.pointer_problems import STARTS, make_problem  # noqa: E402
+
+GIVEN = STARTS + ("best_known",)
+
+Progress = Callable[[int, Dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacetoTrainingConfig:
+  """What is trained, on what, for how long.
+
+  Attributes:
+    graphs, clusters: specs of single graphs and of clusters; every graph on every cluster, all of
+      equally many devices.
+    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    max_groups: a graph is grouped into so many at most, and there is room for so many.
+    given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
+      "metis", or the best of these three, "best_known". Step times are shares of its.
+    iterations: updates, each from `placeto.environment.num_episodes` episodes of one graph.
+    checkpoint_every, watch_every: iterations.
+    seed: of everything random.
+    placeto: how it learns.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...] = ("k80:4",)
+  held_out: Tuple[str, ...] = ()
+  watch_cluster: str = "k80:4"
+  max_groups: int = 48
+  given: str = "best_known"
+  iterations: int = 4000
+  checkpoint_every: int = 100
+  watch_every: int = 200
+  seed: int = 0
+  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.paper)
+
+  def __post_init__(self):
+    for name in ("iterations", "checkpoint_every", "watch_every", "max_groups"):
+      if getattr(self, name) < 1:
+        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    if self.given not in GIVEN:
+      raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
+    if self.placeto.levels != ((1.0, 1.0),):
+      raise PlacetoError(
+          f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
+
+  def to_json(self) -> Dict[str, Any]:
+    """As config.json holds it."""
+    return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FamilyProblem:
+  """Attributes: name of the graph, its family, the problem, the given start [G]."""
+
+  name: str
+  family: str
+  problem: PlacementProblem
+  start: np.ndarray
+
+
+def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
+  """[G] the start that `given` names."""
+  names = STARTS if given == "best_known" else (given,)
+  starts = np.stack([problem.project(METHODS[name](problem)) for name in names])
+  return starts[problem.evaluate(starts).objective_us.argmin()]
+
+
+def make_family(
+    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: int,
+    given: str) -> List[FamilyProblem]:
+  """Every graph on every cluster."""
+  problems = []
+  for name in graphs:
+    graph = load_graph(name)
+    for cluster in clusters:
+      problem = make_problem(graph, Cluster.parse(cluster), max_groups=max_groups, num_threads=1)
+      label = name if len(clusters) == 1 else f"{name}@{cluster}"
+      problems.append(FamilyProblem(
+          label, name.partition("[")[0], problem, given_start(problem, given)))
+  return problems
+
+
+class PlacetoTrainer:
+  """One training run in its root directory.
+
+  Attributes:
+    iteration: updates so far.
+    learner: the policy and what it learns with.
+  """
+
+  def __init__(
+      self, config: PlacetoTrainingConfig, root_dir: str, *,
+      problems: Optional[Sequence[FamilyProblem]] = None,
+      held_out: Sequence[FamilyProblem] = (), warm_start: Optional[str] = None):
+    """Takes up the run that the directory holds, or begins one.
+
+    Args:
+      config: what is trained.
+      root_dir: its directory.
+      problems, held_out: instead of those that `config` names.
+      warm_start: directory of weights that a new run begins with.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
+        wrong or too large, or the warm start is of another network.
+    """
+    runs.claim(root_dir, config.to_json())
+    self.config, self.root_dir = config, root_dir
+    if problems is None:
+      options = dict(max_groups=config.max_groups, given=config.given)
+      problems = make_family(config.graphs, config.clusters, **options)
+      held_out = make_family(config.held_out, (config.watch_cluster,), **options)
+    self._problems = list(problems) + list(held_out)
+    self._num_training = len(problems)
+    graphs = [_grouped(each.problem) for each in self._problems]
+    self._environment = FamilyEnvironment(
+        [self._single(i, graph) for i, graph in enumerate(graphs)], max_groups=config.max_groups)
+    start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
+    self.learner = PlacetoLearner(
+        self._environment, graphs, [each.scale_us for each in self._environment.environments],
+        config.placeto, config.seed, weights=start, max_groups=config.max_groups, compiled=True)
+    self._rng = np.random.default_rng(config.seed)
+    self.env_steps = 0
+    self._ratios: Dict[str, List[float]] = {}
+    # One string in the checkpoint itself: weights and random states cannot come apart.
+    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
+    self._checkpointer = common.Checkpointer(
+        os.path.join(root_dir, "train"), max_to_keep=2, agent=self.learner.agent,
+        network=self.learner.network, optimizer=self.learner.agent.optimizer, state=self._state)
+    self.iteration = 0
+    self._restore(json.loads(self._state.numpy().decode()))
+    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+
+  @property
+  def skipped(self) -> int:
+    """Updates that gave NaN and were undone."""
+    return self._guard.skipped
+
+  @property
+  def weights(self) -> PlacetoWeights:
+    """Of the policy now."""
+    devices = self._environment.environments[0].action_spec().maximum + 1
+    return PlacetoWeights(
+        tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups)
+
+  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
+    """Trains to the end, or up to iteration `until` as if the run were killed there.
+
+    Raises:
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+    """
+    config = self.config
+    last = config.iterations if until is None else min(until, config.iterations)
+    began, first = time.monotonic(), self.env_steps
+    figures: Dict[str, float] = {}
+    if self.iteration == 0 and self._held_out:
+      figures.update(self._record(self.watch()))  # what the untrained policy does
+    while self.iteration < last:
+      graph = self._turn(self.iteration)
+      returns, final, best = self._play(graph, self._rng, learn=True)
+      self.iteration += 1
+      losses = self._guard.update(lambda: self._update(graph), self._finite)  # noqa: B023 at once
+      self.env_steps += self._environment.batch_size * self._environment.current.num_steps
+      if losses is None:
+        continue
+      figures.update(
+          self._train_figures(graph, final, best), **losses, returns=returns,
+          skipped=float(self.skipped),
+          steps_a_second=(self.env_steps - first) / (time.monotonic() - began))
+      if self._held_out and (self.iteration % config.watch_every == 0 or self.iteration == last):
+        figures.update(self._record(self.watch()))
+      self._record({f"Metrics/{name}": value for name, value in figures.items()
+                    if "/" not in name})
+      self._record({
+          f"StepTime/{self._problems[graph].name}": final,
+          f"BestStepTime/{self._problems[graph].name}": best})
+      progress(self.iteration, figures)
+      if (self.iteration % config.checkpoint_every == 0
+          or self.iteration in (runs.FIRST_CHECKPOINT, config.iterations)):
+        self.save()
+    if self.iteration >= config.iterations:
+      runs.finish(self.root_dir, self.iteration, self.skipped, figures)
+    return figures
+
+  def watch(self) -> Dict[str, float]:
+    """What the policy does on held-out graphs, from their given starts; learns nothing.
+
+    Returns:
+      Step times over the start's: of each held-out graph and their geometric means, for the last
+      placement of sampled episodes, the best in them, and the last of a greedy episode.
+    """
+    found, means = {}, {"last": [], "best": [], "greedy": []}
+    for graph in self._held_out:
+      rng = np.random.default_rng([self.config.seed, graph])
+      _, last, best = self._play(graph, rng)
+      _, greedy, _ = self._play(graph, rng, greedy=True)
+      name = self._problems[graph].name
+      for kind, value in (("last", last), ("best", best), ("greedy", greedy)):
+        found[f"HeldOut/{name}/{kind}"] = value
+        means[kind].append(np.log(value))
+    found.update({
+        f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
+    return found
+
+  def save(self) -> None:
+    """Writes a checkpoint and the weights."""
+    self._state.assign(self._state_json(self.iteration, self.skipped))
+    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
+
+  @property
+  def _held_out(self) -> range:
+    return range(self._num_training, len(self._problems))
+
+  def _single(self, graph: int, grouped: GroupedGraph) -> PlacementEnvironment:
+    each, rules = self._problems[graph], self.config.placeto.environment
+    if graph >= self._num_training and rules.start == "best":
+      rules = dataclasses.replace(rules, start="given")  # no better for having been watched before
+    return PlacementEnvironment(
+        each.problem.allowed, SimulatedCost(each.problem, grouped), each.start, config=rules,
+        seed=self.config.seed + graph)
+
+  def _turn(self, iteration: int) -> int:
+    """All graphs one after the other, in another order each time."""
+    lap, place = divmod(iteration, self._num_training)
+    order = np.random.default_rng([self.config.seed, lap]).permutation(self._num_training)
+    return int(order[place])
+
+  def _play(
+      self, graph: int, rng: np.random.Generator, *, greedy: bool = False, learn: bool = False
+  ) -> Tuple[float, float, float]:
+    """B episodes of a graph; the mean return, and step times over the start's: last, best."""
+    environment = self._environment
+    environment.graph = graph
+    time_step, total, best = environment.reset(), 0.0, np.inf
+    while True:
+      observation = time_step.observation
+      logits = self.learner.logits(observation)
+      if not greedy:
+        logits = logits + rng.gumbel(size=logits.shape)
+      action = logits.argmax(-1).astype(np.int32)
+      time_step = environment.step(action)
+      total += float(time_step.reward.mean())
+      objective = environment.current.objective_us / environment.current.scale_us
+      best = min(best, float(objective.min()))
+      if learn:
+        self.learner.observe(observation, action, time_step.reward)
+      if time_step.is_last().all():
+        return total, float(np.exp(np.log(objective).mean())), best
+
+  def _update(self, graph: int) -> Dict[str, float]:
+    self.learner.update((self.iteration - 1) / self.config.iterations, graph)
+    return self.learner.losses
+
+  def _finite(self, losses: Dict[str, float]) -> bool:
+    learns = self.config.placeto.learn
+    return bool(losses or not learns) and runs.all_finite(self.learner.network.variables)
+
+  def _train_figures(self, graph: int, final: float, best: float) -> Dict[str, float]:
+    """Of this graph now, and the geometric mean over its family of each graph's last episodes."""
+    self._ratios[self._problems[graph].name] = [final, best]
+    family = self._problems[graph].family
+    logs = np.log([
+        self._ratios[each.name] for each in self._problems[:self._num_training]
+        if each.family == family and each.name in self._ratios])
+    last, top = np.exp(logs.mean(axis=0))
+    self._record({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
+    everything = np.log(list(self._ratios.values()))
+    last, top = np.exp(everything.mean(axis=0))
+    return {"last": float(last), "best": float(top)}
+
+  def _record(self, scalars: Dict[str, float]) -> Dict[str, float]:
+    """Writes scalars to TensorBoard; returns those that are no graph's."""
+    with self._writer.as_default(step=self.iteration):
+      for name, value in scalars.items():
+        tf.summary.scalar(name if "/" in name else f"Metrics/{name}", value)
+    return {name: value for name, value in scalars.items() if "/" not in name}
+
+  def _restore(self, stored: Dict[str, Any]) -> None:
+    self.iteration, self.env_steps = stored["iteration"], stored["env_steps"]
+    self._ratios = stored["ratios"]
+    self._guard = runs.UpdateGuard(
+        lambda: self.learner.variables, self.root_dir, stored["skipped"])
+    self._rng.bit_generator.state = stored["rng"]
+    self._environment.load_state_dict(stored["environment"])
+    self.learner.load_state_dict(stored["learner"])
+
+  def _state_json(self, iteration: int, skipped: int) -> str:
+    return json.dumps({
+        "iteration": iteration, "skipped": skipped, "env_steps": self.env_steps,
+        "ratios": self._ratios, "rng": self._rng.bit_generator.state,
+        "environment": self._environment.state_dict(), "learner": self.learner.state_dict()})
+
+
+def train(
+    config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+    progress: Progress = lambda *_: None) -> Dict[str, float]:
+  """Trains, or goes on training, to the end; returns the last figures.
+
+  A run that is done is left as it is. Raises: PlacetoError, see `PlacetoTrainer`.
+  """
+  figures = runs.finished(root_dir, config.to_json())
+  if figures is not None:
+    return figures
+  return PlacetoTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+
+
+def _grouped(problem: PlacementProblem) -> GroupedGraph:
+  return GroupedGraph.build(
+      problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
