@@ -11,9 +11,11 @@ ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 from __future__ import annotations
 
 import sys
+from typing import Tuple
 
 from absl import flags
 
+from placeto_tf.errors import PlacetoError
 from placeto_tf.scripts import shared_flags
 
 FLAGS = flags.FLAGS
@@ -29,6 +31,8 @@ flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("warm_start", None, "'pretrained', or a directory of weights, for a new run to "
                     "begin with.")
 flags.DEFINE_list("max_groups", ["128"], "Numbers of groups, of which each problem draws one.")
+flags.DEFINE_list("annealed", [], "Evaluations of annealing, each of which makes one more start of "
+                  "every problem.")
 flags.DEFINE_integer("max_devices", 9, "Devices at most, hosts included.", lower_bound=1)
 flags.DEFINE_integer("iterations", 2000, "Updates.", lower_bound=1)
 flags.DEFINE_integer("rows", 32, "Episodes side by side.", lower_bound=1)
@@ -43,17 +47,12 @@ flags.DEFINE_integer("seed", 0, "Seed of everything random.")
 
 def main() -> None:
   """Trains."""
-  from placeto_tf.errors import PlacetoError
-
   shared_flags.import_tensorflow_quietly()
   from placeto_tf.environments.moves_environment import MovesConfig
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
   from placeto_tf.training.pointer_training import PointerTrainingConfig, train
 
-  try:
-    max_groups = tuple(int(count) for count in FLAGS.max_groups)
-  except ValueError:
-    raise PlacetoError(f"--max_groups={','.join(FLAGS.max_groups)} are not whole numbers") from None
+  max_groups, annealed = (_whole_numbers(name) for name in ("max_groups", "annealed"))
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
     warm_start = pretrained_directory()
@@ -62,8 +61,9 @@ def main() -> None:
   config = PointerTrainingConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
-      max_groups=max_groups, max_devices=FLAGS.max_devices, iterations=FLAGS.iterations,
-      checkpoint_every=FLAGS.checkpoint_every, watch_every=FLAGS.watch_every,
+      max_groups=max_groups, annealed=annealed, max_devices=FLAGS.max_devices,
+      iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
+      watch_every=FLAGS.watch_every,
       learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
       seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
 
@@ -75,6 +75,14 @@ def main() -> None:
   figures = train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
   print(f"Done: {config.iterations} iterations in {FLAGS.root_dir}; {text}.", flush=True)
+
+
+def _whole_numbers(name: str) -> Tuple[int, ...]:
+  try:
+    return tuple(int(text) for text in FLAGS[name].value)
+  except ValueError:
+    raise PlacetoError(
+        f"--{name}={','.join(FLAGS[name].value)} are not whole numbers") from None
 
 
 def run() -> None:

@@ -95,7 +95,6 @@ class MovesEnvironment(py_environment.PyEnvironment):
           f"a cluster has {most} devices, hosts included, and the observations have room for "
           f"{max_devices}; raise max_devices")
     self.config, self._problems, self._p = config, list(problems), max_devices
-    self._states = [PairState(each.tables, config.rows) for each in self._problems]
     self._rng = np.random.default_rng(seed)
     self.moved, self.improved = 0, 0  # of all steps, for summaries
 
@@ -136,8 +135,9 @@ class MovesEnvironment(py_environment.PyEnvironment):
 
   def _reset(self):
     self._index = int(self._rng.integers(len(self._problems)))
-    self._one, self._state = self._problems[self._index], self._states[self._index]
-    b = self.batch_size
+    self._one, b = self._problems[self._index], self.batch_size
+    # Anew each time: hundreds of problems with hundreds of groups would fill the memory.
+    self._state = PairState(self._one.tables, b)
     placements = np.stack([self._start() for _ in range(b)])
     found = self._one.problem.evaluate(placements, start_times=True)
     self._placement, self._objective_us = placements, found.objective_us.copy()

@@ -19,7 +19,9 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.search import METHODS
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.search.annealing import anneal
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.units import Units
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
@@ -69,16 +71,31 @@ def make_problem(
   return problem
 
 
-def with_starts(problem: PlacementProblem) -> MovesProblem:
-  """The problem with one device, the expert split and METIS as starts, the best first."""
+def with_starts(
+    problem: PlacementProblem, *, annealed: Sequence[int] = (), seed: int = 0) -> MovesProblem:
+  """The problem with one device, the expert split and METIS as starts, the best first.
+
+  Args:
+    problem: grouped.
+    annealed: numbers of evaluations; annealing for so many from the best start makes one more
+      start each, so that training also meets placements that are hard to improve.
+    seed: of annealing.
+  """
   starts = np.stack([problem.project(METHODS[name](problem)) for name in STARTS])
-  order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
-  return MovesProblem(problem, starts[order])
+  found_us = problem.evaluate(starts).objective_us
+  order = np.argsort(found_us, kind="stable")
+  more = []
+  for evaluations in annealed:
+    placement, _ = anneal(
+        problem, Units(problem), problem.grouping.expand(starts[order[0]]),
+        float(found_us[order[0]]), Budget(problem.evaluations + evaluations), random.Random(seed))
+    more.append(problem.project(placement))
+  return MovesProblem(problem, np.stack([*starts[order], *more]))
 
 
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
-    seed: int = 0, num_threads: Optional[int] = None,
+    annealed: Sequence[int] = (), seed: int = 0, num_threads: Optional[int] = None,
     progress: Callable[[str], None] = lambda text: None) -> List[MovesProblem]:
   """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
   rng, problems = random.Random(seed), []
@@ -87,6 +104,6 @@ def make_problems(
     for cluster in expand_clusters(clusters, seed, index):
       problems.append(with_starts(make_problem(
           graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),
-          num_threads=num_threads)))
+          num_threads=num_threads), annealed=annealed, seed=seed))
       progress(f"{name} on {cluster}: {problems[-1].problem.num_groups} groups")
   return problems

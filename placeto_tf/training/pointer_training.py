@@ -55,6 +55,7 @@ class PointerTrainingConfig:
     graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
     held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
     max_groups: a number of groups is drawn from these for each problem.
+    annealed: evaluations of annealing that make one more start each, see `with_starts`.
     max_devices: room in observations, hosts included.
     iterations: updates, each from `environment.rows` episodes of `environment.steps` steps.
     checkpoint_every, watch_every: iterations.
@@ -69,6 +70,7 @@ class PointerTrainingConfig:
   held_out: Tuple[str, ...] = ()
   watch_cluster: str = "k80:4"
   max_groups: Tuple[int, ...] = (128,)
+  annealed: Tuple[int, ...] = ()
   max_devices: int = 9
   iterations: int = 2000
   checkpoint_every: int = 100
@@ -115,7 +117,8 @@ class PointerTrainer:
     self.config, self.root_dir = config, root_dir
     if problems is None:
       problems = pointer_problems.make_problems(
-          config.graphs, config.clusters, max_groups=config.max_groups, seed=config.seed)
+          config.graphs, config.clusters, max_groups=config.max_groups, annealed=config.annealed,
+          seed=config.seed)
       held_out = pointer_problems.make_problems(config.held_out, (config.watch_cluster,))
     self._held_out = list(held_out)
     self._environment = MovesEnvironment(

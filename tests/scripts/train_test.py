@@ -18,6 +18,7 @@ def tiny_family(monkeypatch):
 def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path):
   flags = ("--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]", "--max_groups=8,12",
            "--held_out=family:tiny[3]", "--watch_cluster=k80:2", f"--root_dir={tmp_path / 'run'}",
+           "--annealed=3",
            "--iterations=2", "--rows=2", "--steps=3")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
