@@ -45,8 +45,8 @@ def test_attention_over_encoder_states_of_each_placement_is_that_over_shared_one
 
 
 def test_a_device_depends_on_encoder_states_of_groups_before_and_after():
-  """Through attention alone: the decoder is not fed the encoder's states."""
-  placer = placer_of(aligned=False)
+  """Through attention alone: nothing else of other groups reaches a decision."""
+  placer = placer_of(own_scale=0.0)
   features, allowed = inputs()
   devices = tf.zeros([1, G], tf.int32)
 
@@ -69,7 +69,7 @@ def test_an_encoder_of_one_direction_does_not_see_what_comes_and_one_of_two_does
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"aligned": False}, {"bidirectional": True},
+    {}, {"own_scale": 0.0}, {"bidirectional": True},
     {"temperature": 2.0, "tanh_constant": 5.0}])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_probability_of_what_was_drawn_is_the_one_it_was_drawn_with(options, batch):
@@ -82,8 +82,22 @@ def test_the_probability_of_what_was_drawn_is_the_one_it_was_drawn_with(options,
   assert (entropy.numpy() > 0).all() and (entropy.numpy() < np.log(D) + 1e-6).all()
 
 
+@pytest.mark.parametrize("own_scale", [0.0, 3.0])
+def test_a_groups_own_embedding_is_behind_its_decision_where_it_is_asked_for(own_scale):
+  """The encoder is cut off: what is left of the group is its own embedding."""
+  placer = placer_of(own_scale=own_scale)
+  placer._project.assign(tf.zeros_like(placer._project))
+  features, allowed = inputs()
+  changed = features.numpy()
+  changed[0, 2] += 3.0
+  devices = tf.zeros([1, G], tf.int32)
+  first, second = (placer.log_prob(tf.constant(each), allowed, devices)[0].numpy()[0]
+                   for each in (features, changed))
+  assert (np.abs(first - second) > 1e-4).tolist() == [g == 2 and own_scale > 0 for g in range(G)]
+
+
 def test_each_device_is_drawn_in_the_light_of_those_before_it():
-  placer = placer_of()
+  placer = placer_of(own_scale=0.5)
   features, allowed = inputs()
   ones = tf.constant([[0, 0, 0, 0, 0], [3, 0, 0, 0, 0]])
   log_probs = placer.log_prob(features, allowed, ones)[0].numpy()
@@ -122,7 +136,9 @@ def test_logits_are_tempered_and_bounded():
   placer = placer_of(temperature=0.01, tanh_constant=5.0)
   features, _ = inputs()
   allowed = tf.constant([[True] * 3 + [False]])[None]
-  logits = placer.logits(placer.encode(features), 9 * tf.ones([1, 1, 4]), allowed).numpy()[0, 0]
+  hidden = 9 * tf.ones([1, 1, 4])
+  logits = placer.logits(
+      placer.encode(features), hidden, tf.zeros([1, 1, 4]), allowed).numpy()[0, 0]
   assert np.abs(logits[:3]).max() <= 5.0 and logits[3] == np.float32(NEVER)
 
 

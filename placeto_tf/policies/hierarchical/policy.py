@@ -38,7 +38,7 @@ class HierarchicalConfig:
   type_width: of an op type's embedding; 20.
   grouper_scale: of the grouper's last layer when it starts. The larger, the more units that are
     alike and near start out in one group; at 1 units are spread over groups at random.
-  placer: 256 hidden in the paper, devices not aligned.
+  placer: 256 hidden in the paper.
   """
 
   num_groups: int = 256

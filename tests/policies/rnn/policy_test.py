@@ -23,22 +23,22 @@ def test_what_is_drawn_is_allowed_and_has_the_probability_it_is_said_to_have():
 
 def test_seeds_decide_weights_and_draws_and_nothing_else_does():
   problem = random_problem()
-
-  def drawn(weights, draws):
-    tf.random.set_seed(weights + 10 * draws + 1)
-    return RnnPolicy(problem, SMALL, weights).sample(
-        np.random.default_rng(draws), 4).placements.tolist()
-
-  assert drawn(0, 0) == drawn(0, 0)
-  assert drawn(0, 0) != drawn(0, 1)
-  assert drawn(0, 0) != drawn(1, 0)
+  policies = []
+  for weights in (0, 0, 1):
+    tf.random.set_seed(len(policies))
+    policies.append(RnnPolicy(problem, SMALL, weights))
+  first, again, other = (policy.sample(np.random.default_rng(0), 4) for policy in policies)
+  np.testing.assert_array_equal(first.placements, again.placements)
+  np.testing.assert_array_equal(first.log_probs, again.log_probs)
+  assert (first.log_probs != other.log_probs).any()
+  assert (policies[0].sample(np.random.default_rng(1), 4).placements != first.placements).any()
 
 
 def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
   problem = random_problem()
-  for aligned in (True, False):
+  for own_scale in (3.0, 0.0):
     config = dataclasses.replace(
-        SMALL, placer=dataclasses.replace(SMALL.placer, aligned=aligned), standardize=False)
+        SMALL, placer=dataclasses.replace(SMALL.placer, own_scale=own_scale), standardize=False)
     policy = RnnPolicy(problem, config)
     sample = policy.sample(np.random.default_rng(0), 3)
     with tf.GradientTape() as tape:
