@@ -42,7 +42,7 @@ def define_reading_flags() -> None:
   flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
                     "only one.")
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
-                       "bound is a constant, else 10.", lower_bound=0)
+                       "bound is known before the run, else 10.", lower_bound=0)
   flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1)
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
 

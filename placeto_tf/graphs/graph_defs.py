@@ -69,7 +69,9 @@ def from_graph_def(
   table = read_nodes(graph_def)
   wanted, fetch_notes = fetches_lib.choose_fetches(table, fetches, read.roles)
   notes = read.notes + notes + fetch_notes
-  cut, fed_ports = _cuts(table, feeds)
+  given_shapes = shapes.check_given(batch_size, feed_shapes)
+  cut, fed_ports = _cuts(
+      table, (*(feeds or ()), *_fed_defaults(table, batch_size, given_shapes)))
   ahead = ~(back_edges(table.types, table.producers, table.consumers))
   open_edges = ~cut[table.consumers]
   keep = traversal.ancestors(
@@ -84,10 +86,12 @@ def from_graph_def(
   nodes = [table.nodes[i] for i in positions.tolist()]
   names = [table.names[i] for i in positions.tolist()]
 
+  bound, shape_notes = _feed_shapes(
+      read, table, keep, cut, fed_ports, batch_size, given_shapes)
   order, _ = traversal.topological_order(len(nodes), producers[ahead], consumers[ahead])
   if len(order) == len(nodes):
     loops = find_loops(
-        nodes, producers[ahead], ports[ahead], consumers[ahead], order, trip_count)
+        nodes, producers[ahead], ports[ahead], consumers[ahead], order, trip_count, bound)
     executions, outermost, loop_notes = loops.executions, loops.outermost, loops.notes
   else:  # ComputationGraph names the op on the cycle
     executions, outermost, loop_notes = np.ones(len(nodes)), np.full(len(nodes), -1), ()
@@ -97,8 +101,6 @@ def from_graph_def(
   for endpoint in wanted:
     if endpoint.port is not None:
       fetched[offsets[new_index[endpoint.node]] + endpoint.port] = True
-  bound, shape_notes = _feed_shapes(
-      read, table, keep, cut, fed_ports, batch_size, shapes.check_given(batch_size, feed_shapes))
   support = KernelSupport(table.op_defs)
   colocation, has_kernel = _constraints(table, positions, outermost, support)
   if support.assumes_gpu:
@@ -159,11 +161,29 @@ def _constraints(
           of_op[positions] & others[labels[positions]])
 
 
-def _cuts(table: NodeTable, feeds: Optional[Sequence[str]]):
+def _fed_defaults(
+    table: NodeTable, batch_size: Optional[int], given: Mapping[str, Sequence[int]]
+) -> Sequence[str]:
+  """Names of PlaceholderWithDefault ops that are fed because a size is given for them.
+
+  The others give their default, which is of a size of its own.
+  """
+  found = []
+  for name, node in zip(table.names, table.nodes):
+    if node.op == shapes.WITH_DEFAULT:
+      declared = shapes.declared_shape(node)
+      takes_batch = batch_size is not None and declared and declared[0] == -1 and (
+          -1 not in declared[1:])
+      if name in given or takes_batch:
+        found.append(f"{name}:0")
+  return found
+
+
+def _cuts(table: NodeTable, feeds: Sequence[str]):
   """[M] bool ops whose inputs are cut because they are fed, and op -> fed ports."""
   cut = np.zeros(table.num_nodes, dtype=bool)
   fed = {}
-  for name in feeds or ():
+  for name in feeds:
     endpoint = fetches_lib.find_endpoint(table, name, "feed")
     if not table.num_outputs[endpoint.node]:
       raise GraphError(

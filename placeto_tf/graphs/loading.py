@@ -51,8 +51,8 @@ def load_graph(
       say it; or "saved_model", which a directory is in any case.
     batch_size: for unknown first dimensions of what is fed.
     feed_shapes: op or tensor name -> dimensions of what is fed.
-    trip_count: how often every loop goes round; by default inferred where the bound is a
-      constant, else 10.
+    trip_count: how often every loop goes round; by default inferred where the bound is known
+      before the run (a constant, or from the shapes of what is fed), else 10.
     signature: of a SavedModel, by default "serving_default" or the only one.
     tags: of a SavedModel's graph, by default "serve" or those of the only one.
 

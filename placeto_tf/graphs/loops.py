@@ -9,12 +9,12 @@ Legend: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.static_values import PASSING, Inputs, StaticValues, Tensor
 
 DEFAULT_TRIPS = 10
 MAX_TRIPS = 1e12
@@ -23,9 +23,10 @@ _ENTER = ("Enter", "RefEnter")
 _EXIT = ("Exit", "RefExit")
 _MERGE = ("Merge", "RefMerge")
 _NEXT = ("NextIteration", "RefNextIteration")
-_PASSING = ("Identity", "Switch", "RefSwitch") + _ENTER
 _ADD = ("Add", "AddV2")
-_INTEGERS = (3, 9)  # DT_INT32, DT_INT64
+# What a condition compares, by what it says of a counter: < or >, and whether equal goes on.
+_BELOW = {"Less": 0, "LessEqual": 1}
+_ABOVE = {"Greater": 0, "GreaterEqual": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,7 @@ def find_loops(
     consumers: np.ndarray,
     order: np.ndarray,
     trip_count: Optional[int] = None,
+    feed_shapes: Optional[Mapping[str, Tuple[int, ...]]] = None,
 ) -> Loops:
   """Assigns ops to frames.
 
@@ -69,7 +71,8 @@ def find_loops(
     ports: [E].
     consumers: [E].
     order: [N] op indices, producers first.
-    trip_count: for every loop, or None to infer it where the bound is a constant.
+    trip_count: for every loop, or None to infer it where the bound is known before the run.
+    feed_shapes: tensor name -> dimensions of what is fed, on which a bound may depend.
 
   Raises:
     GraphError: an op has inputs from two frames, or an Exit stands outside a loop.
@@ -81,9 +84,10 @@ def find_loops(
     if stray is not None:
       raise _stray_exit(nodes[stray])
     return Loops(np.full(n, -1), np.ones(n), ())
-  inputs = _Inputs(nodes, producers, ports, consumers)
+  inputs = Inputs(producers, ports, consumers, n)
   frames, parents, frame_names = _frames(nodes, types, inputs, order)
-  trips, notes = _trip_counts(types, nodes, inputs, frames, frame_names, trip_count)
+  trips, notes = _trip_counts(
+      types, nodes, inputs, frames, frame_names, trip_count, feed_shapes or {})
   executions_of, outermost_of = [], []
   for frame, parent in enumerate(parents):  # a parent comes before its children
     above = 1.0 if parent < 0 else executions_of[parent]
@@ -98,22 +102,6 @@ def find_loops(
       frame = parents[frame] if outside else frame
       executions[op] = 1.0 if frame < 0 else executions_of[frame]
   return Loops(outermost, executions, notes)
-
-
-class _Inputs:
-  """The producers of each op's inputs."""
-
-  def __init__(self, nodes, producers, ports, consumers):
-    self._starts = np.searchsorted(consumers, np.arange(len(nodes) + 1)).tolist()
-    self._producers = producers.tolist()
-    self._ports = ports.tolist()
-
-  def all(self, op: int) -> List[int]:
-    return self._producers[self._starts[op]:self._starts[op + 1]]
-
-  def data(self, op: int) -> List[int]:
-    edges = range(self._starts[op], self._starts[op + 1])
-    return [self._producers[e] for e in edges if self._ports[e] != CONTROL]
 
 
 def _stray_exit(node) -> GraphError:
@@ -151,7 +139,7 @@ def _frames(nodes, types, inputs, order):
   return frames, parents, names
 
 
-def _trip_counts(types, nodes, inputs, frames, frame_names, trip_count):
+def _trip_counts(types, nodes, inputs, frames, frame_names, trip_count, feed_shapes):
   """[F] trip counts, and notes."""
   if trip_count is not None:
     return [float(trip_count)] * len(frame_names), (
@@ -160,120 +148,100 @@ def _trip_counts(types, nodes, inputs, frames, frame_names, trip_count):
   for op, op_type in enumerate(types):
     if op_type == "LoopCond":
       conditions.setdefault(frames[op], inputs.data(op))
-  resolver = _Bounds(types, nodes, inputs, frames, conditions)
+  bounds = _Bounds(types, nodes, inputs, frames, conditions, feed_shapes)
   trips, notes = [], []
   for frame, name in enumerate(frame_names):
-    found = resolver.trips(frame)
+    found = bounds.trips(frame)
     trips.append(float(DEFAULT_TRIPS if found is None else found))
     notes.append(
         f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if found is None
-        else f"loop {name!r} runs {found} times, by the constant bound of its condition")
+        else f"loop {name!r} runs {found} times, by the bound of its condition")
   return trips, tuple(notes)
 
 
 class _Bounds:
-  """Infers trip counts from conditions like `counter < constant`."""
+  """Infers trip counts from conditions like `counter < bound`, both known before the run.
 
-  def __init__(self, types, nodes, inputs, frames, conditions):
+  A loop of gradients counts down from, or up to, what the forward loop has counted, which is what
+  its Exit gives; inside of other loops the counts go by way of stacks and lists.
+  """
+
+  def __init__(self, types, nodes, inputs, frames, conditions, feed_shapes):
     self._types = types
-    self._nodes = nodes
     self._inputs = inputs
     self._frames = frames
     self._conditions = conditions
-    self._index = {node.name: i for i, node in enumerate(nodes)}
-    self._pushed = {}  # stack -> op whose value is pushed on it
-    for op, op_type in enumerate(types):
-      if op_type == "StackPushV2":
-        handle, value = inputs.data(op)
-        self._pushed[self._origin(handle)] = value
+    self._values = StaticValues(nodes, inputs, feed_shapes, self._exit_value)
+    self._known = {}
     self._busy = set()
 
   def trips(self, frame: int) -> Optional[int]:
     """The trip count of a frame, or None."""
+    if frame in self._known:
+      return self._known[frame]
     if frame in self._busy or frame not in self._conditions:
       return None
     self._busy.add(frame)
-    try:
-      counts = [
-          count for op in self._conditions[frame] for count in self._of_condition(op, 0)
-          if count is not None and 0 <= count <= MAX_TRIPS]
-    finally:
-      self._busy.discard(frame)
-    return min(counts) if counts else None
+    counts = [
+        count for tensor in self._conditions[frame] for count in self._of_condition(tensor[0], 0)
+        if count is not None and 0 <= count <= MAX_TRIPS]
+    self._busy.discard(frame)
+    self._known[frame] = min(counts) if counts else None
+    return self._known[frame]
 
   def _of_condition(self, op: int, depth: int) -> List[Optional[int]]:
-    op = self._origin(op, ("Identity",))
+    op, _ = self._values.origin((op, 0), ("Identity",))
     data = self._inputs.data(op)
     if self._types[op] == "LogicalAnd" and depth < 8:
-      return [count for side in data for count in self._of_condition(side, depth + 1)]
-    if len(data) != 2:
+      return [count for side, _ in data for count in self._of_condition(side, depth + 1)]
+    if len(data) != 2 or self._types[op] not in (*_BELOW, *_ABOVE):
       return []
-    if self._types[op] in ("Less", "LessEqual"):
-      start, bound = self._start(data[0]), self._constant(data[1])
-      step = self._step(data[0])
-      if bound is None and start == 0 and step == 1:
-        # The loop of the gradients counts up to what the forward loop has counted.
-        return [self._counted_by(data[1])]
-      if start is None or bound is None or step is None or step < 1:
-        return []
-      span = bound - start + (self._types[op] == "LessEqual")
-      return [max(-(-span // step), 0)]
-    if self._types[op] in ("GreaterEqual", "Greater"):
-      # The loop of the gradients counts down from what the forward loop counted up to.
-      return [self._counted_by(data[0])]
+    counter = data[0][0]
+    start, step, bound = self._start(counter), self._step(counter), self._bound(data[1])
+    if start is None or step is None or bound is None:
+      return []
+    if self._types[op] in _BELOW and step > 0:
+      return [max(-(-(bound - start + _BELOW[self._types[op]]) // step), 0)]
+    if self._types[op] in _ABOVE and step < 0:
+      return [max(-(-(start - bound + _ABOVE[self._types[op]]) // -step), 0)]
     return []
 
+  def _bound(self, tensor: Tensor) -> Optional[int]:
+    """What a counter goes to; the least of several where not all are known (lengths that are fed
+    end a loop before its longest sequence does)."""
+    found = self._values.scalar(tensor)
+    op, _ = self._values.origin(tensor)
+    if found is None and self._types[op] == "Minimum":
+      sides = [self._values.scalar(side) for side in self._inputs.data(op)]
+      return min((side for side in sides if side is not None), default=None)
+    return found
+
   def _start(self, op: int) -> Optional[int]:
-    """What a counter begins with: Merge(Enter(constant), NextIteration)."""
+    """What a counter begins with: Merge(Enter(start), NextIteration)."""
     if self._types[op] not in _MERGE:
       return None
     data = self._inputs.data(op)
-    return self._constant(data[0]) if data else None
+    return self._values.scalar(data[0]) if data else None
 
   def _step(self, merge: int) -> Optional[int]:
-    """What a counter grows by: Merge(.., NextIteration(Add(counter, constant)))."""
-    if len(self._nodes[merge].input) < 2:
+    """What a counter changes by: Merge(.., NextIteration(Add(counter, step)))."""
+    behind = self._values.round_trip(merge)
+    if behind is None or self._types[behind[0]] not in (*_ADD, "Sub"):
       return None
-    op = self._index.get(self._nodes[merge].input[1].partition(":")[0])
-    if op is None or self._types[op] not in _NEXT:
-      return None
-    op = self._origin(op, _NEXT + ("Identity",))
-    if self._types[op] not in _ADD:
-      return None
-    steps = [self._constant(side) for side in self._inputs.data(op)]
-    return next((step for step in steps if step is not None), None)
+    data = self._inputs.data(behind[0])
+    for i, side in enumerate(data):
+      if self._values.origin(side)[0] == merge and len(data) == 2:
+        step = self._values.scalar(data[1 - i])
+        if step is not None and self._types[behind[0]] in _ADD:
+          return step
+        return -step if step is not None and i == 0 else None
+    return None
 
-  def _counted_by(self, op: int) -> Optional[int]:
-    """Trips of the loop whose Exit a counter begins with, if need be through a stack."""
-    if self._types[op] in _MERGE:
-      data = self._inputs.data(op)
-      if not data:
-        return None
-      op = data[0]
-    op = self._origin(op)
-    if self._types[op] == "StackPopV2":
-      op = self._pushed.get(self._origin(self._inputs.data(op)[0]), op)
-      op = self._origin(op)
-    return self.trips(self._frames[op]) if self._types[op] in _EXIT else None
-
-  def _origin(self, op: int, passing: Sequence[str] = _PASSING) -> int:
-    """The op that computes what reaches this one through ops that only pass it on."""
-    while self._types[op] in passing:
-      data = self._inputs.data(op)
-      if not data:
-        break
-      op = data[0]
-    return op
-
-  def _constant(self, op: int) -> Optional[int]:
-    """The scalar integer that reaches the op, or None."""
-    op = self._origin(op)
-    if self._types[op] != "Const":
+  def _exit_value(self, op: int) -> Optional[int]:
+    """What a counter is when its loop ends."""
+    merge, _ = self._values.origin((op, 0), _EXIT + PASSING)
+    if self._types[merge] not in _MERGE:
       return None
-    tensor = self._nodes[op].attr["value"].tensor
-    values = tensor.int_val or tensor.int64_val
-    if tensor.tensor_shape.dim or tensor.dtype not in _INTEGERS:
-      return None
-    if tensor.tensor_content:
-      return int.from_bytes(tensor.tensor_content, "little", signed=True)
-    return int(values[0]) if values else 0
+    start, step = self._start(merge), self._step(merge)
+    count = self.trips(self._frames[op]) if start is not None and step is not None else None
+    return None if count is None else start + count * step

@@ -8,11 +8,16 @@ from placeto_tf.errors import GraphError
 
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
+WITH_DEFAULT = "PlaceholderWithDefault"
 
 
 def declared_shape(node: Any, port: int = 0) -> Shape:
-  """The shape that a node states for an output, in `shape` or `_output_shapes`."""
+  """The shape that a node states for an output, by its value, in `shape` or `_output_shapes`."""
   attrs = node.attr
+  if node.op == "Const" and "value" in attrs:
+    return _dimensions(attrs["value"].tensor.tensor_shape)
+  if node.op == WITH_DEFAULT and "shape" in attrs:
+    return _dimensions(attrs["shape"].shape)
   if node.op in PLACEHOLDERS and "shape" in attrs:
     shape = attrs["shape"].shape
     if shape.dim or node.op == "PlaceholderV2":

@@ -107,6 +107,26 @@ def test_a_live_graph_knows_the_shape_of_what_is_fed(training_graph):
   assert graph.source.feed_shapes == {"y:0": (5, 4)}
 
 
+def test_a_placeholder_with_a_default_is_fed_where_a_size_is_given_for_it():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    default = tf.zeros([2, 3], name="default")
+    x = tf.compat.v1.placeholder_with_default(default, [None, 3], name="x")
+    keep = tf.compat.v1.placeholder_with_default(0.5, [], name="keep")
+    tf.multiply(x, keep, name="out")
+  graph_def = tf_graph.as_graph_def()
+  without = load_graph(graph_def, fetches=["out"])
+  assert without.feeds == () and "default" in without.op_names
+  for options in (dict(batch_size=32), dict(feed_shapes={"x": (32, 3)})):
+    graph = load_graph(graph_def, fetches=["out"], **options)
+    assert graph.source.feed_shapes == {"x:0": (32, 3)} and graph.notes == ()
+    assert "default" not in graph.op_names and "keep/input" in graph.op_names
+    node = next(n for n in analysis_graph_def(graph).node if n.name == "x")
+    assert node.op == "Placeholder"
+    assert [dim.size for dim in node.attr["shape"].shape.dim] == [32, 3]
+
+
 def test_a_feed_of_one_output_of_two_leaves_the_op_its_inputs():
   import tensorflow as tf
 

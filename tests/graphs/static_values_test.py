@@ -1,0 +1,132 @@
+"""Loops whose bounds are computed from shapes: what is inferred is what TensorFlow computes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.graphs import load_graph
+
+v1 = tf.compat.v1
+
+
+def _list_length(x):
+  stacked = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[12, 8])
+  return tf.raw_ops.TensorListLength(input_handle=stacked)
+
+
+def _stacked_list(x):
+  handle = tf.raw_ops.TensorListReserve(
+      element_shape=[-1, 2], num_elements=tf.shape(x)[1], element_dtype=tf.float32)
+  return tf.shape(tf.raw_ops.TensorListStack(
+      input_handle=handle, element_shape=[3, 2], element_dtype=tf.float32))[0]
+
+
+# Each gives a number from x, which is fed as [3, 12, 8] and known to be [?, 12, 8].
+_BOUNDS = {
+    "a dimension": lambda x: tf.shape(x)[1],
+    "the batch": lambda x: tf.shape(x)[0],
+    "from the end": lambda x: tf.shape(x)[-2],
+    "size and rank": lambda x: tf.size(x) // 7 + tf.rank(x),
+    "shape_n": lambda x: tf.shape_n([x, x[0]])[1][0],
+    "arithmetic": lambda x: tf.maximum(tf.minimum(tf.shape(x)[1] * 2 - 5, 99) % 11, 2),
+    "product": lambda x: tf.reduce_prod(tf.shape(x)[:-1]),
+    "transposed": lambda x: tf.shape(tf.transpose(x, [1, 0, 2]))[0],
+    "reshaped": lambda x: tf.shape(tf.reshape(x, [tf.shape(x)[0], -1, 4]))[1],
+    "concatenated": lambda x: tf.shape(tf.concat([x, x[:, 2:]], 1))[1],
+    "stacked": lambda x: tf.shape(tf.stack([x, x], axis=-1))[-1],
+    "unstacked": lambda x: tf.shape(tf.unstack(x, axis=1)[0])[1],
+    "sliced": lambda x: tf.shape(x[:, 1:-2:2, tf.newaxis])[1],
+    "with an ellipsis": lambda x: tf.shape(x[..., :5])[2],
+    "slice op": lambda x: tf.shape(tf.slice(x, [0, 3, 1], [2, -1, 4]))[1],
+    "squeezed": lambda x: tf.shape(tf.squeeze(x[:, :1], [1]))[1],
+    "expanded": lambda x: tf.shape(tf.expand_dims(x, -2))[3],
+    "multiplied": lambda x: tf.shape(tf.matmul(x, x, transpose_b=True))[2],
+    "broadcast": lambda x: tf.shape(x[:, :1] * tf.ones([1, 9, 1]) + 1.0)[1],
+    "reduced": lambda x: tf.shape(tf.reduce_sum(x, [0]))[0],
+    "reduced but kept": lambda x: tf.rank(tf.reduce_mean(x, -1, True)),
+    "tiled": lambda x: tf.shape(tf.tile(x, [1, 2, 1]))[1],
+    "padded": lambda x: tf.shape(tf.pad(x, [[0, 0], [3, 1], [0, 0]]))[1],
+    "split": lambda x: tf.shape(tf.split(x, 4, axis=1)[2])[1],
+    "looked up": lambda x: tf.shape(tf.gather(tf.zeros([5, 6]), tf.cast(x, tf.int32) * 0))[3],
+    "one hot": lambda x: tf.shape(tf.one_hot(tf.argmax(x[0]), tf.shape(x)[1]))[1],
+    "convolved": lambda x: tf.shape(tf.nn.conv1d(x, tf.zeros([3, 8, 2]), 2, "VALID"))[1],
+    "pooled": lambda x: tf.shape(tf.nn.max_pool2d(x[..., tf.newaxis], 5, 5, "SAME"))[1],
+    "filled": lambda x: tf.shape(tf.fill([tf.shape(x)[2], 2], 1.0))[0],
+    "a choice": lambda x: tf.where(tf.shape(x)[1] > 3, tf.shape(x)[2], 5),
+    "gathered": lambda x: tf.gather(tf.shape(x), 1),
+    "counted": lambda x: tf.reduce_max(tf.range(0, tf.shape(x)[1], 3)),
+    "length of a list": _list_length,
+    "a stacked list": _stacked_list,
+}
+
+
+@pytest.mark.parametrize("bound", _BOUNDS.values(), ids=_BOUNDS)
+def test_a_bound_from_a_shape_is_what_tensorflow_computes(bound):
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [None, 12, 8], name="x")
+    count = tf.identity(bound(x), name="count")
+    _, out = tf.while_loop(
+        lambda i, _: i < tf.cast(count, tf.int32), lambda i, h: (i + 1, tf.tanh(h)), (0, x[0]))
+    tf.identity(out, name="out")
+    with v1.Session() as session:
+      expected = int(session.run("count:0", {"x:0": np.zeros([3, 12, 8])}))
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["out"], batch_size=3)
+  assert graph.executions[graph.op_types.index("Tanh")] == expected > 1
+
+
+def test_loops_inside_of_loops_and_their_gradients_are_counted():
+  @tf.function(input_signature=[tf.TensorSpec([None, 7, 3])])
+  def function(x):
+    weights = tf.ones([3, 3])
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      state = tf.zeros([tf.shape(x)[0], 3])
+      for i in tf.range(tf.shape(x)[1]):
+        for _ in tf.range(tf.shape(x)[2] + 1):
+          state = tf.tanh(state @ weights) + x[:, i]
+      total = tf.reduce_sum(state)
+    return tape.gradient(total, weights)
+
+  graph = load_graph(function, batch_size=2)
+  counts = [
+      {graph.executions[i] for i, found in enumerate(graph.op_types) if found == op_type}
+      for op_type in ("Tanh", "TanhGrad")]
+  assert counts == [{28.0}, {28.0}]
+  assert not any("assumed" in note for note in graph.notes)
+
+
+def test_a_bound_that_is_fed_or_changes_is_not_inferred():
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [2], name="x")
+    n = v1.placeholder(tf.int32, [], name="n")
+    _, out = tf.while_loop(lambda i, _: i < n, lambda i, h: (i + 1, tf.tanh(h)), (0, x))
+    _, _, out = tf.while_loop(
+        lambda i, m, _: i < m, lambda i, m, h: (i + 2, m + 1, tf.sin(h)), (0, 5, out))
+    tf.identity(out, name="out")
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["out"])
+  assert sum("assumed to run 10 times" in note for note in graph.notes) == 2
+
+
+def test_a_constant_that_is_fed_is_no_bound():
+  with tf.Graph().as_default() as tf_graph:
+    count = tf.constant(7, name="count")
+    tf.while_loop(lambda i: i < count, lambda i: i + 1, (0,), name="loop")
+  graph_def = tf_graph.as_graph_def()
+  assert any("runs 7 times" in note for note in load_graph(graph_def).notes)
+  graph = load_graph(graph_def, feeds=["count:0"])
+  assert any("assumed" in note for note in graph.notes)
+
+
+def test_reading_leaves_the_graph_as_it_was():
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [None, 12, 8], name="x")
+    for name in ("stacked", "sliced", "one hot", "pooled", "reduced", "squeezed"):
+      count = tf.cast(_BOUNDS[name](x), tf.int32)
+      tf.while_loop(lambda i, count=count: i < count, lambda i: i + 1, (0,))
+  graph_def = tf_graph.as_graph_def()
+  for node in graph_def.node:  # as exporters write it: without what has its default
+    for key in ("axis", "keep_dims", "begin_mask", "new_axis_mask", "data_format"):
+      node.attr.pop(key, None)
+  before = graph_def.SerializeToString(deterministic=True)
+  load_graph(graph_def, batch_size=3)
+  assert graph_def.SerializeToString(deterministic=True) == before
