@@ -38,6 +38,16 @@ BASELINES = tuple(name for name, _ in search.BASELINES)
 # The policies, and what they are called where they are trained; "random_policy" draws uniformly in
 # the same process, to show what learning adds; "device_pointer" comes trained.
 LEARNED = {"placeto": "placeto", "random_policy": "random", "device_pointer": "device_pointer"}
+# What needs the weights of a run of Placeto on other graphs -> what is done with them, see
+# `training.trained`. "placeto" with such weights is "placeto_fine_tune".
+TRAINED = {
+    "placeto_zero_shot": "zero_shot", "placeto_greedy": "greedy",
+    "placeto_fine_tune": "fine_tune", "placeto_from_scratch": "from_scratch",
+    "placeto_untrained": "untrained", "placeto_random": "random"}
+LEARNED.update({name: name for name in TRAINED})
+# Policies that draw whole placements: what others have found is no start for them. See
+# `training.rivals`.
+ONE_SHOT = ("rnn", "hierarchical")
 # Those that take part in "auto", with their shares: the trained one ends by itself after about one
 # evaluation a group; the other needs seconds before it does anything.
 _IN_AUTO = {"device_pointer": (0.4, 0.0), "placeto": (0.15, 7.0)}
@@ -66,6 +76,7 @@ class PlacingConfig:
     max_measurements: placements measured at most, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
+    policy_weights: directory of a run of `scripts/train.py --policy=placeto`, or of its weights.
   """
 
   method: str = "auto"
@@ -81,6 +92,7 @@ class PlacingConfig:
   max_measurements: int = 50
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
+  policy_weights: Optional[str] = None
 
   def __post_init__(self):
     if self.cost not in ("simulated", "measured"):
@@ -90,6 +102,7 @@ class PlacingConfig:
     if self.method not in methods():
       raise PlacementError(
           f"method {self.method!r} is not known; expected one of {', '.join(methods())}")
+    check_weights(self.method, self.policy_weights)
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
@@ -174,7 +187,18 @@ class PlacingResult:
 
 def methods() -> Tuple[str, ...]:
   """The names that `place(method=...)` takes."""
-  return ("auto",) + tuple(search.METHODS) + tuple(LEARNED)
+  return ("auto",) + tuple(search.METHODS) + tuple(LEARNED) + ONE_SHOT
+
+
+def check_weights(method: str, policy_weights: Optional[str]) -> None:
+  """Raises PlacementError where a method needs weights and has none, or the other way round."""
+  if method in TRAINED and policy_weights is None:
+    raise PlacementError(
+        f"method {method!r} needs policy_weights, the directory of a run of scripts/train.py "
+        "--policy=placeto")
+  if policy_weights is not None and method not in TRAINED and method != "placeto":
+    raise PlacementError(
+        f"method {method!r} takes no policy_weights; expected placeto, {', '.join(TRAINED)}")
 
 
 def place(
@@ -292,7 +316,7 @@ def _search(
     stage[0] = name
     progress(problem, name)
 
-  learn = _learned_placers(root_dir, announce)
+  learn = _learned_placers(root_dir, announce, config.policy_weights)
   auto = search.Auto(
       problem, budget, config.seed, learned=_auto_policies(learn), announce=announce)
   ledger, interrupted = auto.ledger, False
@@ -317,16 +341,18 @@ def _search(
 
 
 def _learned_placers(
-    root_dir: Optional[str], announce: Callable[[str], None]) -> Dict[str, search.Placer]:
+    root_dir: Optional[str], announce: Callable[[str], None],
+    policy_weights: Optional[str] = None) -> Dict[str, search.Placer]:
   """The policies as placers that start from the problem's best placement."""
 
   def placer(name: str) -> search.Placer:
     def improve(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
       return run_method(
-          problem, name, budget, seed, root_dir=root_dir, progress=lambda *_: announce(name))
+          problem, name, budget, seed, root_dir=root_dir, progress=lambda *_: announce(name),
+          policy_weights=policy_weights)
     return improve
 
-  return {name: placer(name) for name in LEARNED}
+  return {name: placer(name) for name in (*LEARNED, *ONE_SHOT)}
 
 
 def _auto_policies(learn: Dict[str, search.Placer]) -> Dict[str, search.Learned]:
@@ -357,17 +383,24 @@ def run_method(
     *,
     root_dir: Optional[str] = None,
     progress: Optional[Progress] = None,
+    policy_weights: Optional[str] = None,
 ) -> np.ndarray:
   """[N] the best placement that one method finds within the budget.
 
   A policy starts from the best placement the problem has seen; where it has seen none, from the
-  best of one device, the expert split and METIS.
+  best of one device, the expert split and METIS. Those of `ONE_SHOT` start from nothing.
   """
   if name in search.METHODS:
     return search.METHODS[name](problem, budget, seed)
   if name == "auto":
     learned = _auto_policies(_learned_placers(root_dir, lambda _: None))
     return search.Auto(problem, budget, seed, learned=learned).run()
+  report = progress or (lambda problem, stage: None)
+  options = dict(root_dir=root_dir, progress=lambda *_: report(problem, name))
+  if name in ONE_SHOT:
+    with contextlib.redirect_stderr(io.StringIO()):  # as below
+      from placeto_tf.training import rivals
+    return rivals.METHODS[name](problem, budget, seed, **options)
   if problem.best_placement is None:
     for simple in BASELINES[1:]:
       search.METHODS[simple](problem, budget, seed)
@@ -379,12 +412,15 @@ def run_method(
   # tf-agents brings, advertises its successor on stderr.
   with contextlib.redirect_stderr(io.StringIO()):
     from placeto_tf.training.improve import improve
+    from placeto_tf.training.trained import improve_with
 
-  report = progress or (lambda problem, stage: None)
-  found = improve(
-      problem, problem.best_placement, budget, seed, root_dir=root_dir, policy=LEARNED[name],
-      progress=lambda *_: report(problem, name))
-  return found.op_placement
+  start = problem.best_placement
+  if policy_weights is not None and (name in TRAINED or name == "placeto"):
+    way = TRAINED.get(name, "fine_tune")
+    improve_with(policy_weights, way, problem, start, budget, seed, **options)
+    return problem.best_placement
+  return improve(
+      problem, start, budget, seed, policy=LEARNED[name], **options).op_placement
 
 
 def _baseline(problem: PlacementProblem, found: search.Contribution) -> Baseline:

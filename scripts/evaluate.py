@@ -4,6 +4,9 @@
       --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
       --seeds=0,1,2 --out=runs/table
 
+--start=single,expert,metis has every search begin at the best of these, and
+--budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
+
 Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
 summaries. Every method gets the same budget, in which its starting points count. Stopped midway,
 the same command goes on where it stopped. --validate=runs/table/results.csv replays all placements
@@ -29,6 +32,15 @@ flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
+                    "--policy=placeto, for the methods placeto_zero_shot, placeto_greedy, "
+                    "placeto_fine_tune, placeto_from_scratch, placeto_untrained, placeto_random.")
+flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
+                  "their placements, which counts as one evaluation. Default: starts of its own.")
+flags.DEFINE_string("pointer_weights", None, "Directory of weights for device_pointer; default: "
+                    "those that ship with the package.")
+flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the best so far is "
+                  "made, of the same runs.")
 flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
 
@@ -51,15 +63,13 @@ def main() -> None:
   missing = [name for name in ("graphs", "clusters", "methods", "out") if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
-  try:
-    seeds = tuple(int(seed) for seed in FLAGS.seeds)
-  except ValueError:
-    raise PlacetoError(f"--seeds={','.join(FLAGS.seeds)} are not whole numbers") from None
+  seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))
   config = EvaluationConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       methods=tuple(FLAGS.methods), seeds=seeds, max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
-      graph_options=shared_flags.graph_options())
+      start=tuple(FLAGS.start), pointer_weights=FLAGS.pointer_weights,
+      graph_options=shared_flags.graph_options(), policy_weights=FLAGS.policy_weights)
   reporting.check_out_dir(FLAGS.out)
 
   def show(done, total, row):
@@ -70,7 +80,8 @@ def main() -> None:
   rows = evaluate(config, FLAGS.out, progress=show)
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join([
-      tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))])
+      tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]
+      + ([tables.budget_tables(rows, FLAGS.out, budgets)] if budgets else []))
   with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
     file.write(table + "\n")
   print(table)

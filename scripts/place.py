@@ -33,6 +33,9 @@ flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
                   "What decides in the end: simulated steps, or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
+flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
+                    "--policy=placeto, for --method=placeto (which then goes on learning from "
+                    "them), placeto_zero_shot or placeto_greedy.")
 shared_flags.define_runtime_flags()
 
 
@@ -47,7 +50,7 @@ def main() -> None:
       seed=FLAGS.seed, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
-      device_map=tuple(shared_flags.device_map().items()))
+      device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights)
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -4,14 +4,18 @@
       --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \
       --clusters='k80:4,random[2]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
 
+  scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \
+      --clusters=k80:4 --held_out='family:ptb[24:32]' --max_groups=32 --root_dir=runs/placeto
+
 Resumes where it stopped; done.json in --root_dir says that it is over. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from typing import Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from absl import flags
 
@@ -20,7 +24,7 @@ from placeto_tf.scripts import shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("policy", "device_pointer", ["device_pointer"], "What is trained.")
+flags.DEFINE_enum("policy", "device_pointer", ["device_pointer", "placeto"], "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", ["k80:4", "random[2]"], "Clusters each graph is placed on; random[3] "
@@ -43,29 +47,38 @@ flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
 flags.DEFINE_float("entropy", 0.01, "Weight of the entropy bonus.")
 flags.DEFINE_float("discount", 0.0, "Of later rewards; 0 counts what a move changes at once.")
 flags.DEFINE_integer("seed", 0, "Seed of everything random.")
+# Of Placeto alone.
+flags.DEFINE_bool("paper", False, "Placeto: every choice as in the paper, also those that stood in "
+                  "the way of learning.")
+flags.DEFINE_enum("start", "best_known",
+                  ["single", "expert", "metis", "best_known", "best", "random"],
+                  "Placeto: what episodes start from; best_known is the best of the three before "
+                  "it, best the best met so far.")
+flags.DEFINE_enum("order", "topological", ["topological", "random"],
+                  "Placeto: in which order an episode visits the groups.")
+flags.DEFINE_enum("reward", "intermediate", ["intermediate", "final"],
+                  "Placeto: the fall of the step time at each step, or the last step time.")
+flags.DEFINE_integer("rounds", 8, "Placeto: of message passing.", lower_bound=1)
+flags.DEFINE_bool("start_times", True, "Placeto: whether groups' simulated times are features.")
+flags.DEFINE_bool("simple_aggregator", False, "Placeto: the paper's ablation that sums over all "
+                  "groups, without message passing.")
+flags.DEFINE_bool("simple_partitioner", False, "Placeto: the paper's ablation that has the three "
+                  "partitions, without message passing.")
+flags.DEFINE_float("final_learning_rate", 1e-4, "Placeto: the learning rate at the end.")
+flags.DEFINE_float("final_entropy", 0.003, "Placeto: the entropy bonus's weight at the end.")
 
 
 def main() -> None:
   """Trains."""
   shared_flags.import_tensorflow_quietly()
-  from placeto_tf.environments.moves_environment import MovesConfig
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
-  from placeto_tf.training.pointer_training import PointerTrainingConfig, train
 
-  max_groups, annealed = (_whole_numbers(name) for name in ("max_groups", "annealed"))
+  config, train = _placeto() if FLAGS.policy == "placeto" else _device_pointer()
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
-    warm_start = pretrained_directory()
+    warm_start = pretrained_directory() if FLAGS.policy == "device_pointer" else None
     if warm_start is None:
       raise PlacetoError("this version ships no trained weights; give a directory to --warm_start")
-  config = PointerTrainingConfig(
-      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
-      held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
-      max_groups=max_groups, annealed=annealed, max_devices=FLAGS.max_devices,
-      iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
-      watch_every=FLAGS.watch_every,
-      learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
-      seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
 
   def show(iteration, figures):
     if iteration % 50 == 0 or iteration in (1, config.iterations):
@@ -75,6 +88,60 @@ def main() -> None:
   figures = train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
   print(f"Done: {config.iterations} iterations in {FLAGS.root_dir}; {text}.", flush=True)
+
+
+def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
+  """The configuration of a run of the device pointer, and what trains it."""
+  from placeto_tf.environments.moves_environment import MovesConfig
+  from placeto_tf.training.pointer_training import PointerTrainingConfig, train
+
+  max_groups, annealed = (_whole_numbers(name) for name in ("max_groups", "annealed"))
+  return PointerTrainingConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
+      held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
+      max_groups=max_groups, annealed=annealed, max_devices=FLAGS.max_devices,
+      iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
+      watch_every=FLAGS.watch_every,
+      learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
+      seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps)), train
+
+
+def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
+  """The configuration of a run of Placeto, and what trains it."""
+  from placeto_tf.training.placeto_config import PlacetoConfig
+  from placeto_tf.training.placeto_training import PlacetoTrainingConfig, train
+
+  def given(name: str, default: Any) -> Any:  # defaults of shared flags are the device pointer's
+    return FLAGS[name].value if FLAGS[name].present else default
+
+  if FLAGS.simple_aggregator and FLAGS.simple_partitioner:
+    raise PlacetoError("--simple_aggregator and --simple_partitioner exclude one another")
+  embedding = "simple_aggregator" if FLAGS.simple_aggregator else (
+      "simple_partitioner" if FLAGS.simple_partitioner else "placeto")
+  max_groups = _whole_numbers("max_groups") if FLAGS["max_groups"].present else (48,)
+  if len(max_groups) != 1:
+    raise PlacetoError(f"--max_groups={','.join(FLAGS.max_groups)}: placeto takes one number")
+  base = PlacetoConfig.paper() if FLAGS.paper else PlacetoConfig.family()
+  anew = FLAGS.start in ("best", "random")
+  placeto = dataclasses.replace(
+      base,
+      environment=dataclasses.replace(
+          base.environment, num_episodes=given("rows", base.environment.num_episodes),
+          order=FLAGS.order, reward=FLAGS.reward, start=FLAGS.start if anew else "given"),
+      network=dataclasses.replace(
+          base.network, embedding=embedding, rounds=FLAGS.rounds, start_times=FLAGS.start_times),
+      discount=given("discount", base.discount),
+      learning_rate=given("learning_rate", base.learning_rate),
+      final_learning_rate=given("final_learning_rate", base.final_learning_rate),
+      entropy=given("entropy", base.entropy),
+      final_entropy=given("final_entropy", base.final_entropy))
+  return PlacetoTrainingConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs),
+      clusters=tuple(given("clusters", ("k80:4",))),
+      held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
+      max_groups=max_groups[0], given="best_known" if anew else FLAGS.start,
+      iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
+      watch_every=FLAGS.watch_every, seed=FLAGS.seed, placeto=placeto), train
 
 
 def _whole_numbers(name: str) -> Tuple[int, ...]:

@@ -25,11 +25,14 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+import numpy as np
+
 from placeto_tf import placing, search
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation import pointer_methods
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import group_ops
@@ -40,6 +43,9 @@ from placeto_tf.simulation import Simulator
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
           "seconds", "lower_bound_us", "peak_memory_bytes", "placement")
 KEY = FIELDS[:4]
+# What runs from a given start; all others make one placement or several of their own.
+SEARCHES = ("annealing", "auto", "genetic", "local_search", "refine") + tuple(
+    placing.LEARNED) + pointer_methods.NAMES
 
 Row = Dict[str, Any]
 
@@ -50,11 +56,15 @@ class EvaluationConfig:
 
   Attributes:
     graphs, clusters: as `load_graph` and `Cluster.parse` take them.
-    methods: names from `placeto_tf.placing.methods()`.
+    methods: names from `method_names()`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
+    start: methods that need no search; where there are any, every search starts from the best of
+      their placements, which counts as one evaluation, in place of starts of its own.
+    pointer_weights: directory of the device pointer's weights; None are those that ship.
     grouping, max_groups: how ops are grouped.
     graph_options: keyword arguments of `load_graph`.
+    policy_weights: for the methods in `placing.TRAINED`, see `placing.PlacingConfig`.
   """
 
   graphs: Tuple[str, ...]
@@ -65,16 +75,22 @@ class EvaluationConfig:
   max_seconds: Optional[float] = None
   grouping: str = "heavy_edge"
   max_groups: int = 128
+  start: Tuple[str, ...] = ()
+  pointer_weights: Optional[str] = None
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
+  policy_weights: Optional[str] = None
 
   def __post_init__(self):
     for name in ("graphs", "clusters", "methods", "seeds"):
       if not getattr(self, name):
         raise PlacetoError(f"{name} is empty; expected at least one")
-    valid = placing.methods()
-    for method in self.methods:
-      if method not in valid:
-        raise PlacetoError(f"method {method!r} is not known; expected one of {', '.join(valid)}")
+    for field, valid in (("method", method_names()), ("start", tuple(
+        name for name in search.METHODS if name not in SEARCHES))):
+      for method in self.start if field == "start" else self.methods:
+        if method not in valid:
+          raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
+      if method in placing.TRAINED:
+        placing.check_weights(method, self.policy_weights)
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
     _ = self.budget
@@ -87,6 +103,11 @@ class EvaluationConfig:
   def to_json(self) -> Dict[str, Any]:
     """As config.json holds it."""
     return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def method_names() -> Tuple[str, ...]:
+  """Every method that can be evaluated: those of `place`, and the device pointer's variants."""
+  return tuple(dict.fromkeys(placing.methods() + pointer_methods.NAMES))
 
 
 def evaluate(
@@ -119,8 +140,9 @@ def evaluate(
         continue
       new_problem = _problem_factory(graph, Cluster.parse(cluster_name), config)
       _refer(out, graph_name, cluster_name, new_problem)
+      start = _start(new_problem(), config.start)
       for key in todo:
-        row = _run(new_problem(), key, config, out)
+        row = _run(new_problem(), key, config, out, start)
         write_summaries(row, out)
         _append(path, row)
         done[key] = row
@@ -250,7 +272,9 @@ def _run(problem: PlacementProblem, key, config: EvaluationConfig, out: str) -> 
     for simple in placing.BASELINES[1:]:
       search.METHODS[simple](problem, config.budget, seed)
     start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
-  placing.run_method(problem, method, config.budget, seed)
+  placing.run_method(
+      problem, method, config.budget, seed,
+      policy_weights=config.policy_weights if method in placing.TRAINED else None)
   seconds = problem.seconds
   result = problem.simulator.simulate(problem.best_placement)
   lower_bound_us = search.lower_bound_us(problem)
@@ -299,10 +323,11 @@ def _claim(out: str, config: EvaluationConfig) -> None:
   with open(path, encoding="utf-8") as file:
     stored = json.load(file)
   # Graphs, clusters, methods and seeds may grow; what makes two rows comparable may not change.
-  for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "graph_options"):
-    if stored[name] != config.to_json()[name]:
+  for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "graph_options",
+               "policy_weights"):
+    if stored.get(name) != config.to_json()[name]:
       raise PlacetoError(
-          f"{out} holds an evaluation with {name}={stored[name]!r}, this one has "
+          f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
           f"{config.to_json()[name]!r}; choose another directory")
 
 

@@ -71,6 +71,7 @@ def improve(
     config: Optional[PlacetoConfig] = None,
     policy: str = "placeto",
     weights: Optional[Sequence[np.ndarray]] = None,
+    compiled: bool = False,
 ) -> Improvement:
   """Trains Placeto on the problem's graph for the budget, starting from a placement.
 
@@ -89,6 +90,7 @@ def improve(
     policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
       learned; or "random": devices drawn uniformly in the same process, to compare with.
     weights: of the network, in its order, to begin with; None initializes them.
+    compiled: see `PlacetoLearner`.
 
   Raises:
     PlacetoError: the start is not a placement of the problem, the policy is unknown, or the
@@ -110,7 +112,8 @@ def improve(
       grouping, allowed, placement = _refine(
           problem, search.op_placement, int(problem.num_groups * factor))
     weights = search.weights if search is not None else weights
-    search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights)
+    search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
+        compiled)
     start_us = search.environment.scale_us if start_us is None else start_us
     search.run(lambda: spent_share(problem, budget, began), summary, progress)
     steps, updates = steps + search.steps, updates + search.actor.updates
@@ -150,7 +153,7 @@ class _Level:
   """A search on one grouping: the environment, who acts in it, and the loop between them."""
 
   def __init__(
-      self, problem, grouping, allowed, start, budget, seed, config, policy, weights):
+      self, problem, grouping, allowed, start, budget, seed, config, policy, weights, compiled):
     remaining = problem.remaining_evaluations(budget)
     rules = config.environment
     if policy == "greedy":  # episodes side by side would all be the same
@@ -170,7 +173,7 @@ class _Level:
         _Uniform(allowed) if policy == "random"
         else PlacetoLearner(
             self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
-            weights=weights))
+            weights=weights, compiled=compiled))
     self.steps = 0
 
   @property

@@ -77,7 +77,7 @@ class PlacetoTrainingConfig:
   checkpoint_every: int = 100
   watch_every: int = 200
   seed: int = 0
-  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.paper)
+  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.family)
 
   def __post_init__(self):
     for name in ("iterations", "checkpoint_every", "watch_every", "max_groups"):

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from placeto_tf.environments import observation as observation_lib
+from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.placeto.graph_tables import GraphTables
+from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+
+SMALL = NetworkConfig(rounds=2)
+
+
+def graphs():
+  return [grouped_graph(random_problem(num_ops=n, num_groups=g, seed=g))
+          for n, g in ((60, 12), (20, 7))]
+
+
+def network(of, room, several, config):
+  spec = tensor_spec.from_spec(observation_lib.observation_spec(
+      room, of[0].num_devices, 1, len(of) if several else None))
+  made = PlacetoNetwork(
+      spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices, 1)), of,
+      scales_us=[9000.0] * len(of), max_groups=room, config=config, seed=3)
+  made.create_variables()
+  return made
+
+
+@pytest.mark.parametrize("config", [
+    SMALL, NetworkConfig(rounds=2, weigh_edges=False, squash=False, device_scores=False),
+    NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
+def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
+  together, rng = network(graphs(), 15, True, config), np.random.default_rng(0)
+  for index, graph in enumerate(graphs()):
+    g, alone = graph.num_groups, network([graph], graph.num_groups, False, config)
+    for one, other in zip(alone.variables, together.variables):
+      one.assign(other)
+    start = rng.random((4, g)).astype(np.float32)
+    observation = {
+        "placement": rng.integers(0, 3, (4, g)).astype(np.int32),
+        "current": rng.integers(0, g, (4, 1)).astype(np.int32),
+        "visited": np.ones((4, g), np.float32), "start": start, "finish": start}
+    padded = {name: value if name == "current" else np.pad(value, ((0, 0), (0, 15 - g)))
+              for name, value in observation.items()}
+    padded["graph"] = np.full((4, 1), index, np.int32)
+    found, expected = (
+        of({k: tf.constant(v) for k, v in o.items()})[0].probs_parameter().numpy()
+        for of, o in ((together, padded), (alone, observation)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
+  # Without the flag of the current group (and without start times, which are relative to it) the
+  # sum over all groups is the same whichever is at hand.
+  config = NetworkConfig(
+      embedding="simple_aggregator", initial_keep=None, device_scores=False, start_times=False)
+  graph = graphs()[0]
+  made = network([graph], 12, False, config)
+  state = np.random.default_rng(0).random((1, 12, 9)).astype(np.float32)
+  tables = GraphTables([graph], [1.0])()
+  one, other = (
+      made._poolings(tf.constant(state), tf.constant([[g]]), tables).numpy() for g in (2, 5))
+  np.testing.assert_array_equal(one, other)
+  assert np.abs(one).max() > 0
+
+
+def test_graphs_that_do_not_fit_are_refused():
+  with pytest.raises(PlacetoError, match="graph 0 has 12 groups, there is room for 8"):
+    GraphTables(graphs(), [1.0, 1.0], max_groups=8)
+  other = grouped_graph(random_problem(devices="k80:2"))
+  with pytest.raises(PlacetoError, match="graph 1 is on 3 devices, graph 0 on 4"):
+    GraphTables([graphs()[0], other], [1.0, 1.0])
+
+
+def test_an_unknown_embedding_is_named():
+  with pytest.raises(PlacetoError, match="embedding is 'magic'"):
+    NetworkConfig(embedding="magic")

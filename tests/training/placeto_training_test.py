@@ -1,0 +1,149 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.search.problem import Budget
+from placeto_tf.training import trained
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_training import (
+    FamilyProblem,
+    PlacetoTrainer,
+    PlacetoTrainingConfig,
+    train,
+)
+from placeto_tf.training.placeto_weights import PlacetoWeights
+
+FAMILY = PlacetoConfig.family()
+CONFIG = PlacetoTrainingConfig(
+    graphs=("a", "b"), max_groups=7, iterations=6, checkpoint_every=2, watch_every=3,
+    placeto=dataclasses.replace(
+        FAMILY, environment=dataclasses.replace(
+            FAMILY.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3, squash=True, device_scores=False)))
+
+
+def problems():
+  found = []
+  for groups in (5, 6):
+    problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
+    found.append(FamilyProblem(
+        f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
+  return found
+
+
+def trainer(root_dir, config=CONFIG, **options):
+  return PlacetoTrainer(
+      config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+
+
+def tags(directory):
+  found = set()
+  for path in directory.glob("events*"):
+    for record in tf.data.TFRecordDataset(str(path)):
+      found.update(
+          value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
+  return found
+
+
+def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_done(tmp_path):
+  seen = []
+  figures = trainer(tmp_path).run(progress=lambda iteration, _: seen.append(iteration))
+  assert seen == [1, 2, 3, 4, 5, 6]
+  assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
+  assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 6
+  assert {"StepTime/random[5]", "StepTime/random[6]", "StepTime/random", "Metrics/returns",
+          "Metrics/loss", "Metrics/entropy", "Metrics/gradient_norm", "Metrics/steps_a_second",
+          "HeldOut/random[5]/greedy", "Metrics/held_out_best"} <= tags(tmp_path / "train")
+  assert train(CONFIG, str(tmp_path)) == figures  # done: "a" and "b" are no graphs
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
+  whole = trainer(tmp_path / "whole")
+  whole.run()
+  stopped = trainer(tmp_path / "parts")
+  stopped.run(until=5)  # the last checkpoint is of iteration 4: the fifth is done again
+  resumed = trainer(tmp_path / "parts")
+  assert resumed.iteration == 4
+  resumed.run()
+  for one, other in zip(whole.learner.variables, resumed.learner.variables):
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  assert whole.learner.state_dict() == resumed.learner.state_dict()
+  assert whole.env_steps == resumed.env_steps == 2 * (3 * 5 + 3 * 6)
+
+
+def test_every_graph_has_its_turn_before_one_has_its_second():
+  run = PlacetoTrainer.__new__(PlacetoTrainer)
+  run.config, run._num_training = CONFIG, 5
+  laps = [[run._turn(lap * 5 + i) for i in range(5)] for lap in range(4)]
+  assert all(sorted(lap) == [0, 1, 2, 3, 4] for lap in laps)
+  assert laps[0] != laps[1] or laps[1] != laps[2]
+
+
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
+  run.run(until=2)
+  before, learn = run.learner.weights, run.learner._train
+
+  def broken(experience, weights=None):
+    info = learn(experience, weights=weights)
+    for variable in run.learner.network.variables:
+      variable.assign(variable * np.nan)
+    return info
+
+  run.learner._train = broken
+  with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
+    run.run()
+  assert run.skipped == 10
+  for one, other in zip(before, run.learner.weights):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(tmp_path):
+  trainer(tmp_path / "run")
+  with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
+    trainer(tmp_path / "run", dataclasses.replace(CONFIG, seed=1))
+  with pytest.raises(PlacetoError, match="graph 1 has 6 groups, there is room for 5"):
+    trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=5))
+
+
+def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_path):
+  run = trainer(tmp_path / "run")
+  run.save()
+  weights = PlacetoWeights.load(str(tmp_path / "run"))
+  assert weights.config == CONFIG.placeto
+  warm = trainer(tmp_path / "warm", warm_start=str(tmp_path / "run"))
+  for one, other in zip(weights.arrays, warm.learner.weights):
+    np.testing.assert_array_equal(one, other)
+  wider = dataclasses.replace(
+      CONFIG, placeto=dataclasses.replace(
+          CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, width=4)))
+  with pytest.raises(PlacetoError, match="the weights are of another network"):
+    trainer(tmp_path / "wider", wider, warm_start=str(tmp_path / "run"))
+
+  problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
+  start = problem.allowed_ops.argmax(axis=1)
+  placed = [
+      trained.improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
+      for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
+  assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
+  assert problem.evaluations <= 150
+  with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
+    trained.improve_with(
+        str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
+
+
+def test_what_is_no_directory_of_weights_is_named(tmp_path):
+  with pytest.raises(PlacetoError, match="were not understood"):
+    PlacetoWeights.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"given": "magic"}, {"max_groups": 0}])
+def test_wrong_settings_are_refused(wrong):
+  with pytest.raises(PlacetoError, match=next(iter(wrong))):
+    dataclasses.replace(CONFIG, **wrong)
