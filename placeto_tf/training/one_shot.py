@@ -283,7 +283,8 @@ def search(
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   With `max_evaluations` alone the search is the same for the same seeds on one machine, bit for
-  bit. It stops before a batch that could exceed the budget.
+  bit. It stops before a batch that could exceed the budget. Where nothing was evaluated before,
+  one batch is even if the time is up, so that there is an answer.
 
   Args:
     problem: what the trainer's only environment asks for step times.
@@ -296,7 +297,7 @@ def search(
   environment = trainer.environments[0]
   writer = None if root_dir is None else tf.summary.create_file_writer(
       os.path.join(root_dir, "train"))
-  while not problem.exhausted(budget):
+  while problem.best_placement is None or not problem.exhausted(budget):
     left = problem.remaining_evaluations(budget)
     if left is not None and left < environment.batch_size:
       break

@@ -1,0 +1,91 @@
+"""The one-shot rivals as methods: a policy made for one graph, trained on it from scratch.
+
+What other methods have found is no start for them: they draw whole placements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+from placeto_tf.grouping import group_ops
+from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
+from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
+from placeto_tf.policies.sequence_placer import PlacerConfig
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search_trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnSearch:
+  """The RNN-based placer's choices; policies/README.md says what was tried.
+
+  Attributes:
+    max_groups: of the colocation heuristic; 83 to 280 in the paper.
+    policy, training: see there.
+  """
+
+  max_groups: int = 128
+  policy: RnnConfig = RnnConfig(placer=PlacerConfig(hidden=64))
+  training: OneShotConfig = OneShotConfig(
+      learning_rate=4e-3, final_learning_rate=4e-3, scale_advantages=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalSearch:
+  """The hierarchical placer's choices; policies/README.md says what was tried."""
+
+  policy: HierarchicalConfig = HierarchicalConfig()
+  training: OneShotConfig = OneShotConfig(
+      learning_rate=4e-3, final_learning_rate=4e-3, scale_advantages=True)
+
+
+def search_rnn(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *,
+    config: Optional[RnnSearch] = None, root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] the best placement the problem has seen, after training the RNN-based placer on it.
+
+  Args:
+    problem: its own groups are not used, but the colocation heuristic's.
+    budget: counted from the making of the problem.
+    seed: of weights and draws.
+    config: the choices.
+    root_dir, progress: as for `one_shot.search`.
+  """
+  config = config or RnnSearch()
+  grouped = problem.regrouped(group_ops(
+      problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
+      method="single_consumer"))
+  weights, draws = _seeds(seed)
+  policy = RnnPolicy(grouped, config.policy, weights)
+  trainer = search_trainer(grouped, policy, config.training, budget, draws)
+  search(grouped, trainer, budget, root_dir=root_dir, progress=progress)
+  return problem.best_placement
+
+
+def search_hierarchical(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *,
+    config: Optional[HierarchicalSearch] = None, root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] the best placement the problem has seen, after training the hierarchical placer on it.
+
+  Arguments as for `search_rnn`; grouping is learned.
+  """
+  config = config or HierarchicalSearch()
+  units = problem.regrouped(
+      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+  weights, draws = _seeds(seed)
+  policy = HierarchicalPolicy(units, config.policy, weights)
+  trainer = search_trainer(units, policy, config.training, budget, draws)
+  search(units, trainer, budget, root_dir=root_dir, progress=progress)
+  return problem.best_placement
+
+
+METHODS = {"rnn": search_rnn, "hierarchical": search_hierarchical}
+
+
+def _seeds(seed: int):
+  return np.random.SeedSequence(seed).generate_state(2).tolist()
