@@ -1,4 +1,4 @@
-"""Lowering of `While` and `If` to the loops and switches of v1, whose ops can be placed.
+"""Lowering of `While`, `If` and `Case` to the loops and switches of v1, whose ops can be placed.
 
 TensorFlow lowers them in the same way when it runs them. `While` named "site" becomes, for each
 variable that the body changes,
@@ -8,31 +8,38 @@ variable that the body changes,
 
 with `site/loop_cond` fed by the ops of `site/cond`; a variable that the body hands back as it came
 (a resource, a bound) enters the loop once and is read from there. `If` becomes a switch before
-each argument, the ops of `site/then` and `site/else`, and a merge behind each result.
+each argument, the ops of `site/then` and `site/else`, and a merge behind each result. `Case`
+becomes a row of such switches, one for each of its branches but the last: what the first does not
+take goes on to the next.
 
 The cond, body and branches are left as calls, which the inliner takes next.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF
 
 _WHILE = ("While", "StatelessWhile")
 _IF = ("If", "StatelessIf")
-LOWERED = _WHILE + _IF
+CASE = ("Case", "StatelessCase")
+LOWERED = _WHILE + _IF + CASE
 _BOOL = 10  # DT_BOOL
+_INT32 = 3  # DT_INT32
 
 
 def functions_of(node: Any) -> Tuple[str, ...]:
-  """Names of the functions that a `While` or `If` calls."""
+  """Names of the functions that a `While`, `If` or `Case` calls."""
+  if node.op in CASE:
+    return tuple(func.name for func in node.attr["branches"].list.func) if (
+        "branches" in node.attr) else ()
   keys = ("cond", "body") if node.op in _WHILE else ("then_branch", "else_branch")
   return tuple(node.attr[key].func.name if key in node.attr else "" for key in keys)
 
 
 def lower(inliner: Any, node: Any, site: Any, inner: Any) -> Optional[List[Tuple[Any, Any]]]:
-  """The nodes that stand for a `While` or `If`, or None if it has to stay as it is.
+  """The nodes that stand for a `While`, `If` or `Case`, or None if it has to stay as it is.
 
   Args:
     inliner: makes nodes and takes the replacements.
@@ -40,7 +47,8 @@ def lower(inliner: Any, node: Any, site: Any, inner: Any) -> Optional[List[Tuple
     site: where the node stands.
     inner: where the ops inside stand.
   """
-  return (_while if node.op in _WHILE else _if)(inliner, node, site, inner)
+  kind = _while if node.op in _WHILE else _if if node.op in _IF else _case
+  return kind(inliner, node, site, inner)
 
 
 def _split(node):
@@ -117,53 +125,105 @@ def _while(inliner, node, site, inner):
 
 
 def _if(inliner, node, site, inner):
+  data, _ = _split(node)
+  dtype = inliner.op_defs.signature(node).inputs[0] % REF
+  if not data:
+    return None
+  nodes, pred = [], data[0]
+  if dtype != _BOOL:
+    nodes.append(inliner.node(
+        f"{node.name}/to_bool", "ToBool", [pred], node.device, T=("type", dtype)))
+    pred = f"{node.name}/to_bool"
+  branches = [(branch, node.attr[f"{branch}_branch"].func) for branch in ("then", "else")]
+  return _branches(inliner, node, site, inner, nodes, [pred], branches)
+
+
+def _case(inliner, node, site, inner):
+  data, _ = _split(node)
+  functions = node.attr["branches"].list.func
+  if not data or len(functions) < 2:
+    return None
+  op, _, port = data[0].rpartition(":")
+  index = op if op and port.isdecimal() else data[0]
+  nodes, preds = [], []
+  for k in range(len(functions) - 1):  # any other index takes the last branch
+    number = inliner.node(
+        f"{node.name}/number_{k}", "Const", [f"^{index}"], node.device, dtype=("type", _INT32))
+    number.attr["value"].tensor.dtype = _INT32
+    number.attr["value"].tensor.tensor_shape.SetInParent()
+    number.attr["value"].tensor.int_val.append(k)
+    preds.append(f"{node.name}/is_{k}")
+    nodes += [number, inliner.node(
+        preds[-1], "Equal", [data[0], number.name], node.device, T=("type", _INT32))]
+  branches = [(f"branch_{k}", function) for k, function in enumerate(functions)]
+  return _branches(inliner, node, site, inner, nodes, preds, branches)
+
+
+def _branches(
+    inliner: Any, node: Any, site: Any, inner: Any, nodes: List[Any], preds: Sequence[str],
+    branches: Sequence[Tuple[str, Any]],
+) -> Optional[List[Tuple[Any, Any]]]:
+  """Switches before the branches, and merges behind them.
+
+  Args:
+    inliner, node, site, inner: as in `lower`.
+    nodes: compute the predicates.
+    preds: whether a branch is taken if none before it was, for all but the last.
+    branches: names and functions.
+  """
   data, controls = _split(node)
   name, device = node.name, node.device
   signature = inliner.op_defs.signature(node)
-  in_types = [dtype % REF for dtype in signature.inputs]
+  in_types = [dtype % REF for dtype in signature.inputs[1:]]
   out_types = [dtype % REF for dtype in signature.outputs]
-  if len(data) != len(in_types):
+  arguments = data[1:]
+  if len(arguments) != len(in_types):
     return None
-  nodes = []
-  pred = data[0]
-  if in_types[0] != _BOOL:
+
+  def switch(stage, what, inputs, dtype):
+    """Name of a Switch; port 1 is the branch of this stage, port 0 all later ones."""
     nodes.append(inliner.node(
-        f"{name}/to_bool", "ToBool", [pred], device, T=("type", in_types[0])))
-    pred = f"{name}/to_bool"
-  nodes.append(inliner.node(
-      f"{name}/switch_pred", "Switch", [pred, pred, *controls], device, T=("type", _BOOL)))
-  for port, branch in ((1, "then"), (0, "else")):
-    nodes.append(inliner.node(
-        f"{name}/{branch}_pivot", "Identity", [f"{name}/switch_pred:{port}"], device,
-        T=("type", _BOOL)))
-  for i, dtype in enumerate(in_types[1:]):
-    nodes.append(inliner.node(
-        f"{name}/switch_{i}", "Switch", [data[i + 1], pred], device, T=("type", dtype)))
-    for port, branch in ((1, "then"), (0, "else")):
-      # Waiting for a switch does not tell which way it went; waiting for what is behind it does.
-      nodes.append(inliner.node(
-          f"{name}/{branch}_arg_{i}", "Identity", [f"{name}/switch_{i}:{port}"], device,
-          T=("type", dtype)))
-  effects = False
-  for branch in ("then", "else"):
-    func = node.attr[f"{branch}_branch"].func
-    effects |= inliner.is_effectful(inliner.op_defs.functions[func.name])
-    arguments = [f"{name}/{branch}_arg_{i}" for i in range(len(in_types) - 1)]
+        f"{name}/switch_{what}" + (f"_at_{stage}" if stage else ""), "Switch", inputs, device,
+        T=("type", dtype)))
+    return nodes[-1].name
+
+  def passed(made, tensor, dtype):
+    # Waiting for a switch does not tell which way it went; waiting for what is behind it does.
+    nodes.append(inliner.node(f"{name}/{made}", "Identity", [tensor], device, T=("type", dtype)))
+    return nodes[-1].name
+
+  effects, last = False, len(branches) - 1
+  for stage, (branch, function) in enumerate(branches):
+    if stage < last:
+      pred = preds[stage]
+      decided = switch(stage, "pred", [pred, pred, *controls], _BOOL)
+      switches = [
+          switch(stage, i, [argument, pred], dtype)
+          for i, (argument, dtype) in enumerate(zip(arguments, in_types))]
+    port = 1 if stage < last else 0
+    pivot = passed(f"{branch}_pivot", f"{decided}:{port}", _BOOL)
+    taken = [
+        passed(f"{branch}_arg_{i}", f"{found}:{port}", dtype)
+        for i, (found, dtype) in enumerate(zip(switches, in_types))]
+    if stage < last - 1:
+      controls = [f"^{passed(f'after_{branch}', f'{decided}:0', _BOOL)}"]
+      arguments = [f"{found}:0" for found in switches]
+    effects |= inliner.is_effectful(inliner.op_defs.functions[function.name])
     nodes.append(_call(
-        inliner, f"{name}/{branch}", func, [*arguments, f"^{name}/{branch}_pivot"], in_types[1:],
-        out_types, device))
+        inliner, f"{name}/{branch}", function, [*taken, f"^{pivot}"], in_types, out_types, device))
     nodes.append(inliner.node(
-        f"{name}/{branch}_done", "Identity", [f"{name}/{branch}_pivot", f"^{name}/{branch}"],
-        device, T=("type", _BOOL)))
+        f"{name}/{branch}_done", "Identity", [pivot, f"^{name}/{branch}"], device,
+        T=("type", _BOOL)))
+  names = [f"{name}/{branch}" for branch, _ in branches]
   merges = [
       inliner.node(
-          f"{name}/merge_{i}", "Merge", [f"{name}/then:{i}", f"{name}/else:{i}"], device,
-          T=("type", dtype), N=("i", 2))
+          f"{name}/merge_{i}", "Merge", [f"{each}:{i}" for each in names], device,
+          T=("type", dtype), N=("i", len(names)))
       for i, dtype in enumerate(out_types)]
   at_top_without_results = not out_types and not site.depth
   done = inliner.node(
-      inliner.fresh(f"{name}/done"), "Merge", [f"{name}/then_done", f"{name}/else_done"], device,
-      T=("type", _BOOL), N=("i", 2))
+      inliner.fresh(f"{name}/done"), "Merge", [f"{each}_done" for each in names], device,
+      T=("type", _BOOL), N=("i", len(names)))
   tensors = [merge.name for merge in merges]
   inliner.replace(name, tensors, done.name, effects)
   result = [(each, inner) for each in nodes] + [(each, site) for each in (*merges, done)]

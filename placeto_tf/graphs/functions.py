@@ -3,8 +3,8 @@
 An op that comes from the function called at "site" is named "site/op"; two calls are two sets of
 ops. Who reads output k of the call reads what computes it; who waits for the call waits for
 "site/done", behind all results and side effects. A call of the graph itself also keeps an op of
-its own name that gathers the results, because fetches and signatures may name it. `While` and
-`If` are lowered on the way (`control_flow`).
+its own name that gathers the results, because fetches and signatures may name it. `While`, `If`
+and `Case` are lowered on the way (`control_flow`).
 
 A call is left as one op where inlining would not end (recursion), or would take it from XLA.
 """
@@ -43,7 +43,7 @@ class Site:
 
 
 def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
-  """Inlines calls and lowers `While` and `If`.
+  """Inlines calls and lowers `While`, `If` and `Case`.
 
   Args:
     graph_def: not changed.
@@ -169,10 +169,11 @@ class Inliner:
       stack.pop()
       open_functions.discard(name)
       if name not in sizes:
-        sizes[name] = len(functions[name].node_def) + sum(sizes.get(c, 0) for c in callees)
+        sizes[name] = sum(1 + _switches(node) for node in functions[name].node_def) + sum(
+            sizes.get(c, 0) for c in callees)
     total = 0
     for node in self._graph_def.node:
-      total += sum(sizes.get(callee, 0) for callee in _callees(node))
+      total += _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
       if total > MAX_NODES:
         raise GraphError(
             f"inlining the function calls gives more than {MAX_NODES} ops at {node.name!r}; place "
@@ -204,7 +205,9 @@ class Inliner:
     inner = Site(site.calls, site.depth + 1, True)
     lowered = control_flow.lower(self, node, site, inner)
     if lowered is None:
-      self._whole[node.name] = "its loop has no variable that changes"
+      self._whole[node.name] = (
+          "it has a single branch" if node.op in control_flow.CASE
+          else "its loop has no variable that changes")
     return lowered
 
   def _enters(self, node: Any, site: Site, name: str) -> bool:
@@ -435,6 +438,13 @@ def _callees(node: Any) -> List[str]:
   if node.op in control_flow.LOWERED:
     return [name for name in control_flow.functions_of(node) if name]
   return [node.op]
+
+
+def _switches(node: Any) -> int:
+  """About how many ops lowering a node takes beside those of its functions."""
+  if node.op not in control_flow.LOWERED:
+    return 0
+  return 2 * len(node.input) * len(control_flow.functions_of(node))
 
 
 def split_inputs(node: Any) -> Tuple[List[str], List[str]]:

@@ -182,19 +182,71 @@ def test_calls_in_v1_loops_keep_their_constants_in_the_loop():
   assert_same(graph_def, fetches)
 
 
-def test_maps_and_scans_are_inlined_and_switches_of_many_ways_stay():
+def test_maps_and_scans_are_inlined():
   import tensorflow as tf
 
   def function(x):
     mapped = tf.map_fn(lambda row: tf.reduce_sum(row) * row, x)
-    scanned = tf.scan(lambda total, row: total + tf.tanh(row), x)
-    chosen = tf.switch_case(
-        tf.cast(tf.reduce_sum(x) > 0, tf.int32), [lambda: x, lambda: x * 2.0])
-    return mapped, scanned, chosen
+    return mapped, tf.scan(lambda total, row: total + tf.tanh(row), x)
 
-  graph_def, fetches = build(function)
-  inlined = assert_same(graph_def, fetches)
-  assert "While" not in op_types(inlined) and op_types(inlined) & {"Case", "StatelessCase"}
+  assert "While" not in op_types(assert_same(*build(function)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_switches_of_many_ways_are_lowered_also_in_loops_and_with_gradients(count):
+  import tensorflow as tf
+
+  def function(x):
+    def chosen(index, value):
+      return tf.switch_case(
+          index, [lambda k=k: tf.tanh(value) * (k + 2.0) + x[0, k % 4] for k in range(count)])
+
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = chosen(tf.cast(tf.reduce_sum(x) * 10.0, tf.int32), x)
+      for i in tf.range(-1, count + 1):  # what is out of range takes the last branch
+        y += chosen(i, y)
+    return y, tape.gradient(y, x)
+
+  inlined = assert_same(*build(function))
+  assert not op_types(inlined) & {"Case", "StatelessCase", "While", "StatelessWhile"}
+
+
+def test_only_the_branch_that_is_taken_has_its_side_effects():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    v1 = tf.compat.v1
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
+    tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
+    index = v1.placeholder(tf.int32, [], name="index")
+
+    @tf.function
+    def function(index, resource):
+      def adds(value):
+        def branch():
+          tf.raw_ops.AssignAddVariableOp(resource=resource, value=value)
+          return value
+        return branch
+
+      return tf.switch_case(index, [adds(1.0), adds(10.0), adds(100.0)])
+
+    concrete = function.get_concrete_function(
+        tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.resource))
+    concrete.add_to_graph(tf_graph)
+    (y,) = tf.raw_ops.StatefulPartitionedCall(
+        args=[index, handle], Tout=[tf.float32], f=concrete, name="site")
+    tf.identity(y, name="out")
+    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
+  inlined, _ = inline_functions(tf_graph.as_graph_def())
+  assert not op_types(inlined) & {"Case", "StatelessCase"}
+  with tf.Graph().as_default():
+    tf.import_graph_def(inlined, name="")
+    with v1.Session() as session:
+      session.run("init")
+      for number in (0, 1, 1, 2, -1, 7):
+        session.run("out:0", {"index:0": number})
+      assert session.run("read:0") == 321.0
 
 
 def test_side_effects_run_when_only_a_result_is_fetched():
@@ -376,5 +428,24 @@ def test_functions_that_double_for_ever_end_in_an_error():
       if i == 29:
         inner.attr["T"].type = 1
     function.ret["r"] = f"q:{out}:0"
+  with pytest.raises(GraphError, match="inlining the function calls gives more than"):
+    load_graph(graph_def)
+
+
+def test_a_switch_of_very_many_ways_and_arguments_ends_in_an_error():
+  from tensorflow.core.framework import graph_pb2
+
+  graph_def = graph_pb2.GraphDef()
+  for name, dtype in (("i", 3), ("x", 1)):
+    node = graph_def.node.add(name=name, op="Placeholder")
+    node.attr["dtype"].type = dtype
+    node.attr["shape"].shape.SetInParent()
+  case = graph_def.node.add(name="case", op="StatelessCase", input=["i"] + ["x"] * 3000)
+  case.attr["Tin"].list.type.extend([1] * 3000)
+  case.attr["Tout"].list.type.append(1)
+  for _ in range(3000):
+    case.attr["branches"].list.func.add(name="f")
+  function = graph_def.library.function.add()
+  function.signature.name = "f"
   with pytest.raises(GraphError, match="inlining the function calls gives more than"):
     load_graph(graph_def)
