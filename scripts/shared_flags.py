@@ -95,6 +95,15 @@ def graph_options() -> Dict[str, Any]:
       tags=FLAGS.tags, trip_count=FLAGS.trip_count)
 
 
+def whole_numbers(name: str) -> Tuple[int, ...]:
+  """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
+  try:
+    return tuple(int(text) for text in FLAGS[name].value)
+  except ValueError:
+    raise PlacetoError(
+        f"--{name}={','.join(FLAGS[name].value)} are not whole numbers") from None
+
+
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
   """The texts with every glob replaced by the files it matches, sorted, families by members."""
   expanded: List[str] = []

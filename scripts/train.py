@@ -95,7 +95,7 @@ def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   from placeto_tf.environments.moves_environment import MovesConfig
   from placeto_tf.training.pointer_training import PointerTrainingConfig, train
 
-  max_groups, annealed = (_whole_numbers(name) for name in ("max_groups", "annealed"))
+  max_groups, annealed = (shared_flags.whole_numbers(name) for name in ("max_groups", "annealed"))
   return PointerTrainingConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
@@ -118,7 +118,7 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
     raise PlacetoError("--simple_aggregator and --simple_partitioner exclude one another")
   embedding = "simple_aggregator" if FLAGS.simple_aggregator else (
       "simple_partitioner" if FLAGS.simple_partitioner else "placeto")
-  max_groups = _whole_numbers("max_groups") if FLAGS["max_groups"].present else (48,)
+  max_groups = shared_flags.whole_numbers("max_groups") if FLAGS["max_groups"].present else (48,)
   if len(max_groups) != 1:
     raise PlacetoError(f"--max_groups={','.join(FLAGS.max_groups)}: placeto takes one number")
   base = PlacetoConfig.paper() if FLAGS.paper else PlacetoConfig.family()
@@ -142,14 +142,6 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
       max_groups=max_groups[0], given="best_known" if anew else FLAGS.start,
       iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
       watch_every=FLAGS.watch_every, seed=FLAGS.seed, placeto=placeto), train
-
-
-def _whole_numbers(name: str) -> Tuple[int, ...]:
-  try:
-    return tuple(int(text) for text in FLAGS[name].value)
-  except ValueError:
-    raise PlacetoError(
-        f"--{name}={','.join(FLAGS[name].value)} are not whole numbers") from None
 
 
 def run() -> None:

@@ -89,6 +89,7 @@ class EvaluationConfig:
       for method in self.start if field == "start" else self.methods:
         if method not in valid:
           raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
+    for method in self.methods:
       if method in placing.TRAINED:
         placing.check_weights(method, self.policy_weights)
     if self.max_evaluations is None and self.max_seconds is None:
@@ -265,16 +266,31 @@ def _problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
       graph, costs, cluster, grouping, allowed_ops=allowed, simulator=simulator)
 
 
-def _run(problem: PlacementProblem, key, config: EvaluationConfig, out: str) -> Row:
+def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
+  """[N] the best placement of the methods; None where there are none."""
+  for name in methods:
+    search.METHODS[name](problem, None, 0)
+  return problem.best_placement
+
+
+def _run(
+    problem: PlacementProblem, key, config: EvaluationConfig, out: str,
+    start: Optional[np.ndarray]) -> Row:
   graph_name, cluster_name, method, seed = key
   start_us = None
-  if method in placing.LEARNED:
+  if start is not None and method in SEARCHES:
+    problem.evaluate_ops(start)
+  elif method in placing.LEARNED or method in pointer_methods.NAMES:
     for simple in placing.BASELINES[1:]:
       search.METHODS[simple](problem, config.budget, seed)
+  if problem.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
-  placing.run_method(
-      problem, method, config.budget, seed,
-      policy_weights=config.policy_weights if method in placing.TRAINED else None)
+  if method in pointer_methods.NAMES:
+    pointer_methods.pointer_methods(config.pointer_weights)[method](problem, config.budget, seed)
+  else:
+    placing.run_method(
+        problem, method, config.budget, seed,
+        policy_weights=config.policy_weights if method in placing.TRAINED else None)
   seconds = problem.seconds
   result = problem.simulator.simulate(problem.best_placement)
   lower_bound_us = search.lower_bound_us(problem)
@@ -323,9 +339,9 @@ def _claim(out: str, config: EvaluationConfig) -> None:
   with open(path, encoding="utf-8") as file:
     stored = json.load(file)
   # Graphs, clusters, methods and seeds may grow; what makes two rows comparable may not change.
-  for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "graph_options",
-               "policy_weights"):
-    if stored.get(name) != config.to_json()[name]:
+  for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
+               "graph_options", "policy_weights", "pointer_weights"):
+    if (stored.get(name) or None) != (config.to_json()[name] or None):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
           f"{config.to_json()[name]!r}; choose another directory")

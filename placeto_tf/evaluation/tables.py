@@ -86,6 +86,66 @@ def comparison_table(
   return "\n".join(lines)
 
 
+def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
+  """Markdown: how good the best so far was after so many evaluations of the same run.
+
+  Two tables a cluster, and for all together where there are several. First each method's geometric
+  mean over graphs of the objective over the start's, with its deviation over seeds; then the same
+  over the best of the methods that need no search, with the share of (graph, seed) pairs in which
+  it is better. Methods that have no start are what the second compares with; for the first, theirs
+  is that of the others.
+
+  Args:
+    rows: of an evaluation.
+    out: its directory, for the histories.
+    budgets: numbers of evaluations.
+  """
+  blocks = []
+  clusters = list(dict.fromkeys(row["cluster"] for row in rows))
+  for names in [[name] for name in clusters] + ([clusters] if len(clusters) > 1 else []):
+    chosen = [row for row in rows if row["cluster"] in names]
+    title = ", ".join(f"`{name}`" for name in names)
+    starts, simple = {}, collections.defaultdict(lambda: float("inf"))
+    for row in chosen:
+      key = row["graph"], row["cluster"]
+      if row["start_us"] is None:
+        simple[key] = min(simple[key], row["step_time_us"])
+      else:
+        starts[key] = row["start_us"]
+    for text, base in (("the start", starts), ("the best without a search", simple)):
+      if base:
+        blocks.append(f"Over {text}, {title}:\n\n" + _budget_table(
+            chosen, out, budgets, base, share=base is simple))
+  return "\n\n".join(blocks)
+
+
+def _budget_table(
+    rows: Sequence[Row], out: str, budgets: Sequence[int], base: Mapping[tuple, float],
+    share: bool) -> str:
+  lines = ["| evaluations | " + " | ".join(f"{budget:,}" for budget in budgets) + " |",
+           "|---|" + "---:|" * len(budgets)]
+  for method in dict.fromkeys(row["method"] for row in rows):
+    logs: Dict[int, List[np.ndarray]] = collections.defaultdict(list)
+    for row in rows:
+      key = row["graph"], row["cluster"]
+      if row["method"] == method and key in base:
+        history = _history(row, out)
+        at = np.searchsorted(history[:, 0], budgets, side="right") - 1
+        if row["start_us"] is None:  # one placement, whatever the budget
+          at[:] = len(history) - 1
+        logs[row["seed"]].append(np.log(
+            np.where(at < 0, np.nan, history[np.maximum(at, 0), 2]) / base[key]))
+    if not logs:
+      continue
+    means = np.exp([np.mean(found, axis=0) for found in logs.values()])  # [seeds, budgets]
+    better = np.mean(np.concatenate(list(logs.values())) < -1e-9, axis=0)
+    lines.append(f"| {method} | " + " | ".join(
+        f"{column.mean():.3f}" + (f" ± {column.std(ddof=1):.3f}" if len(column) > 1 else "")
+        + (f" ({100 * part:.0f} %)" if share else "")
+        for column, part in zip(means.T, better)) + " |")
+  return "\n".join(lines)
+
+
 def _ratio(value: float) -> str:
   return "-" if np.isnan(value) else f"{value:.3f}"
 
@@ -168,6 +228,13 @@ def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
   axes.set_xlim(_LEAST_EXCESS, right)
 
 
+def _history(row: Row, out: str) -> np.ndarray:
+  """[K, 3] evaluations, seconds and objective at each improvement of a row's run."""
+  stem = os.path.splitext(os.path.basename(row["placement"]))[0]
+  with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
+    return np.array(json.load(file))
+
+
 def _curves(
     axes: Any, rows: Sequence[Row], best: Dict[tuple, float], out: str, column: int) -> None:
   """The geometric mean over runs of the best so far, at each x where any run improves.
@@ -178,12 +245,8 @@ def _curves(
   for method in dict.fromkeys(row["method"] for row in rows):
     histories, ends = [], []
     for row in (row for row in rows if row["method"] == method):
-      stem = os.path.splitext(os.path.basename(row["placement"]))[0]
-      with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
-        history = json.load(file)
-      x = np.array([entry[column] for entry in history])
-      y = np.array([entry[2] for entry in history]) / best[row["graph"], row["cluster"]]
-      histories.append((x, y))
+      history = _history(row, out)
+      histories.append((history[:, column], history[:, 2] / best[row["graph"], row["cluster"]]))
       ends.append(row["evaluations" if column == 0 else "seconds"])
     xs = np.unique(np.concatenate([x for x, _ in histories] + [ends]))
     xs = xs[xs >= max(x[0] for x, _ in histories)]

@@ -15,6 +15,7 @@ from placeto_tf.evaluation import (
     read_results,
     validate,
 )
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import METHODS
 
 
@@ -73,6 +74,31 @@ def test_auto_is_a_method_like_others(config, tmp_path):
   assert validate(str(tmp_path / "out" / "results.csv")) == []
 
 
+def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
+  searches = ("annealing", "local_search", "genetic", "device_pointer", "pointer_pass_untrained",
+              "pointer_pass_uniform")
+  rows = evaluate(
+      dataclasses.replace(config, methods=("single", "metis") + searches, seeds=(0,),
+                          start=("single", "metis")), str(tmp_path / "out"))
+  best_us = min(row["step_time_us"] for row in rows[:2])
+  assert [row["start_us"] for row in rows] == [None, None] + [best_us] * len(searches)
+  for row in rows[2:]:
+    stem = row["placement"].split("/")[-1]
+    history = json.loads((tmp_path / "out" / "histories" / stem).read_text())
+    assert history[0][0] == 1 and history[0][2] == best_us
+    assert row["step_time_us"] <= best_us and row["evaluations"] <= 30
+
+
+def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_path):
+  ScorerWeights.untrained(5).save(str(tmp_path / "weights"))
+  config = dataclasses.replace(config, methods=("pointer_pass", "pointer_pass_untrained"),
+                               seeds=(5,), pointer_weights=str(tmp_path / "weights"))
+  trained, untrained = evaluate(config, str(tmp_path / "out"))
+  assert trained["step_time_us"] == untrained["step_time_us"]
+  with pytest.raises(PlacetoError, match="pointer_weights"):
+    evaluate(dataclasses.replace(config, pointer_weights=None), str(tmp_path / "out"))
+
+
 def test_references_are_kept_beside_the_rows_and_use_no_budget(config, tmp_path):
   out = str(tmp_path / "out")
   rows = evaluate(config, out)
@@ -113,6 +139,7 @@ def test_results_replay_and_a_changed_one_is_found(config, tmp_path):
 
 @pytest.mark.parametrize("change, culprit", [
     (dict(methods=("magic",)), "magic"), (dict(graphs=()), "graphs"),
+    (dict(start=("annealing",)), "start 'annealing'"),
     (dict(max_evaluations=None), "budget"), (dict(max_evaluations=0), "max_evaluations")])
 def test_a_configuration_that_is_wrong_is_refused(config, change, culprit):
   with pytest.raises(PlacetoError, match=culprit):

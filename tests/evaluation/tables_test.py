@@ -70,3 +70,21 @@ def test_without_references_one_device_is_taken_from_its_own_rows():
   rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0)]
   line = tables.comparison_table(rows).splitlines()[3]
   assert line.startswith("| a | k80:2 | metis | 1.0 | 2.000 | - |")
+
+
+def test_budget_tables_read_the_best_so_far_off_each_run(tmp_path):
+  rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0),
+          row("a", "annealing", 800.0, seed=0, start_us=1600.0),
+          row("a", "annealing", 900.0, seed=1, start_us=1600.0)]
+  (tmp_path / "histories").mkdir()
+  for each, history in zip(rows, (
+      [[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]],
+      [[1, 0.1, 1600.0], [30, 0.2, 1200.0], [90, 1, 800.0]],
+      [[1, 0.1, 1600.0], [31, 0.2, 1000.0], [101, 1, 900.0]])):
+    name = each["placement"].split("/")[-1]
+    (tmp_path / "histories" / name).write_text(json.dumps(history))
+  lines = tables.budget_tables(rows, str(tmp_path), (30, 100)).splitlines()
+  # 1200 and 1600, then 800 and 1000, over 1600; METIS, one placement, is the start at any budget.
+  assert "| metis | 1.000 | 1.000 |" in lines
+  assert "| annealing | 0.875 ± 0.177 | 0.562 ± 0.088 |" in lines
+  assert "| annealing | 0.875 ± 0.177 (50 %) | 0.562 ± 0.088 (100 %) |" in lines

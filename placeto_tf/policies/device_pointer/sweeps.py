@@ -1,9 +1,11 @@
-"""Improves a placement with the scorer: sweeps of blocks of moves, worse blocks undone.
+"""Improves a placement with the scorer: sweeps of blocks of moves, coarse to fine, then annealing.
 
 A sweep visits the groups that can move in topological order. The scorer moves some; after a few
-moves (a block) the placement is simulated, kept if it is no worse and undone otherwise. The first
-sweeps take the best score; later ones draw from the softmax, with smaller blocks once blocks are
-undone more often than kept. The rest of the budget goes to annealing.
+moves (a block) the placement is simulated, kept if it is no worse and undone otherwise, with
+smaller blocks once blocks are undone more often than kept. A round is a sweep at each level: a
+handful of large groups first, which moves whole layers at once, then ever smaller ones, made anew
+from the placement so far. The first rounds take the best score; later ones draw from the softmax.
+The rest of the budget goes to annealing.
 
 Legend: N ops, G groups, D devices.
 """
@@ -11,7 +13,7 @@ Legend: N ops, G groups, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -31,66 +33,77 @@ class SweepConfig:
   """How the scorer is put to work.
 
   Attributes:
+    levels: groups over the problem's groups, swept one after the other in every round.
+    rounds: how many, at most.
+    greedy: how many rounds take the best score before the draws begin.
     block: moves between two simulations, at most and at first.
-    greedy: how many sweeps of a level take the best score before the draws begin.
-    temperature: of those draws.
-    levels: (groups over the problem's groups, evaluations a movable group) one after the other,
-      each on finer groups that keep what was found.
-    patience: sweeps in a row without any gain that end a level.
+    temperature: of the draws.
+    patience: rounds in a row without any gain that end the scorer's work.
     anneal: whether the rest of the budget goes to annealing.
     scorer_share: how much of the budget the scorer takes at most where annealing follows.
   """
 
-  block: int = 8
+  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+  rounds: int = 4
   greedy: int = 1
+  block: int = 8
   temperature: float = 1.0
-  levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.5), (4.0, 0.5))
-  patience: int = 4
+  patience: int = 2
   anneal: bool = True
   scorer_share: float = 1.0
 
   def __post_init__(self):
-    for name in ("block", "temperature", "patience", "scorer_share"):
+    for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
-    if not self.levels:
-      raise PlacementError("levels is empty; expected at least one, as in ((1.0, 1.0),)")
+    if not self.levels or min(self.levels) <= 0:
+      raise PlacementError(
+          f"levels is {self.levels}; expected numbers above 0, such as (0.25, 1.0)")
 
 
 class Sweeper:
-  """Sweeps over the groups of one problem from one placement.
+  """Sweeps over one problem from one placement.
 
   Attributes:
-    placement: [G] int32, the best so far; objective_us: its objective.
+    placement: [N] int32, the best so far; objective_us: its objective.
   """
 
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
       config: Optional[SweepConfig] = None, seed: int = 0):
-    """Evaluates the placement [G] once."""
+    """Evaluates the placement [N] once."""
     self._problem, self._config = problem, config or SweepConfig()
     self._rng = np.random.default_rng(seed)
-    self._tables = PairTables.build(problem)
-    self._state = PairState(self._tables, 1)
+    self._rank = topological_rank(problem.graph)
     d = problem.num_devices
     self._buffers = (np.zeros((6, d)), np.zeros((d, NUM_FEATURES), np.float32))
     self._weights, self._scores = weights.arrays, np.zeros(d, np.float32)
     self._block = float(self._config.block)
     self.objective_us = float("inf")
-    self.placement = np.array(placement, dtype=np.int32)
-    self._try(self.placement)
+    self._keep_if_no_worse(np.array(placement, dtype=np.int32))
+    self.regroup(problem.num_groups)
 
-  def _try(self, placement: np.ndarray) -> bool:
-    """Whether a placement is no worse; the features go on from the better one."""
-    found = self._problem.evaluate(placement, start_times=True)
+  def regroup(self, count: int) -> None:
+    """Goes on with about `count` groups, each of ops that are on one device now."""
+    units = placed_units(self._problem, self.placement, count)
+    self._level = self._problem.regrouped(number_groups(units.unit_of_op, self._rank))
+    self._tables = PairTables.build(self._level)
+    self._state = PairState(self._tables, 1)
+    self._groups = self._level.project(self.placement)
+    self._look()
+
+  def _look(self) -> None:
+    """Has the features go on from the best placement, as it was simulated."""
+    self._state.observe(0, self._groups, *self._seen)
+
+  def _keep_if_no_worse(self, placement: np.ndarray) -> bool:
+    found = self._problem.evaluate_ops(placement, start_times=True)
     objective_us = float(found.objective_us[0])
-    kept = objective_us <= self.objective_us
-    if kept:
-      self.placement, self.objective_us = placement.copy(), objective_us
-      self._seen = (
-          found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0].copy())
-    self._state.observe(0, self.placement, *self._seen)
-    return kept
+    if objective_us > self.objective_us:
+      return False
+    self.placement, self.objective_us = placement, objective_us
+    self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
+    return True
 
   def sweep(self, budget: Budget, greedy: bool) -> float:
     """Visits every group once; returns by how much the objective fell, in us."""
@@ -99,27 +112,43 @@ class Sweeper:
     if not greedy:
       noise[:] = self._config.temperature * self._rng.gumbel(size=noise.shape)
     scratch, pairs = self._buffers
-    cursor, moves = 0, 0
+    cursor, state = 0, self._state.states[0]
     while cursor < len(order) and not self._problem.exhausted(budget):
       cursor, moves = run_block(
-          order, cursor, max(1, int(self._block)), noise, self._tables.pair_arguments,
-          self._state.states[0], scratch, pairs, self._weights, self._scores)
+          order, cursor, max(1, int(self._block)), noise, self._tables.pair_arguments, state,
+          scratch, pairs, self._weights, self._scores)
       if moves:
-        kept = self._try(self._state.states[0][0].copy())
+        groups = state[0].copy()
+        kept = self._keep_if_no_worse(self._level.grouping.expand(groups))
+        if kept:
+          self._groups = groups
+        self._look()
         self._block = min(self._config.block, self._block * 1.5) if kept else max(
             1.0, self._block * 0.7)
     return before - self.objective_us
 
   def run(self, budget: Budget) -> None:
-    """Sweeps until the budget ends or sweeps no longer gain anything."""
-    idle, greedy = 0, self._config.greedy
-    while idle < self._config.patience and not self._problem.exhausted(budget):
-      evaluations = self._problem.evaluations
-      gained = self.sweep(budget, greedy > 0)
+    """Sweeps round after round until the budget ends or rounds no longer gain anything."""
+    problem, idle = self._problem, 0
+    for number in range(self._config.rounds):
+      evaluations, gained = problem.evaluations, 0.0
+      for count in _counts(problem, self._config.levels):
+        if problem.exhausted(budget):
+          return
+        self.regroup(count)
+        gained += self.sweep(budget, number < self._config.greedy)
       idle = 0 if gained > 0 else idle + 1
-      if self._problem.evaluations == evaluations and greedy <= 0:
-        break  # the scorer moves nothing any more
-      greedy -= 1
+      drew = number >= self._config.greedy
+      if idle == self._config.patience or (drew and problem.evaluations == evaluations):
+        return  # nothing is gained, or the scorer moves nothing any more
+
+
+def _counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
+  """How many groups each level has; none is finer than what can be moved by itself."""
+  finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
+  counts = [min(finest, max(problem.num_devices, round(problem.num_groups * each)))
+            for each in levels]
+  return list(dict.fromkeys(counts))
 
 
 def improve(
@@ -143,20 +172,9 @@ def improve(
   """
   config = config or SweepConfig()
   placement = np.asarray(start, dtype=np.int32)
-  if problem.best_placement is None and not problem.exhausted(budget):
-    problem.evaluate_ops(placement)
   part = share_of(problem, budget, config.scorer_share) if config.anneal else budget
-  for factor, per_group in config.levels:
-    if problem.exhausted(part):
-      break
-    units = placed_units(problem, placement, max(1, int(problem.num_groups * factor)))
-    level = problem.regrouped(number_groups(units.unit_of_op, topological_rank(problem.graph)))
-    most = problem.evaluations + max(1, int(per_group * len(units.movable)))
-    if part.max_evaluations is not None:
-      most = min(most, part.max_evaluations)
-    sweeper = Sweeper(level, level.project(placement), weights, config=config, seed=seed)
-    sweeper.run(Budget(most, part.max_seconds, part.target_us))
-    placement = best_so_far(problem, placement)
+  if not problem.exhausted(part):
+    Sweeper(problem, placement, weights, config=config, seed=seed).run(part)
   if config.anneal and not problem.exhausted(budget):
     return annealing(problem, budget, seed)
   return best_so_far(problem, placement)

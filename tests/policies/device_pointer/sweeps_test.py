@@ -27,14 +27,14 @@ def start_of(problem):
 
 def test_a_sweep_balances_load_and_counts_every_simulation():
   problem = random_problem(num_ops=200, num_groups=24)
-  sweeper = Sweeper(problem, np.zeros(24, np.int32), greedy_balancer(), config=SweepConfig(block=4))
+  sweeper = Sweeper(problem, start_of(problem), greedy_balancer(), config=SweepConfig(block=4))
   assert problem.evaluations == 1
   before = sweeper.objective_us
   gained = sweeper.sweep(Budget(), greedy=True)
   assert gained > 0.2 * before
   assert sweeper.objective_us == pytest.approx(before - gained)
   assert 2 <= problem.evaluations <= 1 + 24
-  assert problem.evaluate(sweeper.placement).objective_us[0] == sweeper.objective_us
+  assert problem.evaluate_ops(sweeper.placement).objective_us[0] == sweeper.objective_us
 
 
 def test_worse_blocks_are_undone():
@@ -43,13 +43,13 @@ def test_worse_blocks_are_undone():
   best = improve(problem, start_of(problem), greedy_balancer(), Budget(max_evaluations=200))
   for seed in range(3):
     sweeper = Sweeper(
-        problem, problem.project(best), ScorerWeights.untrained(seed), config=SweepConfig(block=2))
+        problem, best, ScorerWeights.untrained(seed), config=SweepConfig(block=2))
     start_us = sweeper.objective_us
     for _ in range(3):
       sweeper.sweep(Budget(), greedy=False)
       assert sweeper.objective_us <= start_us
       np.testing.assert_array_equal(
-          problem.evaluate(sweeper.placement).objective_us, sweeper.objective_us)
+          problem.evaluate_ops(sweeper.placement).objective_us, sweeper.objective_us)
 
 
 @pytest.mark.parametrize("evaluations", [2, 7, 40, 150])
@@ -78,12 +78,40 @@ def test_finer_levels_keep_what_was_found():
   problem = random_problem(num_ops=200, num_groups=12)
   found = improve(
       problem, start_of(problem), greedy_balancer(), Budget(max_evaluations=300),
-      config=SweepConfig(anneal=False, levels=((1.0, 1.0), (4.0, 1.0))))
+      config=SweepConfig(anneal=False, levels=(1.0, 4.0)))
   coarse = random_problem(num_ops=200, num_groups=12)
   other = improve(
       coarse, start_of(coarse), greedy_balancer(), Budget(max_evaluations=300),
-      config=SweepConfig(anneal=False, levels=((1.0, 1.0),)))
+      config=SweepConfig(anneal=False, levels=(1.0,)))
   assert problem.evaluate_ops(found).objective_us[0] < coarse.evaluate_ops(other).objective_us[0]
+
+
+def test_new_groups_begin_where_the_old_ones_ended_and_need_no_simulation():
+  problem = random_problem(num_ops=200, num_groups=24)
+  sweeper = Sweeper(problem, start_of(problem), greedy_balancer())
+  sweeper.sweep(Budget(), greedy=True)
+  before, evaluations = sweeper.placement.copy(), problem.evaluations
+  for count in (4, 12, 96):
+    sweeper.regroup(count)
+    np.testing.assert_array_equal(sweeper.placement, before)
+    assert problem.evaluations == evaluations
+  sweeper.sweep(Budget(), greedy=True)
+  assert problem.evaluate_ops(sweeper.placement).objective_us[0] == sweeper.objective_us
+
+
+def test_a_run_of_one_round_sweeps_each_level_once():
+  counts = []
+
+  class Recording(Sweeper):
+    def sweep(self, budget, greedy):
+      counts.append((len(np.unique(self._groups)), self._level.num_groups, greedy))
+      return super().sweep(budget, greedy)
+
+  problem = random_problem(num_ops=200, num_groups=24)
+  Recording(problem, start_of(problem), greedy_balancer(), config=SweepConfig(
+      levels=(0.25, 1.0, 2.0), rounds=2)).run(Budget())
+  assert len(counts) == 6 and [greedy for _, _, greedy in counts] == [True] * 3 + [False] * 3
+  assert counts[0][1] < counts[1][1] < counts[2][1]
 
 
 def test_where_nothing_can_move_the_start_comes_back():
@@ -92,7 +120,8 @@ def test_where_nothing_can_move_the_start_comes_back():
   np.testing.assert_array_equal(found, start_of(problem))
 
 
-@pytest.mark.parametrize("wrong", [{"block": 0}, {"temperature": 0.0}, {"levels": ()}])
+@pytest.mark.parametrize("wrong", [
+    {"block": 0}, {"temperature": 0.0}, {"levels": ()}, {"levels": (1.0, 0.0)}, {"rounds": 0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacementError, match=next(iter(wrong))):
     SweepConfig(**wrong)
