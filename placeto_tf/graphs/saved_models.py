@@ -47,11 +47,21 @@ def read_saved_model(
   proto = files.parse_saved_model(files.read_bytes(file), text, file)
   meta_graph = _choose_meta_graph(proto, tags, path)
   key, fetches, feeds = _choose_signature(meta_graph, signature, path)
-  notes = () if signature or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
+  notes = _notes(meta_graph, key, signature)
   read = ReadGraph(
       "saved_model", proto, meta_graph.graph_def, fetches_lib.meta_graph_roles(meta_graph),
       path, text, notes=notes, meta_graph=meta_graph)
   return read, fetches, feeds
+
+
+def _notes(meta_graph: Any, key: str, given: Optional[str]) -> Tuple[str, ...]:
+  """Which signature is placed, where somebody might think of another."""
+  others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
+  if others:
+    return (
+        f"only the signature {key!r} is placed; what {', '.join(map(repr, others))} run besides "
+        "goes with the variables it uses, or else to the host: place another one with --signature",)
+  return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 
 def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> Any:

@@ -34,6 +34,8 @@ def test_the_default_signature_is_placed_with_its_inputs_and_outputs(saved_model
   assert "MatMul" in graph.op_types and "SaveV2" not in graph.op_types
   assert graph.source.feed_shapes == {"serving_default_x:0": (6, 4)}
   assert graph.source.format == "saved_model"
+  assert "only the signature 'serving_default' is placed" in graph.notes[0]
+  assert "'norm'" in graph.notes[0]
   handle, read = graph.op_types.index("VarHandleOp"), graph.op_types.index("ReadVariableOp")
   assert graph.colocation[handle] == graph.colocation[read]
   proto = rewritten_proto(graph)
