@@ -98,8 +98,8 @@ class PlacetoConfig:
     return cls(
         environment=EnvironmentConfig(num_episodes=8),
         network=NetworkConfig(
-            weigh_edges=False, squash=False, initial_keep=None, least_exploration=0.0,
-            device_scores=False),
+            weigh_edges=False, squash=False, mean_pooling=False, initial_keep=None,
+            least_exploration=0.0, device_scores=False),
         discount=1.0, baseline="step", baseline_episodes=10, steps_per_update=None,
         decisions_per_update=None, advantages="raw", hold_keep=False, learning_rate=1e-3,
         final_learning_rate=1e-4, entropy=1.0, final_entropy=0.0, clip_globally=True,

@@ -45,3 +45,35 @@ def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_
       "train", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
       "--warm_start=pretrained")
   assert done.code == 2 and "ships no trained weights" in done.err
+
+
+def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(run_program, tmp_path):
+  flags = ("--policy=placeto", "--graphs=family:tiny[0:2]", "--held_out=family:tiny[3]",
+           "--clusters=k80:2", "--watch_cluster=k80:2", "--max_groups=6", "--iterations=2",
+           "--rows=2", "--rounds=1", "--order=random", "--start=random", "--reward=final",
+           "--nostart_times", f"--root_dir={tmp_path / 'run'}")
+  done = run_program("train", *flags)
+  assert done.code == 0, done.err
+  assert "[2/2]" in done.err and "held_out_greedy" in done.err
+  assert "Done: 2 iterations" in done.out
+  assert run_program("train", *flags).out == done.out
+  sidecar = json.loads((tmp_path / "run" / "weights" / "weights.json").read_text())
+  assert sidecar["placeto"]["environment"]["reward"] == "final"
+  placed = run_program(
+      "place", "--graph=family:tiny[4]", "--cluster=k80:2", "--method=placeto_zero_shot",
+      f"--policy_weights={tmp_path / 'run'}", "--max_groups=6", "--max_evaluations=40",
+      f"--out={tmp_path / 'placed'}")
+  assert placed.code == 0, placed.err
+  assert "placeto_zero_shot" in placed.out
+
+
+@pytest.mark.parametrize("flags, message", [
+    (("--max_groups=6,8",), "placeto takes one number"),
+    (("--simple_aggregator", "--simple_partitioner"), "exclude one another"),
+    (("--clusters=k80:2,k80:3", "--max_groups=6"), "they must be alike"),
+])
+def test_bad_choices_for_placeto_end_in_one_sentence(run_program, tmp_path, flags, message):
+  done = run_program(
+      "train", "--policy=placeto", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
+      *flags)
+  assert done.code == 2 and message in done.err and "Traceback" not in done.err

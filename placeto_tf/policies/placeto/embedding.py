@@ -118,8 +118,7 @@ class MessagePassing(tf.keras.layers.Layer):
 class Poolings(tf.keras.layers.Layer):
   """For each current group: its own embedding beside sums over ancestors, descendants, parallels.
 
-  Sums are divided by G, which the functions behind them could learn, so that they start out of
-  one size for graphs of any size.
+  What each counts for in the sums is what the graph's tables say: 1, or 1 over the groups.
   """
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):

@@ -27,8 +27,8 @@ DISALLOWED = "disallowed"  # [G, D], 0 or a logit that is never drawn
 SOURCES, TARGETS = "sources", "targets"  # [E]
 WEIGHT = "weight"  # [E], bytes over the largest edge's
 REAL = "real"  # [E], 0 for padding
-RELATIVES = "relatives"  # [3, G, G], ancestors, descendants, parallels; each over the groups
-EVERYONE = "everyone"  # [G], 1 over the groups, 0 for padding
+RELATIVES = "relatives"  # [3, G, G], marks ancestors, descendants, parallels of each group
+EVERYONE = "everyone"  # [G], marks all groups, with 0 for padding
 
 NEVER = -1e9  # a logit: finite, so that the entropy stays a number
 NUM_STATIC = 3
@@ -47,13 +47,15 @@ class GraphTables:
 
   def __init__(
       self, graphs: Sequence[GroupedGraph], scales_us: Sequence[float], *,
-      max_groups: Optional[int] = None, device_scores: bool = False):
+      max_groups: Optional[int] = None, mean_pooling: bool = False,
+      device_scores: bool = False):
     """Stacks the graphs.
 
     Args:
       graphs: C of them, on clusters of equally many devices.
       scales_us: what each graph's times are divided by.
       max_groups: G; by default as many as the largest has.
+      mean_pooling: whether RELATIVES and EVERYONE mark with 1 over the graph's groups, not with 1.
       device_scores: whether to keep what `DeviceFeatures` needs.
 
     Raises:
@@ -75,9 +77,10 @@ class GraphTables:
         (graph.num_groups, graph.num_edges) != (self.num_groups, edges) for graph in graphs)
     self.choices = float(np.median(np.concatenate(
         [graph.allowed.sum(axis=1) for graph in graphs])))
-    rows = [
-        _padded(_tables(graph, scale_us, device_scores), graph, self.num_groups, edges)
-        for graph, scale_us in zip(graphs, scales_us)]
+    rows = []
+    for graph, scale_us in zip(graphs, scales_us):
+      tables = _tables(graph, scale_us, mean_pooling, device_scores)
+      rows.append(_padded(tables, graph, self.num_groups, edges))
     self._tables = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
 
   def __call__(self, graph: Optional[tf.Tensor] = None) -> Tables:
@@ -85,9 +88,11 @@ class GraphTables:
     return {name: table[0 if graph is None else graph] for name, table in self._tables.items()}
 
 
-def _tables(graph: GroupedGraph, scale_us: float, device_scores: bool) -> Dict[str, np.ndarray]:
+def _tables(
+    graph: GroupedGraph, scale_us: float, mean_pooling: bool,
+    device_scores: bool) -> Dict[str, np.ndarray]:
   """Name -> array of one graph, not padded."""
-  g = graph.num_groups
+  mark = 1.0 / graph.num_groups if mean_pooling else 1.0
   relatives = np.stack([graph.ancestors, graph.descendants, graph.parallel])
   tables = {
       STATIC: _static_features(graph),
@@ -96,8 +101,8 @@ def _tables(graph: GroupedGraph, scale_us: float, device_scores: bool) -> Dict[s
       TARGETS: graph.targets,
       WEIGHT: graph.edge_bytes / max(float(graph.edge_bytes.max(initial=0.0)), 1.0),
       REAL: np.ones(graph.num_edges),
-      RELATIVES: relatives / g,
-      EVERYONE: np.full(g, 1.0 / g),
+      RELATIVES: relatives * mark,
+      EVERYONE: np.full(graph.num_groups, mark),
   }
   if device_scores:
     tables.update(device_features.tables(graph, scale_us))

@@ -49,6 +49,9 @@ class NetworkConfig:
   weigh_edges: whether messages are weighed by bytes; False in the paper.
   squash: whether embeddings pass a tanh after every round; False in the paper, but sums over 8
     rounds of a graph whose groups have many neighbours grow a thousandfold without.
+  mean_pooling: whether pooled sums are divided by the number of groups; False in the paper. With
+    it, what the other groups do starts out small in the head's eyes, and a family takes more than
+    twice as long to be learned.
   start_times: whether groups' simulated times are features; the paper's code has the start.
   initial_keep: probability with which the untrained policy leaves a group where it is; None, as in
     the paper, adds no such term.
@@ -63,6 +66,7 @@ class NetworkConfig:
   width: Optional[int] = None
   weigh_edges: bool = True
   squash: bool = True
+  mean_pooling: bool = True
   start_times: bool = True
   initial_keep: Optional[float] = 0.8
   least_exploration: float = 0.05
@@ -98,7 +102,8 @@ class PlacetoNetwork(network.DistributionNetwork):
     """
     config = config or NetworkConfig()
     tables = graph_tables.GraphTables(
-        graphs, scales_us, max_groups=max_groups, device_scores=config.device_scores)
+        graphs, scales_us, max_groups=max_groups, mean_pooling=config.mean_pooling,
+        device_scores=config.device_scores)
     logits_spec = tensor_spec.TensorSpec(
         action_spec.shape.concatenate([tables.num_devices]), tf.float32, name="logits")
     super().__init__(

@@ -55,6 +55,6 @@ def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
   np.testing.assert_allclose(found[:4], x[0, 3])
   relatives = (grouped.ancestors[3], grouped.descendants[3], grouped.parallel[3])
   for i, (mask, f, g) in enumerate(zip(relatives, layer._f, layer._g)):
-    total = two_layers_by_hand(f, x[0])[mask].sum(axis=0, keepdims=True) / grouped.num_groups
+    total = two_layers_by_hand(f, x[0])[mask].sum(axis=0, keepdims=True)
     np.testing.assert_allclose(
         found[4 * (i + 1):4 * (i + 2)], two_layers_by_hand(g, total)[0], rtol=1e-4, atol=1e-5)

@@ -28,7 +28,8 @@ def network(of, room, several, config):
 
 
 @pytest.mark.parametrize("config", [
-    SMALL, NetworkConfig(rounds=2, weigh_edges=False, squash=False, device_scores=False),
+    SMALL, NetworkConfig(rounds=2, weigh_edges=False, squash=False, mean_pooling=False,
+                         device_scores=False),
     NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
   together, rng = network(graphs(), 15, True, config), np.random.default_rng(0)
