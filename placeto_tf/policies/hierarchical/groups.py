@@ -39,7 +39,8 @@ class Units:
   """The units of a problem whose groups they are.
 
   Attributes:
-    features: [U, S] float32, what the grouper sees besides types: sizes of outputs, neighbours.
+    features: [U, S] float32, what the grouper sees besides types: sizes of outputs, numbers of
+      neighbours, and the unit's own number, in topological order. Each has mean 0, deviation 1.
     type_counts: [U, T] float32.
     movable: [U] bool, whether a unit has more than one device to go to.
   """
@@ -50,9 +51,10 @@ class Units:
     u = problem.num_groups
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
-    self.features = np.concatenate([
+    self.features = op_features.standardized(np.concatenate([
         op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES),
-        op_features.neighbours(self._sources, self._targets, u, _NEIGHBOURS)], axis=1)
+        op_features.neighbours(self._sources, self._targets, u, _NEIGHBOURS),
+        np.arange(u)[:, None] / u], axis=1))
     owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
     self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
     self.movable = problem.allowed.sum(axis=1) > 1

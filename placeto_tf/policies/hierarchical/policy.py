@@ -38,6 +38,8 @@ class HierarchicalConfig:
   type_width: of an op type's embedding; 20.
   grouper_scale: of the grouper's last layer when it starts. The larger, the more units that are
     alike and near start out in one group; at 1 units are spread over groups at random.
+  placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
+    more.
   placer: 256 hidden in the paper.
   """
 
@@ -45,6 +47,7 @@ class HierarchicalConfig:
   grouper_hidden: int = 64
   type_width: int = 20
   grouper_scale: float = 1.0
+  placer_entropy: float = 1.0
   placer: PlacerConfig = PlacerConfig(bidirectional=True)
 
   def __post_init__(self):
@@ -114,4 +117,6 @@ class HierarchicalPolicy(OneShotPolicy):
         choices[FEATURES], choices[ALLOWED], choices[DEVICES])
     return (
         tf.concat([chosen * self._movable, log_probs], axis=1),
-        tf.concat([tf.tile((spread * self._movable)[None], [b, 1]), entropy], axis=1))
+        tf.concat([
+            tf.tile((spread * self._movable)[None], [b, 1]),
+            self.config.placer_entropy * entropy], axis=1))

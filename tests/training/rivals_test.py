@@ -1,0 +1,80 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from placeto_tf import placing
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
+from placeto_tf.policies.rnn.policy import RnnConfig
+from placeto_tf.policies.sequence_placer import PlacerConfig
+from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.training import rivals
+
+RNN = rivals.RnnSearch(
+    policy=RnnConfig(placer=PlacerConfig(hidden=16), type_width=4),
+    training=dataclasses.replace(
+        rivals.RnnSearch().training, learning_rate=2e-2, final_learning_rate=2e-2))
+HIERARCHICAL = rivals.HierarchicalSearch(
+    policy=HierarchicalConfig(
+        num_groups=4, grouper_hidden=32, type_width=4, grouper_scale=3.0,
+        placer=PlacerConfig(hidden=16, bidirectional=True, tanh_constant=1.0)),
+    training=dataclasses.replace(
+        rivals.HierarchicalSearch().training, learning_rate=1e-2, final_learning_rate=1e-2))
+CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
+
+
+def two_chains():
+  """Two chains of ten ops of 1 ms, of different types, that exchange nothing: one each is best."""
+  names = [f"{chain}{i}" for chain in "ab" for i in range(10)]
+  edges = [(i, 0, i + 1) for i in range(19) if i != 9]
+  graph = ComputationGraph.from_edges(names, ["A"] * 10 + ["B"] * 10, [1] * 20, edges)
+  cluster = Cluster.parse("k80:2")
+  costs = OpCosts(
+      np.full((20, len(cluster.kind_devices)), 1000.0), np.full(20, 2e6), np.zeros(20),
+      np.zeros(20))
+  return PlacementProblem(graph, costs, cluster, Grouping(np.arange(20)))
+
+
+@pytest.mark.parametrize("name", sorted(rivals.METHODS))
+def test_two_chains_come_to_be_put_on_two_devices(name):
+  problem = two_chains()
+  means, simulate = [], problem.simulator.simulate_many
+
+  def watched(placements, **options):
+    found = simulate(placements, **options)
+    means.append(found[0].mean())
+    return found
+
+  problem.simulator.simulate_many = watched
+  placement = rivals.METHODS[name](problem, Budget(max_evaluations=960), config=CONFIGS[name])
+  half_us = problem.simulator.simulate(np.repeat(np.int32([0, 1]), 10)).step_time_us
+  assert problem.simulator.simulate(placement).step_time_us == half_us
+  assert np.mean(means[-5:]) < 0.85 * means[0]  # not by luck: what it draws is better
+
+
+@pytest.mark.parametrize("name", sorted(rivals.METHODS))
+def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name):
+  found = []
+  for _ in range(2):
+    problem = random_problem()
+    placement = rivals.METHODS[name](
+        problem, Budget(max_evaluations=40), 3, config=CONFIGS[name])
+    np.testing.assert_array_equal(placement, problem.best_placement)
+    assert problem.evaluations == 32  # two batches of 16
+    found.append([row[::2] for row in problem.history])
+  assert found[0] == found[1]
+
+
+def test_methods_have_the_names_that_place_takes():
+  assert set(placing.ONE_SHOT) == set(rivals.METHODS)
+  assert set(placing.ONE_SHOT) <= set(placing.methods())
+
+
+def test_a_method_answers_even_if_loading_took_all_its_time():
+  problem = random_problem()
+  assert placing.run_method(problem, "rnn", Budget(max_seconds=1e-3), 0).shape == (60,)
