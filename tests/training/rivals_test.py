@@ -71,7 +71,7 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name):
 
 
 def test_methods_have_the_names_that_place_takes():
-  assert set(placing.ONE_SHOT) == set(rivals.METHODS)
+  assert set(rivals.METHODS) <= set(placing.ONE_SHOT)
   assert set(placing.ONE_SHOT) <= set(placing.methods())
 
 
