@@ -7,6 +7,9 @@
   scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \
       --clusters=k80:4 --held_out='family:ptb[24:32]' --max_groups=32 --root_dir=runs/placeto
 
+  scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \
+      --clusters=k80:2,k80:4 --held_out=zoo:nmt --root_dir=runs/gdp
+
 Resumes where it stopped; done.json in --root_dir says that it is over. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 """
@@ -24,7 +27,8 @@ from placeto_tf.scripts import shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("policy", "device_pointer", ["device_pointer", "placeto"], "What is trained.")
+flags.DEFINE_enum("policy", "device_pointer", ["device_pointer", "placeto", "gdp"],
+                  "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", ["k80:4", "random[2]"], "Clusters each graph is placed on; random[3] "
@@ -39,7 +43,8 @@ flags.DEFINE_list("annealed", [], "Evaluations of annealing, each of which makes
                   "every problem.")
 flags.DEFINE_integer("max_devices", 9, "Devices at most, hosts included.", lower_bound=1)
 flags.DEFINE_integer("iterations", 2000, "Updates.", lower_bound=1)
-flags.DEFINE_integer("rows", 32, "Episodes side by side.", lower_bound=1)
+flags.DEFINE_integer("rows", 32, "Episodes (of gdp: placements of a graph) side by side.",
+                     lower_bound=1)
 flags.DEFINE_integer("steps", 32, "Steps an episode.", lower_bound=1)
 flags.DEFINE_integer("checkpoint_every", 100, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("watch_every", 200, "Iterations.", lower_bound=1)
@@ -60,12 +65,20 @@ flags.DEFINE_enum("reward", "intermediate", ["intermediate", "final"],
                   "Placeto: the fall of the step time at each step, or the last step time.")
 flags.DEFINE_integer("rounds", 8, "Placeto: of message passing.", lower_bound=1)
 flags.DEFINE_bool("start_times", True, "Placeto: whether groups' simulated times are features.")
+flags.DEFINE_bool("device_scores", False, "Placeto: whether each device is also scored by what "
+                  "putting the group there would mean; not in the paper.")
 flags.DEFINE_bool("simple_aggregator", False, "Placeto: the paper's ablation that sums over all "
                   "groups, without message passing.")
 flags.DEFINE_bool("simple_partitioner", False, "Placeto: the paper's ablation that has the three "
                   "partitions, without message passing.")
-flags.DEFINE_float("final_learning_rate", 1e-4, "Placeto: the learning rate at the end.")
-flags.DEFINE_float("final_entropy", 0.003, "Placeto: the entropy bonus's weight at the end.")
+flags.DEFINE_float("final_learning_rate", 1e-4, "Placeto, gdp: the learning rate at the end.")
+flags.DEFINE_float("final_entropy", 0.003,
+                   "Placeto, gdp: the entropy bonus's weight at the end.")
+# Of GDP alone.
+flags.DEFINE_integer("graphs_per_update", 2, "GDP: an update follows the mean gradient of so many "
+                     "graphs.", lower_bound=1)
+flags.DEFINE_integer("segment", 128, "GDP: nodes a segment of the placer.", lower_bound=1)
+flags.DEFINE_bool("superposition", True, "GDP: whether graph and cluster gate the placer's layers.")
 
 
 def main() -> None:
@@ -73,7 +86,8 @@ def main() -> None:
   shared_flags.import_tensorflow_quietly()
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
 
-  config, train = _placeto() if FLAGS.policy == "placeto" else _device_pointer()
+  config, train = {
+      "device_pointer": _device_pointer, "placeto": _placeto, "gdp": _gdp}[FLAGS.policy]()
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
     warm_start = pretrained_directory() if FLAGS.policy == "device_pointer" else None
@@ -111,9 +125,6 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   from placeto_tf.training.placeto_config import PlacetoConfig
   from placeto_tf.training.placeto_training import PlacetoTrainingConfig, train
 
-  def given(name: str, default: Any) -> Any:  # defaults of shared flags are the device pointer's
-    return FLAGS[name].value if FLAGS[name].present else default
-
   if FLAGS.simple_aggregator and FLAGS.simple_partitioner:
     raise PlacetoError("--simple_aggregator and --simple_partitioner exclude one another")
   embedding = "simple_aggregator" if FLAGS.simple_aggregator else (
@@ -126,22 +137,49 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   placeto = dataclasses.replace(
       base,
       environment=dataclasses.replace(
-          base.environment, num_episodes=given("rows", base.environment.num_episodes),
+          base.environment, num_episodes=_given("rows", base.environment.num_episodes),
           order=FLAGS.order, reward=FLAGS.reward, start=FLAGS.start if anew else "given"),
       network=dataclasses.replace(
-          base.network, embedding=embedding, rounds=FLAGS.rounds, start_times=FLAGS.start_times),
-      discount=given("discount", base.discount),
-      learning_rate=given("learning_rate", base.learning_rate),
-      final_learning_rate=given("final_learning_rate", base.final_learning_rate),
-      entropy=given("entropy", base.entropy),
-      final_entropy=given("final_entropy", base.final_entropy))
+          base.network, embedding=embedding, rounds=FLAGS.rounds, start_times=FLAGS.start_times,
+          device_scores=FLAGS.device_scores),
+      discount=_given("discount", base.discount),
+      learning_rate=_given("learning_rate", base.learning_rate),
+      final_learning_rate=_given("final_learning_rate", base.final_learning_rate),
+      entropy=_given("entropy", base.entropy),
+      final_entropy=_given("final_entropy", base.final_entropy))
   return PlacetoTrainingConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs),
-      clusters=tuple(given("clusters", ("k80:4",))),
+      clusters=tuple(_given("clusters", ("k80:4",))),
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
       max_groups=max_groups[0], given="best_known" if anew else FLAGS.start,
       iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
       watch_every=FLAGS.watch_every, seed=FLAGS.seed, placeto=placeto), train
+
+
+def _gdp() -> Tuple[Any, Callable[..., Dict[str, float]]]:
+  """The configuration of a run of GDP, and what trains it."""
+  from placeto_tf.policies.gdp.network import GdpConfig
+  from placeto_tf.training.gdp_methods import PPO
+  from placeto_tf.training.gdp_training import GdpTrainingConfig, train
+
+  training = dataclasses.replace(
+      PPO, batch_size=_given("rows", PPO.batch_size), **{
+          name: _given(name, getattr(PPO, name)) for name in (
+              "learning_rate", "final_learning_rate", "entropy", "final_entropy")})
+  return GdpTrainingConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs),
+      clusters=tuple(_given("clusters", ("k80:4",))),
+      held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
+      graphs_per_update=FLAGS.graphs_per_update, iterations=FLAGS.iterations,
+      checkpoint_every=FLAGS.checkpoint_every, watch_every=FLAGS.watch_every, seed=FLAGS.seed,
+      network=GdpConfig(
+          max_devices=FLAGS.max_devices, segment=FLAGS.segment,
+          superposition=FLAGS.superposition), training=training), train
+
+
+def _given(name: str, default: Any) -> Any:
+  """A flag's value where it was given: the defaults of shared flags are the device pointer's."""
+  return FLAGS[name].value if FLAGS[name].present else default
 
 
 def run() -> None:
