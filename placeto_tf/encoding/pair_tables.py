@@ -6,12 +6,48 @@ Legend: N ops, G groups, E edges between ops, F edges between groups, D devices.
 from __future__ import annotations
 
 import dataclasses
+from typing import Optional
 
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.search.problem import PlacementProblem
 from placeto_tf.simulation.bounds import longest_path_us, remaining_path_us
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpTables:
+  """What `PairTables` are made of that does not depend on groups, for whoever regroups often.
+
+  Attributes:
+    op_us: [N, D] float64.
+    rank, depth: [N] float64, see `PairTables`.
+    edge_offsets, edge_producers, edge_bytes: see `PairTables`.
+  """
+
+  op_us: np.ndarray
+  rank: np.ndarray
+  depth: np.ndarray
+  edge_offsets: np.ndarray
+  edge_producers: np.ndarray
+  edge_bytes: np.ndarray
+
+  @classmethod
+  def build(cls, problem: PlacementProblem) -> OpTables:
+    """Of a problem, however its ops are grouped."""
+    graph, costs = problem.graph, problem.costs
+    op_us = costs.compute_us[:, problem.cluster.device_kinds]
+    fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
+    remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
+    longest = max(float(remaining.max()), 1e-9)
+    by_consumer = np.argsort(graph.edge_consumers, kind="stable")
+    outputs = graph.edge_outputs[by_consumer]
+    edge_bytes = np.where(outputs >= 0, np.append(costs.output_bytes, 0.0)[outputs], 0.0)
+    return cls(
+        op_us=_writable(op_us, np.float64), rank=remaining / longest, depth=before / longest,
+        edge_offsets=_offsets(graph.edge_consumers, graph.num_ops),
+        edge_producers=_writable(graph.edge_producers[by_consumer], np.int32),
+        edge_bytes=_writable(edge_bytes, np.float64))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,27 +119,21 @@ class PairTables:
         self.us_per_byte, self.latency_us)
 
   @classmethod
-  def build(cls, problem: PlacementProblem) -> PairTables:
-    """Of a problem and its groups."""
-    graph, costs, cluster = problem.graph, problem.costs, problem.cluster
-    grouping = problem.grouping
-    grouped = GroupedGraph.build(graph, costs, cluster, grouping, problem.allowed)
+  def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
+    """Of a problem and its groups; `ops` are the problem's where they are at hand."""
+    ops = ops or OpTables.build(problem)
+    cluster, grouping = problem.cluster, problem.grouping
+    grouped = GroupedGraph.build(
+        problem.graph, problem.costs, cluster, grouping, problem.allowed)
     g, groups = grouping.num_groups, grouping.group_of_op
     off = ~np.eye(cluster.num_devices, dtype=bool)
-    op_us = costs.compute_us[:, cluster.device_kinds]
-    fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
-    remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
-    longest = max(float(remaining.max()), 1e-9)
     rank, depth = np.zeros(g), np.full(g, np.inf)
-    np.maximum.at(rank, groups, remaining / longest)
-    np.minimum.at(depth, groups, before / longest)
+    np.maximum.at(rank, groups, ops.rank)
+    np.minimum.at(depth, groups, ops.depth)
     movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1).astype(np.int32)
     least = np.where(problem.allowed, grouped.compute_us, np.inf).min(axis=1)
     unit_us = float(least[movable].mean()) if len(movable) else 0.0
     by_target = np.lexsort((grouped.sources, grouped.targets))
-    by_consumer = np.argsort(graph.edge_consumers, kind="stable")
-    outputs = graph.edge_outputs[by_consumer]
-    edge_bytes = np.where(outputs >= 0, np.append(costs.output_bytes, 0.0)[outputs], 0.0)
     return cls(
         compute_us=_writable(grouped.compute_us, np.float64),
         allowed=_writable(problem.allowed, np.bool_),
@@ -118,10 +148,8 @@ class PairTables:
         held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
         memory_bytes=_writable(cluster.memory_bytes, np.float64),
         rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),
-        op_groups=_writable(groups, np.int32), op_us=_writable(op_us, np.float64),
-        edge_offsets=_offsets(graph.edge_consumers, graph.num_ops),
-        edge_producers=_writable(graph.edge_producers[by_consumer], np.int32),
-        edge_bytes=_writable(edge_bytes, np.float64), movable=movable)
+        op_groups=_writable(groups, np.int32), op_us=ops.op_us, edge_offsets=ops.edge_offsets,
+        edge_producers=ops.edge_producers, edge_bytes=ops.edge_bytes, movable=movable)
 
 
 def _writable(array: np.ndarray, dtype) -> np.ndarray:

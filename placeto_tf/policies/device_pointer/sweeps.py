@@ -18,14 +18,13 @@ from typing import List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
-from placeto_tf.encoding.pair_tables import PairTables
+from placeto_tf.encoding.pair_tables import OpTables, PairTables
 from placeto_tf.errors import PlacementError
-from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.policies.device_pointer.levels import PlacedLevels
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
 from placeto_tf.search.annealing import annealing, share_of
 from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.results import best_so_far
-from placeto_tf.search.units import placed_units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +42,14 @@ class SweepConfig:
     scorer_share: how much of the budget the scorer takes at most where annealing follows.
   """
 
-  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-  rounds: int = 4
+  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+  rounds: int = 1000
   greedy: int = 1
-  block: int = 8
-  temperature: float = 1.0
-  patience: int = 2
+  block: int = 4
+  temperature: float = 3.0
+  patience: int = 6
   anneal: bool = True
-  scorer_share: float = 1.0
+  scorer_share: float = 0.7
 
   def __post_init__(self):
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
@@ -74,20 +73,25 @@ class Sweeper:
     """Evaluates the placement [N] once."""
     self._problem, self._config = problem, config or SweepConfig()
     self._rng = np.random.default_rng(seed)
-    self._rank = topological_rank(problem.graph)
+    self._op_tables = OpTables.build(problem)
     d = problem.num_devices
     self._buffers = (np.zeros((6, d)), np.zeros((d, NUM_FEATURES), np.float32))
     self._weights, self._scores = weights.arrays, np.zeros(d, np.float32)
     self._block = float(self._config.block)
     self.objective_us = float("inf")
     self._keep_if_no_worse(np.array(placement, dtype=np.int32))
-    self.regroup(problem.num_groups)
+    self.renew()
+
+  def renew(self) -> None:
+    """Makes the smallest groups anew: those before may hold what no longer belongs together."""
+    finest = _counts(self._problem, self._config.levels)
+    self._levels = PlacedLevels(self._problem, self.placement, max(finest))
+    self.regroup(max(finest))
 
   def regroup(self, count: int) -> None:
     """Goes on with about `count` groups, each of ops that are on one device now."""
-    units = placed_units(self._problem, self.placement, count)
-    self._level = self._problem.regrouped(number_groups(units.unit_of_op, self._rank))
-    self._tables = PairTables.build(self._level)
+    self._level = self._problem.regrouped(self._levels.groups(self.placement, count))
+    self._tables = PairTables.build(self._level, self._op_tables)
     self._state = PairState(self._tables, 1)
     self._groups = self._level.project(self.placement)
     self._look()
@@ -132,6 +136,8 @@ class Sweeper:
     problem, idle = self._problem, 0
     for number in range(self._config.rounds):
       evaluations, gained = problem.evaluations, 0.0
+      if number > 0:
+        self.renew()
       for count in _counts(problem, self._config.levels):
         if problem.exhausted(budget):
           return
