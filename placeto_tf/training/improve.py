@@ -30,7 +30,7 @@ from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
 from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
 from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
-from placeto_tf.training.schedules import spent_share  # noqa: E402
+from placeto_tf.training.schedules import share_of, spent_share  # noqa: E402
 
 Progress = Callable[[int, float, float], None]
 
@@ -105,7 +105,7 @@ def improve(
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
   search, steps, updates, start_us = None, 0, 0, None
   for i, (factor, share) in enumerate(config.levels):
-    part = _share_of(problem, budget, share / sum(later for _, later in config.levels[i:]))
+    part = share_of(problem, budget, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
       if not search.affordable(budget):
         break
@@ -121,17 +121,6 @@ def improve(
   return Improvement(
       problem.project(search.op_placement), search.op_placement, start_us,
       search.environment.best_objective_us, problem.evaluations - before, steps, updates)
-
-
-def _share_of(problem: PlacementProblem, budget: Budget, share: float) -> Budget:
-  """The budget that ends after this share of what is left of another one."""
-  evaluations, seconds = budget.max_evaluations, budget.max_seconds
-  if evaluations is not None:
-    left = max(0, evaluations - problem.evaluations)
-    evaluations = max(1, problem.evaluations + int(np.ceil(share * left)))
-  if seconds is not None:
-    seconds = problem.seconds + max(1e-9, share * (seconds - problem.seconds))
-  return Budget(evaluations, seconds)
 
 
 def _starting_level(problem: PlacementProblem, start: np.ndarray):
