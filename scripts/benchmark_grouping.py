@@ -113,7 +113,8 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
 def table(rows: List[Row]) -> str:
   """Markdown: a line a graph with the best known in ms, and how far above it each grouping is.
 
-  Means over seeds; the last line has the geometric means over the graphs that are complete.
+  Means over seeds; the last line has the geometric means over the graphs that have all but `none`,
+  of which there is none for graphs whose single ops are too many for these budgets.
   """
   cells: Dict[tuple, List[float]] = {}
   groups: Dict[tuple, int] = {}
@@ -124,18 +125,22 @@ def table(rows: List[Row]) -> str:
   lines = [f"| graph | best known | {' | '.join(FLAGS.groupings)} |",
            "|---|" + "---:|" * (len(FLAGS.groupings) + 1)]
   ratios = []
+  compared = [grouping for grouping in FLAGS.groupings if grouping != "none"]
   for name in FLAGS.graphs:
-    keys = [(name, grouping) for grouping in FLAGS.groupings]
-    if (name, BEST) not in cells or not all(key in cells for key in keys):
+    if not all((name, each) in cells for each in (*compared, BEST)):
       continue
-    best = min(min(cells[key]) for key in (*keys, (name, BEST)))
-    ratios.append([np.mean(cells[key]) / best for key in keys])
-    lines.append("| " + " | ".join([
-        f"`{name}`", f"{best / 1e3:.1f} ms",
-        *(f"{ratio - 1:+.1%} ({groups[key]:,})" for ratio, key in zip(ratios[-1], keys))]) + " |")
+    best = min(min(found) for (graph, _), found in cells.items() if graph == name)
+    above = {
+        grouping: np.mean(cells[name, grouping]) / best for grouping in FLAGS.groupings
+        if (name, grouping) in cells}
+    ratios.append([above[grouping] for grouping in compared])
+    lines.append("| " + " | ".join([f"`{name}`", f"{best / 1e3:.1f} ms", *(
+        f"{above[each] - 1:+.1%} ({groups[name, each]:,})" if each in above else ""
+        for each in FLAGS.groupings)]) + " |")
   if ratios:
-    means = np.exp(np.log(ratios).mean(axis=0)) - 1
-    lines.append(f"| geometric mean | | {' | '.join(f'{mean:+.1%}' for mean in means)} |")
+    means = dict(zip(compared, np.exp(np.log(ratios).mean(axis=0)) - 1))
+    lines.append("| geometric mean | | " + " | ".join(
+        f"{means[each]:+.1%}" if each in means else "" for each in FLAGS.groupings) + " |")
   return "\n".join(lines)
 
 

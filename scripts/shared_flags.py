@@ -43,6 +43,7 @@ def define_reading_flags() -> None:
                     "only one.")
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
+  flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
   flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1)
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
 
@@ -92,7 +93,7 @@ def graph_options() -> Dict[str, Any]:
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes), signature=FLAGS.signature,
-      tags=FLAGS.tags, trip_count=FLAGS.trip_count)
+      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops)
 
 
 def whole_numbers(name: str) -> Tuple[int, ...]:

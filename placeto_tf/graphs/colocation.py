@@ -5,6 +5,9 @@
 - a consumer of a resource handle with its producer, which joins every reader and writer of a
   variable through Identity, Enter or Switch, but not the readers of its value,
 - stateful ops that share a container and name, and so one resource,
+- what TensorFlow moves after placing, without a word (`OptimizeControlFlowColocation`): Switch and
+  Exit to what they read, Enter and NextIteration to one of the ops that read them; as it is not
+  said which, all of those are joined,
 - the ops of one loop, nested loops included.
 
 Legend: N needed ops, E edges between them.
@@ -12,7 +15,7 @@ Legend: N needed ops, E edges between them.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +26,8 @@ from placeto_tf.graphs.traversal import UnionFind
 RESOURCE = 20  # DT_RESOURCE
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
 _PREFIX = b"loc:@"
+_FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
+_LEADING = ("Enter", "NextIteration", "RefNextIteration")
 
 
 def colocate(
@@ -55,6 +60,7 @@ def colocate(
   bound = data & (
       (given_types % REF == RESOURCE) | ((given_types >= REF) & (wanted_types >= REF)))
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
+  sets.union_all(_moved(nodes, producers[data], consumers[data]))
   index = {name: i for i, name in enumerate(names)}
   firsts = {}
   for i, node in enumerate(nodes):
@@ -74,3 +80,21 @@ def colocate(
   for i in np.flatnonzero(loops >= 0).tolist():
     sets.union(i, firsts.setdefault(("loop", loop_of[i]), i))
   return sets.labels()
+
+
+def _moved(
+    nodes: Sequence[Any], producers: np.ndarray, consumers: np.ndarray) -> List[Tuple[int, int]]:
+  """Pairs of ops that TensorFlow puts on one device for the sake of loops and branches.
+
+  Args:
+    nodes: [N] NodeDefs.
+    producers, consumers: of data edges, in the order of consumers and their inputs.
+  """
+  pairs = []
+  follows = np.array([node.op in _FOLLOWING for node in nodes], dtype=bool)
+  leads = np.array([node.op in _LEADING for node in nodes], dtype=bool)
+  first = np.ones(len(consumers), dtype=bool)
+  first[1:] = consumers[1:] != consumers[:-1]
+  for edges in (follows[consumers] & first, leads[producers]):
+    pairs += zip(producers[edges].tolist(), consumers[edges].tolist())
+  return pairs

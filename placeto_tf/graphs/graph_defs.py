@@ -20,7 +20,7 @@ from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.functions import CALLS, inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
-from placeto_tf.graphs.loops import back_edges, find_loops
+from placeto_tf.graphs.loops import Loops, back_edges, find_loops
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
 
 
@@ -63,6 +63,7 @@ def from_graph_def(
     batch_size: Optional[int] = None,
     feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
     trip_count: Optional[int] = None,
+    split_loops: bool = False,
 ) -> ComputationGraph:
   """Prunes a graph to what the fetches need and turns that into arrays; see `load_graph`."""
   graph_def, notes = inline_functions(read.graph_def) if read.inline else (read.graph_def, ())
@@ -92,9 +93,12 @@ def from_graph_def(
   if len(order) == len(nodes):
     loops = find_loops(
         nodes, producers[ahead], ports[ahead], consumers[ahead], order, trip_count, bound)
-    executions, outermost, loop_notes = loops.executions, loops.outermost, loops.notes
   else:  # ComputationGraph names the op on the cycle
-    executions, outermost, loop_notes = np.ones(len(nodes)), np.full(len(nodes), -1), ()
+    loops = Loops(np.full(len(nodes), -1), np.ones(len(nodes)), ())
+  edges = np.stack([producers[ahead], ports[ahead], consumers[ahead]], axis=1)
+  if split_loops:
+    told = np.insert(loops.signals, 1, CONTROL, axis=1)
+    edges = np.concatenate([edges, told])
   widths = table.num_outputs[positions]
   offsets = np.concatenate([[0], np.cumsum(widths)])
   fetched = np.zeros(int(offsets[-1]), dtype=bool)
@@ -102,7 +106,8 @@ def from_graph_def(
     if endpoint.port is not None:
       fetched[offsets[new_index[endpoint.node]] + endpoint.port] = True
   support = KernelSupport(table.op_defs)
-  colocation, has_kernel = _constraints(table, positions, outermost, support)
+  together = np.full(len(nodes), -1) if split_loops else loops.outermost
+  colocation, has_kernel = _constraints(table, positions, together, support)
   if support.assumes_gpu:
     notes += (NO_GPU_NOTE,)
   if not read.inline and any(
@@ -114,12 +119,12 @@ def from_graph_def(
       names,
       [table.types[i] for i in positions.tolist()],
       widths,
-      np.stack([producers[ahead], ports[ahead], consumers[ahead]], axis=1),
+      edges,
       kernel_types=KERNEL_TYPES,
       fetched_outputs=fetched,
       colocation=colocation,
       has_kernel=has_kernel,
-      executions=executions,
+      executions=loops.executions,
       assigned_devices=tuple(node.device for node in nodes),
       fetches=tuple(endpoint.name for endpoint in wanted),
       feeds=tuple(bound),
@@ -127,7 +132,7 @@ def from_graph_def(
           read.format, read.proto, read.path, read.text, read.tf_graph, graph_def, positions,
           bound, frozenset(table.names[i] for i in np.flatnonzero(cut & keep).tolist()),
           read.meta_graph),
-      notes=notes + loop_notes + shape_notes,
+      notes=notes + loops.notes + shape_notes,
   )
 
 

@@ -28,6 +28,7 @@ def load_graph(
     batch_size: Optional[int] = None,
     feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
     trip_count: Optional[int] = None,
+    split_loops: bool = False,
     signature: Optional[str] = None,
     tags: Optional[Sequence[str]] = None,
 ) -> ComputationGraph:
@@ -53,6 +54,8 @@ def load_graph(
     feed_shapes: op or tensor name -> dimensions of what is fed.
     trip_count: how often every loop goes round; by default inferred where the bound is known
       before the run (a constant, or from the shapes of what is fed), else 10.
+    split_loops: whether the ops of a loop may be on several devices; each round then sends what
+      crosses, and one signal for the devices besides the first. By default a loop stays on one.
     signature: of a SavedModel, by default "serving_default" or the only one.
     tags: of a SavedModel's graph, by default "serve" or those of the only one.
 
@@ -74,7 +77,7 @@ def load_graph(
   return from_graph_def(
       read, fetches=own_fetches if fetches is None else fetches,
       feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
-      feed_shapes=feed_shapes, trip_count=trip_count)
+      feed_shapes=feed_shapes, trip_count=trip_count, split_loops=split_loops)
 
 
 _Names = Optional[Tuple[str, ...]]

@@ -37,11 +37,14 @@ class Loops:
     outermost: [N] int64, the outermost frame an op belongs to, Enter and Exit included, or -1.
     executions: [N] float64, how often the op runs in one step.
     notes: trip counts and where they are from.
+    signals: rows of (LoopCond, op), the ops that have to be told on another device, round by
+      round, whether their loop goes on.
   """
 
   outermost: np.ndarray  # [N]
   executions: np.ndarray  # [N]
   notes: Tuple[str, ...]
+  signals: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 def back_edges(
@@ -101,7 +104,30 @@ def find_loops(
       outside = types[op] in _ENTER or types[op] in _EXIT
       frame = parents[frame] if outside else frame
       executions[op] = 1.0 if frame < 0 else executions_of[frame]
-  return Loops(outermost, executions, notes)
+  return Loops(outermost, executions, notes, _signals(types, inputs, frames))
+
+
+def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.ndarray:
+  """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
+  members = {}
+  for op, frame in enumerate(frames):
+    members.setdefault(frame, []).append(op)
+  rows = []
+  for cond, op_type in enumerate(types):
+    if op_type != "LoopCond" or frames[cond] < 0:
+      continue
+    before, stack = {cond}, [cond]
+    while stack:
+      op = stack.pop()
+      for producer in inputs.all(op):
+        entered = types[op] in _ENTER and frames[op] == frames[cond]
+        if not entered and producer not in before:
+          before.add(producer)
+          stack.append(producer)
+    rows += [
+        (cond, op) for op in members[frames[cond]]
+        if op not in before and types[op] not in _ENTER + _MERGE]
+  return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
 def _stray_exit(node) -> GraphError:

@@ -26,7 +26,8 @@ class SimulationTables:
     segment_ops: [S] int32 producers.
     segment_ports: [S] int32.
     segment_outputs: [S] int32 index into [O], -1 for control.
-    segment_bytes: [S] float64, 0 for control.
+    segment_bytes: [S] float64, 0 for control; in loops those of all rounds, and what each round but
+      the last waits for the link, as the bytes it could move in that time.
     segment_fetched: [S] int32, 1 where the output is fetched.
     edge_consumers: [E] int32.
     in_degrees: [N] int32 edges that end at each op.
@@ -88,6 +89,9 @@ class SimulationTables:
     owners = np.repeat(np.arange(n), np.diff(graph.output_offsets))
     segment_bytes = np.zeros(len(segment_ops))
     segment_bytes[data] = costs.output_bytes[outputs[data]]
+    rounds = _rounds(graph, np.flatnonzero(first))
+    segment_bytes *= rounds
+    segment_bytes += (rounds - 1) * _bytes_of_a_latency(cluster)
     segment_fetched = np.zeros(len(segment_ops), dtype=np.int32)
     segment_fetched[data] = fetched[outputs[data]]
     data_edges = np.flatnonzero(ports != CONTROL)
@@ -119,6 +123,23 @@ class SimulationTables:
         release_bytes=costs.temporary_bytes + unheld,
         output_bytes=costs.output_bytes.copy(),
     )
+
+
+def _rounds(graph: ComputationGraph, first_edges: np.ndarray) -> np.ndarray:
+  """[S] how often each segment is sent if it is: in a loop once a round, also to and from its
+  border, where the ops run once."""
+  if not graph.num_edges or (graph.executions == 1).all():
+    return np.ones(len(first_edges))
+  rounds = np.maximum(
+      graph.executions[graph.edge_producers], graph.executions[graph.edge_consumers])
+  return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
+
+
+def _bytes_of_a_latency(cluster: Cluster) -> float:
+  """The bytes that a usual link of the cluster could move in its latency."""
+  apart = ~np.eye(cluster.num_devices, dtype=bool)
+  return float(np.median(
+      (cluster.latency_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0
 
 
 def _uint32(array: np.ndarray) -> np.ndarray:

@@ -217,10 +217,13 @@ def _v1_program():
   return fields(tf_graph, train.name, "loss:0", init.name)
 
 
-def test_reference_variables_and_loops_run_where_they_are_placed():
+@pytest.mark.parametrize("split_loops", [False, True])
+def test_reference_variables_and_loops_run_where_they_are_placed(split_loops):
   program = _v1_program()
-  graph = load_graph(program.graph)
+  graph = load_graph(program.graph, split_loops=split_loops)
   assert {"VariableV2", "Enter", "NextIteration", "StackPushV2"} <= set(graph.op_types)
+  inside = np.unique(graph.colocation[graph.executions > 1])
+  assert len(inside) > 20 if split_loops else len(inside) == 1
   for seed in range(3):
     placement = Placement.from_indices(graph, _cluster(), _random_placement(graph, seed))
     assert check(graph, placement, _cluster()) == []
@@ -234,6 +237,46 @@ def test_reference_variables_and_loops_run_where_they_are_placed():
     # TensorFlow accepts the ops that are not needed, too.
     with v1.Session(graph=placed, config=session_lib.session_config(num_cpus=2)) as session:
       session.run(program.init_op)
+
+
+def test_loops_of_tf2_may_be_split_and_branches_run_where_they_are_placed():
+  @tf.function(input_signature=[tf.TensorSpec([3, 4])])
+  def function(fed):
+    x = tf.identity(fed)  # a Switch that reads a feed runs where feeds arrive, whatever it is told
+    weights = tf.fill([4, 4], 0.3)
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      state = x
+      for i in tf.range(3):
+        state = tf.tanh(state @ weights)
+        if i > 1:
+          state += tf.sin(x)
+      state = tf.switch_case(
+          tf.cast(state[0, 0] * 0.0, tf.int32) + 1,
+          [lambda: state, lambda: state * 2.0 + tf.cos(x), lambda: tf.exp(state)])
+    return state, tape.gradient(state, weights)
+
+  tf_graph = function.get_concrete_function().graph
+  fetches = [tensor.name for tensor in tf_graph.outputs]
+  graph = load_graph(tf_graph.as_graph_def(), fetches=fetches, split_loops=True)
+  feeds = {f"{name}:0": np.arange(12, dtype=np.float32).reshape(3, 4) / 12
+           for name in (tensor.op.name for tensor in tf_graph.inputs)}
+  original = _import(graph.source.proto)
+  with v1.Session(graph=original, config=session_lib.session_config(num_cpus=1)) as session:
+    expected = session.run(fetches, feeds)
+  for seed in range(2):
+    indices = _random_placement(graph, seed)
+    assert {0, 1} == set(indices[graph.executions > 1].tolist())
+    placement = Placement.from_indices(graph, _cluster(), indices)
+    assert check(graph, placement, _cluster()) == []
+    metadata = v1.RunMetadata()
+    placed = _import(placement.apply(graph.source.proto))
+    with v1.Session(graph=placed, config=session_lib.session_config(num_cpus=2)) as session:
+      found = session.run(
+          fetches, feeds, options=session_lib.trace_options(), run_metadata=metadata)
+    assert _unaccounted(graph, placement, metadata)[0] == []
+    for one, other in zip(expected, found):
+      np.testing.assert_array_equal(one, other)
 
 
 def _with_moved(placement, op):
