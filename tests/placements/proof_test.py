@@ -1,12 +1,16 @@
 """What a placement asks for is what TensorFlow does: real sessions on two CPU devices.
 
 Soft placement and graph optimisations are off; oneDNN, which joins ops that share a device, is
-turned off in tests/conftest.py. Ops are placed at random, one device for each
-colocation set, so that about half of them are on either device and tensors cross everywhere.
+turned off in tests/conftest.py. Ops are placed at random, one device for each colocation set, so
+that about half of them are on either device and tensors cross everywhere.
+
+PROOF_SPECS=nasnet_large:batch=2:image=32 (or other specs of the zoo, comma-separated) proves other
+models than the small ones here.
 """
 
 import collections
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -138,7 +142,8 @@ def _unaccounted(graph, placement, metadata):
   return elsewhere, idle
 
 
-@pytest.mark.parametrize("spec", _SPECS)
+@pytest.mark.parametrize("spec", list(filter(None, os.environ.get(
+    "PROOF_SPECS", "").split(","))) or _SPECS)
 def test_ops_run_where_a_random_placement_puts_them_and_losses_do_not_change(spec, tmp_path):
   model, graph = _model(spec)
   feeds = _feeds(graph)
