@@ -37,11 +37,9 @@ class RnnSearch:
 class HierarchicalSearch:
   """The hierarchical placer's choices; policies/README.md says what was tried."""
 
-  policy: HierarchicalConfig = HierarchicalConfig(
-      num_groups=64, grouper_scale=10.0,
-      placer=PlacerConfig(hidden=64, bidirectional=True, tanh_constant=1.5))
+  policy: HierarchicalConfig = HierarchicalConfig()
   training: OneShotConfig = OneShotConfig(
-      learning_rate=4e-3, final_learning_rate=4e-3, scale_advantages=True)
+      learning_rate=1e-2, final_learning_rate=4e-3, scale_advantages=True)
 
 
 def search_rnn(

@@ -2,8 +2,10 @@
 
 A feed-forward grouper gives each unit (the ops that must share a device) a distribution over K
 groups from the embeddings of its ops' types (learned), the sizes of its outputs and the numbers of
-its neighbours. Groups are drawn; what is in them makes the embeddings that the placer, an LSTM in
-both directions with an attentional decoder, places in the order of their numbers. The log
+its neighbours. Added to the paper is where the grouper starts: with stretches of a depth-first walk
+of equal compute time, since groups of random ops are so slow to place that everything on one device
+is what is learned. Groups are drawn; what is in them makes the embeddings that the placer, an LSTM
+in both directions with an attentional decoder, places in the order of their numbers. The log
 probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
 update teaches both (equations 5 and 6 of the paper).
 
@@ -36,19 +38,23 @@ class HierarchicalConfig:
   num_groups: K; 256 in the paper.
   grouper_hidden: 64.
   type_width: of an op type's embedding; 20.
-  grouper_scale: of the grouper's last layer when it starts. The larger, the more units that are
-    alike and near start out in one group; at 1 units are spread over groups at random.
+  type_scale: of those embeddings when they start; the paper's is not known.
+  grouper_scale: of the grouper's last layer when it starts.
+  stretches: how sharply the grouper starts with group k as the stretch from k / K to (k + 1) / K of
+    `Units.share`; 0, as in the paper, starts with units spread over all groups.
   placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
     more.
-  placer: 256 hidden in the paper.
+  placer: in two directions; 256 hidden in the paper.
   """
 
-  num_groups: int = 256
+  num_groups: int = 64
   grouper_hidden: int = 64
   type_width: int = 20
+  type_scale: float = 0.3
   grouper_scale: float = 1.0
+  stretches: float = 10.0
   placer_entropy: float = 1.0
-  placer: PlacerConfig = PlacerConfig(bidirectional=True)
+  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
 
   def __post_init__(self):
     for name in ("num_groups", "grouper_hidden", "type_width"):
@@ -71,12 +77,19 @@ class HierarchicalPolicy(OneShotPolicy):
     hidden, k = config.grouper_hidden, config.num_groups
     width = config.type_width + units.features.shape[1]
     self._types = tf.Variable(
-        initial(rng, (units.type_counts.shape[1], config.type_width)), name="types")
+        initial(rng, (units.type_counts.shape[1], config.type_width), config.type_scale),
+        name="types")
     self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
     self._hidden_bias = tf.Variable(np.zeros(hidden, np.float32), name="grouper_hidden_bias")
     self._groups = tf.Variable(
         initial(rng, (hidden, k), config.grouper_scale), name="grouper_groups")
     self._groups_bias = tf.Variable(np.zeros(k, np.float32), name="grouper_groups_bias")
+    # Minus the squared distance from the middle of each stretch, less what all groups share.
+    middle = (np.arange(k) + 0.5) / k
+    sharpness = config.stretches * k ** 2
+    self._share = tf.constant(units.share)
+    self._stretch = tf.Variable(2 * sharpness * middle, dtype=tf.float32, name="stretch")
+    self._stretch_bias = tf.constant(-sharpness * middle ** 2, tf.float32)
     self.placer = SequencePlacer(
         units.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
@@ -86,7 +99,8 @@ class HierarchicalPolicy(OneShotPolicy):
     """[U, K]."""
     inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)
     hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)
-    return tf.matmul(hidden, self._groups) + self._groups_bias
+    stretches = self._share[:, None] * self._stretch + self._stretch_bias
+    return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
   def likeliest_groups(self) -> np.ndarray:
     """[U] int32: the group each unit belongs to by the grouper as it is now."""

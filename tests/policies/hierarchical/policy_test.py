@@ -6,12 +6,13 @@ from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies.hierarchical import policy as policy_lib
+from placeto_tf.policies.hierarchical.groups import Units
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.training.one_shot import reinforce_loss
 
 SMALL = HierarchicalConfig(
-    num_groups=5, grouper_hidden=8, type_width=3, grouper_scale=3.0,
+    num_groups=5, grouper_hidden=8, type_width=3, grouper_scale=3.0, stretches=0.0,
     placer=PlacerConfig(hidden=8, bidirectional=True))
 
 
@@ -96,9 +97,19 @@ def test_the_likeliest_groups_are_those_of_the_largest_logits():
 
 def test_the_larger_the_groupers_scale_the_surer_it_starts():
   sure = [drawn(config=HierarchicalConfig(
-      num_groups=5, grouper_scale=scale, placer=SMALL.placer))[2].log_probs.min()
+      num_groups=5, grouper_scale=scale, stretches=0.0, placer=SMALL.placer))[2].log_probs.min()
           for scale in (0.0, 1.0)]
   assert sure[0] == pytest.approx(np.log(0.2), abs=0.2) and sure[1] < sure[0]
+
+
+def test_the_grouper_starts_with_stretches_of_the_walk():
+  problem = units_problem()
+  policy = HierarchicalPolicy(problem, HierarchicalConfig(
+      num_groups=5, grouper_scale=0.0, placer=SMALL.placer))
+  share = Units(problem).share
+  np.testing.assert_array_equal(policy.likeliest_groups(), np.minimum(share * 5, 4).astype(int))
+  weight = np.bincount(policy.likeliest_groups(), weights=problem.costs.compute_us[:, 0])
+  assert weight.max() < 2 * weight.mean()
 
 
 def test_what_makes_no_sense_is_refused():
