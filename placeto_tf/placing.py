@@ -46,8 +46,12 @@ TRAINED = {
     "placeto_untrained": "untrained", "placeto_random": "random"}
 LEARNED.update({name: name for name in TRAINED})
 # Policies that draw whole placements: what others have found is no start for them. See
-# `training.rivals`.
-ONE_SHOT = ("rnn", "hierarchical")
+# `training.rivals` and `training.gdp_methods`.
+_GDP_TRAINED = ("gdp_zero_shot", "gdp_fine_tune")
+_GDP = ("gdp", *_GDP_TRAINED)
+ONE_SHOT = ("rnn", "hierarchical", *_GDP)
+# Methods that need policy_weights -> the policy that has to be trained before.
+NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name in _GDP_TRAINED}}
 # Those that take part in "auto", with their shares: the trained one ends by itself after about one
 # evaluation a group; the other needs seconds before it does anything.
 _IN_AUTO = {"device_pointer": (0.4, 0.0), "placeto": (0.15, 7.0)}
@@ -76,7 +80,8 @@ class PlacingConfig:
     max_measurements: placements measured at most, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    policy_weights: directory of a run of `scripts/train.py --policy=placeto`, or of its weights.
+    policy_weights: directory of a run of `scripts/train.py` with --policy=placeto or gdp, or of
+      its weights.
   """
 
   method: str = "auto"
@@ -192,13 +197,14 @@ def methods() -> Tuple[str, ...]:
 
 def check_weights(method: str, policy_weights: Optional[str]) -> None:
   """Raises PlacementError where a method needs weights and has none, or the other way round."""
-  if method in TRAINED and policy_weights is None:
+  if method in NEED_WEIGHTS and policy_weights is None:
     raise PlacementError(
         f"method {method!r} needs policy_weights, the directory of a run of scripts/train.py "
-        "--policy=placeto")
-  if policy_weights is not None and method not in TRAINED and method != "placeto":
+        f"--policy={NEED_WEIGHTS[method]}")
+  takers = ("placeto", "gdp", *NEED_WEIGHTS)
+  if policy_weights is not None and method not in takers:
     raise PlacementError(
-        f"method {method!r} takes no policy_weights; expected placeto, {', '.join(TRAINED)}")
+        f"method {method!r} takes no policy_weights; expected one of {', '.join(takers)}")
 
 
 def place(
@@ -397,8 +403,12 @@ def run_method(
     return search.Auto(problem, budget, seed, learned=learned).run()
   report = progress or (lambda problem, stage: None)
   options = dict(root_dir=root_dir, progress=lambda *_: report(problem, name))
-  if name in ONE_SHOT:
+  if name in _GDP:
     with contextlib.redirect_stderr(io.StringIO()):  # as below
+      from placeto_tf.training.gdp_methods import search_gdp
+    return search_gdp(problem, name, budget, seed, weights=policy_weights, **options)
+  if name in ONE_SHOT:
+    with contextlib.redirect_stderr(io.StringIO()):
       from placeto_tf.training import rivals
     return rivals.METHODS[name](problem, budget, seed, **options)
   if problem.best_placement is None:

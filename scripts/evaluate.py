@@ -34,7 +34,8 @@ flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
                     "--policy=placeto, for the methods placeto_zero_shot, placeto_greedy, "
-                    "placeto_fine_tune, placeto_from_scratch, placeto_untrained, placeto_random.")
+                    "placeto_fine_tune, placeto_from_scratch, placeto_untrained, placeto_random; "
+                    "or --policy=gdp, for gdp_zero_shot and gdp_fine_tune.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")
 flags.DEFINE_string("pointer_weights", None, "Directory of weights for device_pointer; default: "

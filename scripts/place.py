@@ -35,7 +35,8 @@ flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=mea
                      lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
                     "--policy=placeto, for --method=placeto (which then goes on learning from "
-                    "them), placeto_zero_shot or placeto_greedy.")
+                    "them), placeto_zero_shot or placeto_greedy; or --policy=gdp, for "
+                    "--method=gdp (likewise), gdp_zero_shot or gdp_fine_tune.")
 shared_flags.define_runtime_flags()
 
 

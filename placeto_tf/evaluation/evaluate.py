@@ -64,7 +64,7 @@ class EvaluationConfig:
     pointer_weights: directory of the device pointer's weights; None are those that ship.
     grouping, max_groups: how ops are grouped.
     graph_options: keyword arguments of `load_graph`.
-    policy_weights: for the methods in `placing.TRAINED`, see `placing.PlacingConfig`.
+    policy_weights: for the methods in `placing.NEED_WEIGHTS`, see `placing.PlacingConfig`.
   """
 
   graphs: Tuple[str, ...]
@@ -90,7 +90,7 @@ class EvaluationConfig:
         if method not in valid:
           raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
     for method in self.methods:
-      if method in placing.TRAINED:
+      if method in placing.NEED_WEIGHTS:
         placing.check_weights(method, self.policy_weights)
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
@@ -290,7 +290,7 @@ def _run(
   else:
     placing.run_method(
         problem, method, config.budget, seed,
-        policy_weights=config.policy_weights if method in placing.TRAINED else None)
+        policy_weights=config.policy_weights if method in placing.NEED_WEIGHTS else None)
   seconds = problem.seconds
   result = problem.simulator.simulate(problem.best_placement)
   lower_bound_us = search.lower_bound_us(problem)

@@ -157,6 +157,7 @@ class OneShotTrainer:
   """A policy, its graphs' environments, and its updates.
 
   Attributes:
+    rng: of the draws, for a run that is resumed.
     updates, skipped: how many; the latter for gradients that were not numbers.
     losses: of the last update, for summaries.
     average_return: tf-agents' metric over the last 100 placements.
@@ -168,7 +169,7 @@ class OneShotTrainer:
       config: OneShotConfig, seed: int = 0):
     """Args: seed: of the actions; the policy has its own for its weights."""
     self.policy, self.environments, self.config = policy, list(environments), config
-    self._rng = np.random.default_rng(seed)
+    self.rng = np.random.default_rng(seed)
     self._baseline = MovingBaseline(len(self.environments), config.baseline_decay)
     # Built here, or the first update would be traced twice: once making Adam's slots, once not.
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate, epsilon=1e-8)
@@ -196,7 +197,7 @@ class OneShotTrainer:
     self._entropy.assign(between(config.entropy, config.final_entropy, spent))
     samples, rewards, advantages = [], [], []
     for graph in graphs:
-      sample = self.policy.sample(self._rng, self.environments[graph].batch_size, graph)
+      sample = self.policy.sample(self.rng, self.environments[graph].batch_size, graph)
       samples.append(sample)
       rewards.append(self._play(graph, sample))
       advantages.append(self._advantages(graph, rewards[-1]))

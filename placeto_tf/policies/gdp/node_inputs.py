@@ -1,0 +1,148 @@
+"""What GDP sees of a graph on a cluster: arrays of nodes, edges and devices.
+
+A node is an op, or the ops that must share a device; nodes stand in topological order of their
+first ops. Features have mean 0 and deviation 1 over a graph's nodes, so that one network serves
+many graphs. From the paper (arXiv 1910.01578, section 3) come op type, output shape and the ids of
+adjacent nodes; compute, bytes, memory and degrees are added, and a row for each device.
+
+Legend: M nodes, E edges, P devices, padded; F node features, C device features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Dict
+
+import numpy as np
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.grouping import group_ops
+from placeto_tf.policies import op_features
+from placeto_tf.search.problem import PlacementProblem
+
+OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a hundred
+_SHAPE_DIMS = 4
+_ADJACENT = 3  # producers, and as many consumers, whose ids are features
+_FURTHEST = 5.0  # deviations from the mean that still make a difference
+NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT
+DEVICE_FEATURES = 5
+
+OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES = (
+    "op_types", "features", "sources", "targets", "mask", "devices")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeInputs:
+  """One graph on one cluster.
+
+  Attributes:
+    op_types: [M] int32 hash buckets, of the op of each node that computes longest.
+    features: [M, F] float32.
+    sources, targets: [E] int32 nodes.
+    mask: [M, P] float32, 1 where the node may be placed.
+    devices: [P, C] float32, rows of zeros behind the cluster's devices.
+  """
+
+  op_types: np.ndarray  # [M]
+  features: np.ndarray  # [M, F]
+  sources: np.ndarray  # [E]
+  targets: np.ndarray  # [E]
+  mask: np.ndarray  # [M, P]
+  devices: np.ndarray  # [P, C]
+
+  @property
+  def num_nodes(self) -> int:
+    """M."""
+    return len(self.op_types)
+
+  @property
+  def max_devices(self) -> int:
+    """P."""
+    return len(self.devices)
+
+  def arrays(self) -> Dict[str, np.ndarray]:
+    """By field name, as the network takes them."""
+    return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def node_problem(problem: PlacementProblem) -> PlacementProblem:
+  """The same problem with nodes as groups: together is only what must share a device."""
+  return problem.regrouped(
+      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+
+
+def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
+  """Inputs of a problem made by `node_problem`.
+
+  Raises:
+    PlacementError: the cluster has more devices than the network has room for.
+  """
+  d = problem.num_devices
+  if d > max_devices:
+    raise PlacementError(
+        f"the cluster has {d} devices, hosts included, the policy was made for {max_devices} at "
+        "most; train one with a larger max_devices")
+  grouped = GroupedGraph.build(
+      problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
+  types = [zlib.crc32(problem.graph.op_types[op].encode()) % OP_TYPE_BUCKETS
+           for op in grouped.main_op]
+  mask = np.zeros((grouped.num_groups, max_devices), np.float32)
+  mask[:, :d] = problem.allowed
+  devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
+  devices[:d] = _device_features(grouped)
+  features = op_features.standardized(np.concatenate([
+      _cost_features(grouped), _shape_features(problem.graph, grouped.main_op),
+      op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT)],
+      axis=1))
+  return NodeInputs(
+      np.array(types, np.int32), np.clip(features, -_FURTHEST, _FURTHEST), grouped.sources,
+      grouped.targets, mask, devices)
+
+
+def _cost_features(grouped: GroupedGraph) -> np.ndarray:
+  """[M, 9]: compute time, bytes, ops and degrees, most of them by their logarithms."""
+  m = grouped.num_groups
+  compute_us = grouped.compute_us.min(axis=1)
+  counts = (
+      compute_us, grouped.output_bytes, grouped.persistent_bytes, grouped.working_bytes,
+      grouped.num_ops, np.bincount(grouped.targets, minlength=m),
+      np.bincount(grouped.sources, minlength=m))
+  return np.stack(
+      [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
+
+
+def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:
+  """[M, 1 + 4] whether the first output's shape is known, and its dimensions, the last first.
+
+  A graph made of costs alone states no shapes: bytes have to do.
+  """
+  rows = np.zeros((len(main_op), 1 + _SHAPE_DIMS))
+  source = graph.source
+  if source is None or source.graph_def is None:
+    return rows
+  nodes = source.graph_def.node
+  for row, op in enumerate(main_op):
+    shape = declared_shape(nodes[int(source.positions[op])])
+    if shape is not None:
+      dims = [max(dim, 1) for dim in shape[::-1][:_SHAPE_DIMS]]
+      rows[row, :1 + len(dims)] = [1.0, *(1.0 + np.log(dims))]
+  return rows
+
+
+def _device_features(grouped: GroupedGraph) -> np.ndarray:
+  """[D, 5]: present, host, speed and bandwidth against the best, memory against the graph's."""
+  compute_us = grouped.compute_us.sum(axis=0)
+  d = grouped.num_devices
+  bandwidth = np.ones((d, d)) * grouped.bandwidth_bytes_per_us
+  np.fill_diagonal(bandwidth, np.nan)
+  out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)
+  held = float(grouped.persistent_bytes.sum() + grouped.working_bytes.sum())
+  # The share of a step that moving all outputs once over a link would take: how dear links are.
+  dear = float(grouped.output_bytes.sum()) / out / max(float(compute_us.min()), 1e-9)
+  return np.stack([
+      np.ones(d), grouped.is_host, compute_us.min() / np.maximum(compute_us, 1e-9),
+      np.log1p(dear), np.log1p(grouped.memory_bytes / max(held, 1.0))], axis=1)

@@ -1,0 +1,126 @@
+"""GDP's placer: a Transformer-XL over nodes in topological order, gated by the graph.
+
+arXiv 1910.01578, sections 3.2 and 3.3. The nodes are cut into segments; a node attends to its own
+segment and, as memory, to the segment before: to that segment's hidden states at the layer below,
+through which no gradient flows (Dai et al. 2019). There are no position embeddings and no causal
+mask, since all nodes are placed at once. With a memory as long as a segment, what a layer has to
+remember is known as soon as the layer below is done, so that segments need not wait for one
+another: they are computed side by side, with the values they would have one after the other.
+
+Superposition: a vector that describes graph and cluster gates what every layer reads, element by
+element, so that one network can be another one for each graph.
+
+Legend: M nodes, S segments, L nodes a segment, W width, H heads, C width of the condition.
+"""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+
+check_legacy_keras()
+
+import tensorflow as tf  # noqa: E402  the check must come first
+
+from placeto_tf.policies.placeto.embedding import Seeds, dense  # noqa: E402
+
+# Scale of the weights by which layers add to what they were given. An untrained layer adds nearly
+# the same to all nodes of a segment; at full scale segments, not nodes, would be placed.
+_QUIET = 0.1
+_MASKED = -1e9  # added to a score; finite, so that a row of nothing else stays a number
+
+
+class Gate(tf.keras.layers.Layer):
+  """x * c(condition), with c = 1 + a linear layer that starts small: near the identity."""
+
+  def __init__(self, width: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    self._gate = dense(width, seeds, scale=0.1)
+
+  def call(self, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    """[..., W] from x [..., W] and condition [C]."""
+    return x * (1.0 + self._gate(condition[None])[0])
+
+
+class SegmentAttention(tf.keras.layers.Layer):
+  """Multi-head attention of each segment to itself and to the one before."""
+
+  def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    self._heads, self._size = heads, width // heads
+    self._query, self._key, self._value = (dense(width, seeds) for _ in range(3))
+    self._output = dense(width, seeds, scale=_QUIET)
+
+  def call(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
+    """[S, L, W] from here [S, L, W], around [S, 2L, W] and visible [S, 2L] bool."""
+    query, key, value = (
+        self._split(layer(x)) for layer, x in (
+            (self._query, here), (self._key, around), (self._value, around)))
+    scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5
+    scores += tf.where(visible, 0.0, _MASKED)[:, None, None, :]
+    mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)
+    return self._output(tf.reshape(mixed, tf.shape(here)))
+
+  def _split(self, x: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(x)
+    return tf.reshape(x, [shape[0], shape[1], self._heads, self._size])
+
+
+class PlacerLayer(tf.keras.layers.Layer):
+  """Attention and two dense layers, each normalized and gated before and added to its input."""
+
+  def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
+    self._gates = [Gate(width, seeds, name=f"gate_{i}") for i in range(2)]
+    self._attention = SegmentAttention(width, heads, seeds)
+    self._dense = [dense(2 * width, seeds, "relu"), dense(width, seeds, scale=_QUIET)]
+
+  def call(self, x: tf.Tensor, valid: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    """[S, L, W] from x [S, L, W], valid [S, L] bool and condition [C]."""
+    around, visible = with_memory(x, valid)
+    around = self._gates[0](self._norms[0](around), condition)
+    x += self._attention(around[:, tf.shape(x)[1]:], around, visible)
+    y = self._gates[1](self._norms[1](x), condition)
+    for layer in self._dense:
+      y = layer(y)
+    return x + y
+
+
+def with_memory(x: tf.Tensor, valid: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  """Each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
+
+  The first one has nothing before it. The segment before is remembered, not differentiated
+  through.
+
+  Args:
+    x: [S, L, W] hidden states.
+    valid: [S, L] bool, False for padding.
+  """
+  memory = tf.concat([tf.zeros_like(x[:1]), tf.stop_gradient(x[:-1])], axis=0)
+  remembered = tf.concat([tf.zeros_like(valid[:1]), valid[:-1]], axis=0)
+  return tf.concat([memory, x], axis=1), tf.concat([remembered, valid], axis=1)
+
+
+class Placer(tf.keras.layers.Layer):
+  """The layers of the placer, between cutting into segments and joining them again."""
+
+  def __init__(
+      self, width: int, layers: int, heads: int, segment: int, seeds: Seeds, **kwargs):
+    """Args: segment: L."""
+    super().__init__(**kwargs)
+    self._segment = segment
+    self._layers = [PlacerLayer(width, heads, seeds, name=f"layer_{i}") for i in range(layers)]
+    self._norm = tf.keras.layers.LayerNormalization()
+
+  def call(self, nodes: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    """[M, W] from nodes [M, W] in topological order and condition [C]."""
+    m, width = tf.shape(nodes)[0], nodes.shape[-1]
+    count = -(-m // self._segment)
+    padded = tf.pad(nodes, [[0, count * self._segment - m], [0, 0]])
+    x = tf.reshape(padded, [count, self._segment, width])
+    valid = tf.reshape(tf.range(count * self._segment) < m, [count, self._segment])
+    for layer in self._layers:
+      x = layer(x, valid, condition)
+    return self._norm(tf.reshape(x, [-1, width])[:m])

@@ -1,0 +1,107 @@
+"""GDP as a one-shot policy: devices of all nodes drawn from one pass of the network.
+
+Legend: B placements side by side, M nodes, P devices, padded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.node_inputs import NodeInputs
+from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
+
+import tensorflow as tf  # isort: skip
+
+_FILE, _SIDECAR = "weights.npz", "weights.json"
+_VERSION = 1  # of the node inputs: weights of another version see other features
+
+
+class GdpPolicy(OneShotPolicy):
+  """One network for a list of graphs, each on its cluster."""
+
+  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork):
+    """Args: graphs: what `graph` is an index of."""
+    super().__init__()
+    self.network = network
+    self._inputs = [
+        {name: tf.constant(value) for name, value in inputs.arrays().items()} for inputs in graphs]
+    self._forward = tf.function(
+        network, input_signature=[network.signature()], autograph=False)
+
+  def logits(self, graph: int = 0) -> tf.Tensor:
+    """[M, P] of a graph's nodes."""
+    return self._forward(self._inputs[graph])
+
+  def greedy(self, graph: int = 0) -> np.ndarray:
+    """[M] int32: the likeliest device of each node."""
+    return self.logits(graph).numpy().argmax(axis=1).astype(np.int32)
+
+  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
+    """Draws `count` placements; nodes are independent of one another, given the graph."""
+    logits = self.logits(graph).numpy()
+    log_probs = tf.nn.log_softmax(logits).numpy()
+    placements = np.stack([
+        (logits + rng.gumbel(size=logits.shape)).argmax(axis=1) for _ in range(count)])
+    chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
+    return Sample(placements.astype(np.int32), placements.astype(np.int32), chosen)
+
+  def log_prob(self, choices: Any, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+    """[B, M] log probabilities of devices [B, M], and [B, M] entropies, equal for all B."""
+    log_probs = tf.nn.log_softmax(self.logits(graph))
+    entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
+    chosen = tf.gather(log_probs, tf.transpose(choices), batch_dims=1)
+    return tf.transpose(chosen), tf.broadcast_to(entropy, tf.shape(choices))
+
+
+def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
+  """Writes the weights and a JSON sidecar with the network's sizes and `notes`."""
+  os.makedirs(directory, exist_ok=True)
+  partial = os.path.join(directory, "partial.npz")
+  np.savez(partial, *[variable.numpy() for variable in network.variables])
+  os.replace(partial, os.path.join(directory, _FILE))
+  partial = os.path.join(directory, _SIDECAR + ".partial")
+  with open(partial, "w", encoding="utf-8") as file:
+    json.dump({"policy": "gdp", "version": _VERSION, "network": network.config.to_json(), **notes},
+              file, indent=1)
+    file.write("\n")
+  os.replace(partial, os.path.join(directory, _SIDECAR))
+
+
+def load_network(directory: str) -> GdpNetwork:
+  """The network that `save_weights` wrote.
+
+  Raises:
+    PlacementError: the files are missing, damaged, or of another policy or version.
+  """
+  path = os.path.join(directory, _SIDECAR)
+  try:
+    with open(path, encoding="utf-8") as file:
+      sidecar = json.load(file)
+    if sidecar["policy"] != "gdp" or sidecar["version"] != _VERSION:
+      raise PlacementError(
+          f"{path} is of policy {sidecar['policy']!r}, version {sidecar['version']!r}; expected "
+          f"'gdp', version {_VERSION}: give a directory that a training run of gdp wrote")
+    network = GdpNetwork(GdpConfig(**sidecar["network"]))
+    with np.load(os.path.join(directory, _FILE)) as arrays:
+      values = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise PlacementError(
+        f"the weights in {directory} were not understood ({error}); give a directory that a "
+        "training run of gdp wrote, such as ROOT_DIR/weights") from None
+  expected = [tuple(variable.shape) for variable in network.variables]
+  found = [value.shape for value in values]
+  if found != expected:
+    raise PlacementError(
+        f"the weights in {directory} have shapes {found}, expected {expected}; train them anew")
+  if not all(np.isfinite(value).all() for value in values):
+    raise PlacementError(
+        f"the weights in {directory} hold NaN or infinity; take an earlier checkpoint")
+  for variable, value in zip(network.variables, values):
+    variable.assign(value)
+  return network

@@ -1,0 +1,273 @@
+"""Trains GDP on many graphs: a batch of placements of some graphs, PPO, the next graphs.
+
+arXiv 1910.01578, section 3.3: one network for all graphs, whose placer is gated by what graph it
+has before it. A root directory holds what `training.runs` says, and
+
+  train/          checkpoints: weights, optimizer, baselines, random states
+  train/events*   TensorBoard: rewards, step time over one device's, loss, gradient norm, held out
+  weights/        the network's weights, for --warm_start and --policy_weights
+
+A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
+one machine, as one that was not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.errors import PlacetoError
+
+check_legacy_keras()
+
+import tensorflow as tf  # noqa: E402  the check must come first
+from tf_agents.utils import common  # noqa: E402
+
+from placeto_tf.clusters import Cluster  # noqa: E402
+from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
+from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
+from placeto_tf.graphs import load_graph  # noqa: E402
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork  # noqa: E402
+from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem  # noqa: E402
+from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights  # noqa: E402
+from placeto_tf.search import METHODS  # noqa: E402
+from placeto_tf.search.problem import PlacementProblem  # noqa: E402
+from placeto_tf.training import runs  # noqa: E402
+from placeto_tf.training.gdp_methods import PPO  # noqa: E402
+from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
+from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
+
+Progress = Callable[[int, Dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class GdpTrainingConfig:
+  """What is trained, on what, for how long.
+
+  Attributes:
+    graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
+    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs_per_update: an update follows the mean gradient of so many graphs. Which ones go
+      together stays; in which order they come is drawn anew each time they have all been there.
+    iterations: updates.
+    checkpoint_every, watch_every: iterations.
+    seed: of everything random.
+    network, training: see there.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...] = ("k80:4",)
+  held_out: Tuple[str, ...] = ()
+  watch_cluster: str = "k80:4"
+  graphs_per_update: int = 2
+  iterations: int = 1000
+  checkpoint_every: int = 50
+  watch_every: int = 100
+  seed: int = 0
+  network: GdpConfig = GdpConfig()
+  training: OneShotConfig = PPO
+
+  def __post_init__(self):
+    for name in ("graphs_per_update", "iterations", "checkpoint_every", "watch_every"):
+      if getattr(self, name) < 1:
+        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+
+  def to_json(self) -> Dict[str, Any]:
+    """As config.json holds it."""
+    return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def make_problems(
+    graphs: Sequence[str], clusters: Sequence[str], seed: int = 0) -> List[PlacementProblem]:
+  """Every graph on its clusters, ungrouped."""
+  problems = []
+  for index, name in enumerate(graphs):
+    graph = load_graph(name)
+    problems += [
+        node_problem(make_problem(graph, Cluster.parse(cluster), num_threads=1))
+        for cluster in expand_clusters(clusters, seed, index)]
+  return problems
+
+
+class GdpTrainer:
+  """One training run in its root directory.
+
+  Attributes:
+    iteration: updates so far.
+    network: what is trained.
+  """
+
+  def __init__(
+      self, config: GdpTrainingConfig, root_dir: str, *,
+      problems: Optional[Sequence[PlacementProblem]] = None,
+      held_out: Sequence[PlacementProblem] = (), warm_start: Optional[str] = None):
+    """Takes up the run that the directory holds, or begins one.
+
+    Args:
+      config: what is trained.
+      root_dir: its directory.
+      problems, held_out: instead of those that `config` names, made by `node_problem`.
+      warm_start: directory of weights that a new run begins with.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
+        wrong, or the warm start is of another network.
+    """
+    runs.claim(root_dir, config.to_json())
+    self.config, self.root_dir = config, root_dir
+    if problems is None:
+      problems = make_problems(config.graphs, config.clusters, config.seed)
+      held_out = make_problems(config.held_out, (config.watch_cluster,))
+    self._problems, self._num_training = list(problems) + list(held_out), len(problems)
+    self.network = GdpNetwork(config.network, config.seed)
+    if warm_start is not None:
+      self._begin_with(load_network(warm_start), warm_start)
+    self._policy = GdpPolicy(
+        [node_inputs(each, config.network.max_devices) for each in self._problems], self.network)
+    self._trainer = OneShotTrainer(self._policy, [
+        OneShotEnvironment(
+            each.allowed, SimulatedCost(each), batch_size=config.training.batch_size, graph=i,
+            num_graphs=self._num_training, invalid_reward=config.training.invalid_reward)
+        for i, each in enumerate(self._problems[:self._num_training])],
+        config.training, config.seed)
+    self._single_us = [
+        float(each.evaluate_ops(METHODS["single"](each)).objective_us[0])
+        for each in self._problems]
+    size = config.graphs_per_update
+    self._batches = [
+        tuple(range(first, min(first + size, self._num_training)))
+        for first in range(0, self._num_training, size)]
+    # One string in the checkpoint itself: weights and random states cannot come apart.
+    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
+    self._checkpointer = common.Checkpointer(
+        os.path.join(root_dir, "train"), max_to_keep=2, trainer=self._trainer.checkpoint,
+        state=self._state)
+    stored = json.loads(self._state.numpy().decode())
+    self.iteration = stored["iteration"]
+    self._trainer.rng.bit_generator.state = stored["rng"]
+    self._guard = runs.UpdateGuard(
+        lambda: list(self.network.variables), root_dir, stored["skipped"])
+    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+
+  @property
+  def skipped(self) -> int:
+    """Updates that gave NaN and were undone."""
+    return self._guard.skipped
+
+  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
+    """Trains to the end, or up to iteration `until` as if the run were killed there.
+
+    Raises:
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+    """
+    config = self.config
+    last = config.iterations if until is None else min(until, config.iterations)
+    began, first = time.monotonic(), self.iteration
+    figures: Dict[str, float] = {}
+    if self.iteration == 0 and self._held_out:
+      self._record(self.watch())  # what the untrained network does
+    while self.iteration < last:
+      graphs = self._turn(self.iteration)
+      rewards = self._guard.update(lambda: self._update(graphs), self._finite)  # noqa: B023 at once
+      self.iteration += 1
+      if rewards is None:
+        continue
+      over_single = {
+          graph: self._over_single(graph, self._trainer.environments[graph]) for graph in graphs}
+      figures.update(
+          self._trainer.losses, reward=float(rewards.mean()),
+          over_single=float(np.exp(np.mean(np.log(list(over_single.values()))))),
+          skipped=float(self.skipped),
+          updates_a_second=(self.iteration - first) / (time.monotonic() - began))
+      if self._held_out and (self.iteration % config.watch_every == 0 or self.iteration == last):
+        figures.update(self.watch())
+      self._record(figures)
+      self._record(
+          {f"{self._name(graph)}": value for graph, value in over_single.items()}, "OverSingle")
+      progress(self.iteration, figures)
+      if (self.iteration % config.checkpoint_every == 0
+          or self.iteration in (runs.FIRST_CHECKPOINT, config.iterations)):
+        self.save()
+    if self.iteration >= config.iterations:
+      runs.finish(self.root_dir, self.iteration, self.skipped, figures)
+    return figures
+
+  def watch(self) -> Dict[str, float]:
+    """Step time over one device's of the likeliest devices, geometric mean over held-out graphs."""
+    logs = []
+    for graph in self._held_out:
+      found = self._problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
+      logs.append(np.log(found / self._single_us[graph]))
+    return {"held_out_over_single": float(np.exp(np.mean(logs)))}
+
+  def save(self) -> None:
+    """Writes a checkpoint and the weights for inference."""
+    self._state.assign(self._state_json(self.iteration, self.skipped))
+    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    save_weights(
+        self.network, os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
+
+  @property
+  def _held_out(self) -> range:
+    return range(self._num_training, len(self._problems))
+
+  def _turn(self, iteration: int) -> Tuple[int, ...]:
+    """The graphs of an iteration: a function of the seed, so that resuming needs no state."""
+    turn, place = divmod(iteration, len(self._batches))
+    order = np.random.default_rng([self.config.seed, turn]).permutation(len(self._batches))
+    return self._batches[order[place]]
+
+  def _update(self, graphs: Tuple[int, ...]) -> Optional[np.ndarray]:
+    """[graphs, B] rewards; None where a gradient was not a number."""
+    skipped = self._trainer.skipped
+    rewards = self._trainer.update(graphs, spent=self.iteration / self.config.iterations)
+    return rewards if self._trainer.skipped == skipped else None
+
+  def _finite(self, rewards: np.ndarray) -> bool:
+    return bool(np.isfinite(rewards).all()) and runs.all_finite(self.network.variables)
+
+  def _over_single(self, graph: int, environment: OneShotEnvironment) -> float:
+    """The batch's mean step time over one device's, whether placements fit or not."""
+    return float(environment.step_time_us.mean()) / self._single_us[graph]
+
+  def _name(self, graph: int) -> str:
+    per_graph = self._num_training // max(1, len(self.config.graphs))
+    return f"{self.config.graphs[graph // max(1, per_graph)]}_{graph}"
+
+  def _begin_with(self, given: GdpNetwork, directory: str) -> None:
+    if given.config != self.config.network:
+      raise PlacetoError(
+          f"the weights in {directory} are of a network of {given.config}, expected "
+          f"{self.config.network}; give weights of such a network, or none")
+    for variable, value in zip(self.network.variables, given.variables):
+      variable.assign(value)
+
+  def _record(self, values: Dict[str, float], folder: str = "Metrics") -> None:
+    with self._writer.as_default(step=self.iteration):
+      for name, value in values.items():
+        tf.summary.scalar(f"{folder}/{name}", value)
+
+  def _state_json(self, iteration: int, skipped: int) -> str:
+    return json.dumps({
+        "iteration": iteration, "skipped": skipped,
+        "rng": self._trainer.rng.bit_generator.state})
+
+
+def train(
+    config: GdpTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+    progress: Progress = lambda *_: None) -> Dict[str, float]:
+  """Trains, or goes on training, to the end; returns the last figures.
+
+  A run that is done is left as it is. Raises: PlacetoError, see `GdpTrainer`.
+  """
+  figures = runs.finished(root_dir, config.to_json())
+  if figures is not None:
+    return figures
+  return GdpTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)

@@ -1,0 +1,83 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.gdp import node_inputs as inputs_lib
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+
+SMALL = GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=16)
+
+
+def inputs_of(**options):
+  return node_inputs(node_problem(random_problem(**options)), SMALL.max_devices)
+
+
+def tensors(inputs):
+  return {name: tf.constant(value) for name, value in inputs.arrays().items()}
+
+
+def test_all_nodes_are_placed_in_one_pass_where_they_may_be():
+  inputs = inputs_of(num_ops=50, devices="k80:3")
+  logits = GdpNetwork(SMALL)(tensors(inputs)).numpy()
+  assert logits.shape == (50, 5)
+  probabilities = tf.nn.softmax(logits).numpy()
+  assert (probabilities[:, :3] > 0).all() and (probabilities[:, 3:] == 0).all()  # host, padding
+
+
+def test_an_untrained_network_tells_nodes_apart():
+  logits = GdpNetwork(SMALL)(tensors(inputs_of(num_ops=50))).numpy()[:, :3]
+  assert (logits.std(axis=0) > 1).all()
+  assert len(np.unique(logits.argmax(axis=1))) > 1
+
+
+def test_superposition_places_equal_nodes_otherwise_in_another_graph():
+  # A cluster of other links changes no node, only the vector that gates the layers.
+  inputs = inputs_of(num_ops=30)
+  other = dataclasses.replace(inputs, devices=inputs.devices + 1)
+  gated, plain = (GdpNetwork(dataclasses.replace(SMALL, superposition=on)) for on in (True, False))
+  assert np.abs((gated(tensors(inputs)) - gated(tensors(other))).numpy()[:, :3]).max() > 1e-3
+  np.testing.assert_array_equal(plain(tensors(inputs)), plain(tensors(other)))
+
+
+def test_every_weight_has_a_gradient():
+  network, inputs = GdpNetwork(SMALL), tensors(inputs_of(num_ops=40))
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(tf.nn.log_softmax(network(inputs))[:, 0])
+  gradients = tape.gradient(loss, network.trainable_variables)
+  quiet = [variable.name for variable, gradient in zip(network.trainable_variables, gradients)
+           if gradient is None]
+  assert not quiet
+
+
+def test_the_same_seed_gives_the_same_network_and_another_one_another():
+  inputs = tensors(inputs_of())
+  one, same, other = (GdpNetwork(SMALL, seed)(inputs).numpy() for seed in (1, 1, 2))
+  np.testing.assert_array_equal(one, same)
+  assert not np.array_equal(one, other)
+
+
+def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
+  problem = node_problem(random_problem(num_ops=40, num_groups=4))
+  assert problem.num_groups == 40
+  inputs = node_inputs(problem, 6)
+  assert inputs.features.shape == (40, inputs_lib.NODE_FEATURES)
+  np.testing.assert_allclose(inputs.features.std(axis=0).max(), 1, atol=0.2)
+  assert (inputs.sources < inputs.targets).all()  # topological order
+  assert inputs.mask.sum(axis=1).tolist() == [3] * 40  # neither the host nor padding
+  assert inputs.devices[:, 0].tolist() == [1, 1, 1, 1, 0, 0]
+
+
+def test_a_cluster_of_too_many_devices_is_refused():
+  with pytest.raises(PlacementError, match="has 9 devices.*made for 5"):
+    inputs_of(devices="k80:8")
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"heads": 3}, {"segment": 0}])
+def test_wrong_sizes_are_refused(wrong):
+  with pytest.raises(PlacementError, match=next(iter(wrong))):
+    dataclasses.replace(SMALL, **wrong)

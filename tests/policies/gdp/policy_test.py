@@ -1,0 +1,93 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
+from placeto_tf.training.one_shot import ppo_loss
+
+SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=16)
+
+
+@pytest.fixture(name="policy", scope="module")
+def policy_fixture():
+  graphs = [node_inputs(node_problem(random_problem(num_ops=n, seed=n)), 5) for n in (20, 35)]
+  return GdpPolicy(graphs, GdpNetwork(SMALL))
+
+
+def test_draws_have_the_probabilities_the_network_gives(policy):
+  sample = policy.sample(np.random.default_rng(0), 4000, graph=0)
+  assert sample.placements.shape == (4000, 20) and sample.placements.max() < 3
+  drawn = np.stack([(sample.placements == d).mean(axis=0) for d in range(5)], axis=1)
+  np.testing.assert_allclose(drawn, tf.nn.softmax(policy.logits(0)), atol=0.04)
+
+
+def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
+  sample = policy.sample(np.random.default_rng(0), 3, graph=1)
+  log_probs, entropy = policy.log_prob(tf.constant(sample.choices), 1)
+  np.testing.assert_allclose(log_probs, sample.log_probs, atol=1e-5)
+  p = tf.nn.softmax(policy.logits(1)).numpy()[:, :3]
+  np.testing.assert_allclose(log_probs[2, 7], np.log(p[7, sample.placements[2, 7]]), rtol=1e-4)
+  np.testing.assert_allclose(
+      entropy, np.broadcast_to(-(p * np.log(p)).sum(axis=1), (3, 35)), rtol=1e-3, atol=1e-5)
+
+
+def test_the_likeliest_devices(policy):
+  np.testing.assert_array_equal(
+      policy.greedy(0), policy.logits(0).numpy()[:, :3].argmax(axis=1))
+
+
+def test_all_that_is_trained_is_found(policy):
+  assert len(policy.trainable_variables) == len(policy.network.trainable_variables)
+
+
+def test_the_clipped_objective_by_hand(policy):
+  # Had node 0 been drawn with probabilities e^0.5 times smaller, and node 1 with as large ones:
+  # ratios e^0.5 and 1, all others clipped away by an advantage on two columns only.
+  sample = policy.sample(np.random.default_rng(1), 2, graph=0)
+  old = sample.log_probs.copy()
+  old[:, 0] -= 0.5
+  loss = ppo_loss(tf.constant([1.0, -1.0]), tf.constant(old), 0.2, tf.constant(0.0), 20)
+  value, gradients = policy.gradients(tf.constant(sample.choices), loss, 0)
+  # Placement 0 gains min(e^0.5, 1.2) + 19, placement 1 loses max(e^0.5, 1.2) + 19.
+  assert float(value) == pytest.approx(-(1.2 + 19 - np.exp(0.5) - 19) / 2 / 20, abs=1e-5)
+  assert any(np.abs(tf.convert_to_tensor(each)).max() > 0
+             for each in gradients if each is not None)
+
+
+def test_weights_go_out_and_come_back(tmp_path):
+  network = GdpNetwork(SMALL, seed=3)
+  save_weights(network, str(tmp_path), iteration=7)
+  found = load_network(str(tmp_path))
+  assert found.config == SMALL and json.loads(
+      (tmp_path / "weights.json").read_text())["iteration"] == 7
+  for one, other in zip(network.variables, found.variables):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_wrong_weights_are_refused(tmp_path):
+  with pytest.raises(PlacementError, match="not understood"):
+    load_network(str(tmp_path / "none"))
+  save_weights(GdpNetwork(SMALL), str(tmp_path))
+  sidecar = tmp_path / "weights.json"
+  content = json.loads(sidecar.read_text())
+  sidecar.write_text(json.dumps({**content, "policy": "other"}))
+  with pytest.raises(PlacementError, match="is of policy 'other'"):
+    load_network(str(tmp_path))
+  content["network"]["width"] = 32
+  sidecar.write_text(json.dumps(content))
+  with pytest.raises(PlacementError, match="shapes"):
+    load_network(str(tmp_path))
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path):
+  network = GdpNetwork(SMALL)
+  network.variables[0].assign(network.variables[0] * np.nan)
+  save_weights(network, str(tmp_path))
+  with pytest.raises(PlacementError, match="NaN"):
+    load_network(str(tmp_path))
