@@ -7,7 +7,7 @@ of equal compute time, since groups of random ops are so slow to place that ever
 is what is learned. Groups are drawn; what is in them makes the embeddings that the placer, an LSTM
 in both directions with an attentional decoder, places in the order of their numbers. The log
 probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
-update teaches both (equations 5 and 6 of the paper).
+update teaches both (section 3 of the paper).
 
 Legend: B placements side by side, U units, K groups, D devices, T types of ops.
 """
