@@ -55,6 +55,8 @@ NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name
 # Those that take part in "auto", with their shares: the trained one ends by itself after about one
 # evaluation a group; the other needs seconds before it does anything.
 _IN_AUTO = {"device_pointer": (0.4, 0.0), "placeto": (0.15, 7.0)}
+# A grouping that the hierarchical policy learns on the graph itself, with this share of the budget.
+LEARNED_GROUPING, _GROUPING_SHARE = "learned", 0.5
 DEFAULT_MAX_SECONDS = 60.0
 
 # A callback that long work calls every now and then, with the problem and the stage it is in.
@@ -71,7 +73,8 @@ class PlacingConfig:
     max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
       function of the seed.
     seed: of everything random.
-    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`.
+    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; "learned" has the
+      hierarchical policy learn it with half of the budget, for one method other than auto.
     costs: "grappler" or the path of a file of measured costs.
     existing_devices: devices the graph came with: "keep", "start" from them, or "ignore".
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
@@ -111,6 +114,10 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
+    if self.grouping == LEARNED_GROUPING and self.method == "auto":
+      raise PlacementError(
+          "grouping 'learned' is for one method, not for auto, whose placers share the budget; "
+          "choose a method such as placeto, or another grouping")
     _ = self.budget  # raises where a limit is not positive
 
   @property
@@ -256,8 +263,9 @@ def place_with(
     costs = estimate_costs(graph, cluster, source=config.costs)
   allowed = _pinned(graph, cluster, config, allowed_devices(graph, cluster))
   with stage("Grouping"):
-    grouping = group_ops(
-        graph, costs, allowed, max_groups=config.max_groups, method=config.grouping)
+    # What is learned is learned within the budget; until then the default has to do.
+    method = "heavy_edge" if config.grouping == LEARNED_GROUPING else config.grouping
+    grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups, method=method)
     problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
   progress = progress or (lambda problem, stage: None)
   started = time.monotonic()
@@ -335,7 +343,10 @@ def _search(
         ledger.run(name, placer, budget, config.seed)
       if config.method not in BASELINES:
         placer = {**search.METHODS, **learn}[config.method]
-        ledger.run(config.method, placer, budget, config.seed)
+        grouped = problem
+        if config.grouping == LEARNED_GROUPING:
+          grouped = _learn_grouping(problem, ledger, budget, config.seed)
+        ledger.run(config.method, placer, budget, config.seed, grouped)
   except KeyboardInterrupt:
     if problem.best_placement is None:
       raise
@@ -344,6 +355,23 @@ def _search(
     problem.observe(None)
   rows = {each.name: _baseline(problem, each) for each in ledger.contributions}
   return rows, auto.proven, interrupted
+
+
+def _learn_grouping(
+    problem: PlacementProblem, ledger: search.Ledger, budget: Budget, seed: int
+) -> PlacementProblem:
+  """The problem in groups learned with a share of the budget, for which the ledger has a row."""
+  with contextlib.redirect_stderr(io.StringIO()):  # as in `run_method`
+    from placeto_tf.training import rivals
+    from placeto_tf.training.schedules import share_of
+  learned = []
+
+  def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
+    learned.append(rivals.learn_grouping(problem, budget, seed))
+    return problem.best_placement
+
+  ledger.run("learned_grouping", learn, share_of(problem, budget, _GROUPING_SHARE), seed)
+  return problem.regrouped(learned[0])
 
 
 def _learned_placers(

@@ -23,7 +23,8 @@ flags.DEFINE_string("out", None, "Directory to write; its earlier results are re
 flags.DEFINE_string("method", "auto", "Placer: auto, or one by name; an unknown name is answered "
                     "with the list.")
 flags.DEFINE_integer("seed", 0, "Seed of all that is random.")
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
+                    "policy learn it with half of the budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
                   "Devices the graph came with: keep them, start from them, or ignore them.")

@@ -143,6 +143,15 @@ def test_every_method_stays_within_its_evaluations(graph):
     assert result.evaluations <= 45, name
 
 
+def test_learned_groups_take_half_of_the_budget_and_a_row_of_their_own(graph):
+  result = place(graph, "k80:2", "annealing", grouping="learned", max_evaluations=120, max_groups=8)
+  learned = result.baselines["learned_grouping"].evaluations
+  assert 0 < learned <= 60 <= learned + result.baselines["annealing"].evaluations
+  assert result.evaluations <= 120
+  with pytest.raises(PlacementError, match="not for auto"):
+    place(graph, "k80:2", "auto", grouping="learned")
+
+
 def test_simulate_takes_indices_and_placements(automatic):
   indices = placing.simulate(automatic.graph, automatic.cluster, automatic.indices)
   named = placing.simulate(automatic.graph, automatic.cluster, automatic.placement)

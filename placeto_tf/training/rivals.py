@@ -11,6 +11,8 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.grouping import group_ops
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
 from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
@@ -74,6 +76,28 @@ def search_hierarchical(
 
   Arguments as for `search_rnn`; grouping is learned.
   """
+  _train_hierarchical(problem, budget, seed, config, root_dir, progress)
+  return problem.best_placement
+
+
+def learn_grouping(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *,
+    config: Optional[HierarchicalSearch] = None, root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None) -> Grouping:
+  """The groups that the hierarchical placer's grouper, trained on the problem, ends with.
+
+  Ops of a group that may not use the same devices are split again. Arguments as for `search_rnn`.
+  """
+  units, policy = _train_hierarchical(problem, budget, seed, config, root_dir, progress)
+  _, pattern = np.unique(units.allowed, axis=0, return_inverse=True)
+  movable = units.allowed.sum(axis=1) > 1
+  labels = pattern.reshape(-1) * (policy.config.num_groups + 1) + np.where(
+      movable, 1 + policy.likeliest_groups(), 0)
+  return number_groups(units.grouping.expand(labels), topological_rank(problem.graph))
+
+
+def _train_hierarchical(problem, budget, seed, config, root_dir, progress):
+  """The problem with units for groups, and the policy trained on it."""
   config = config or HierarchicalSearch()
   units = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
@@ -81,7 +105,7 @@ def search_hierarchical(
   policy = HierarchicalPolicy(units, config.policy, weights)
   trainer = search_trainer(units, policy, config.training, budget, draws)
   search(units, trainer, budget, root_dir=root_dir, progress=progress)
-  return problem.best_placement
+  return units, policy
 
 
 METHODS = {"rnn": search_rnn, "hierarchical": search_hierarchical}

@@ -78,3 +78,15 @@ def test_methods_have_the_names_that_place_takes():
 def test_a_method_answers_even_if_loading_took_all_its_time():
   problem = random_problem()
   assert placing.run_method(problem, "rnn", Budget(max_seconds=1e-3), 0).shape == (60,)
+
+
+def test_learned_groups_keep_together_what_must_share_a_device():
+  problem = random_problem()
+  before = problem.evaluations
+  grouping = rivals.learn_grouping(
+      problem, Budget(max_evaluations=32), config=CONFIGS["hierarchical"])
+  assert problem.evaluations == before + 32
+  regrouped = problem.regrouped(grouping)  # raises where a group has no device
+  assert regrouped.num_groups <= 4 + problem.num_devices
+  colocation = problem.graph.colocation
+  np.testing.assert_array_equal(grouping.group_of_op, grouping.group_of_op[colocation])
