@@ -71,6 +71,10 @@ def search_gdp(
   Raises:
     PlacementError: there are no such weights, or they are for fewer devices.
   """
+  if weights is None and WAYS[name] != "scratch":
+    raise PlacementError(
+        f"method {name!r} needs policy_weights, the directory of a run of scripts/train.py "
+        "--policy=gdp, or of its weights")
   config, way = config or GdpSearch(), WAYS[name]
   if way == "scratch" and weights is not None:
     way = "fine_tune"
@@ -80,7 +84,7 @@ def search_gdp(
     network = GdpNetwork(
         dataclasses.replace(config.network, max_devices=nodes.num_devices), weight_seed)
   else:
-    network = load_network(_weights_in(weights, name))
+    network = load_network(weights_in(weights))
   policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network)
   left = nodes.remaining_evaluations(budget)
   if way == "zero_shot":
@@ -111,11 +115,7 @@ def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> 
   nodes.evaluate(placements)
 
 
-def _weights_in(directory: Optional[str], name: str) -> str:
-  """The directory of weights, of a run or given itself."""
-  if directory is None:
-    raise PlacementError(
-        f"method {name!r} needs policy_weights, the directory of a run of scripts/train.py "
-        "--policy=gdp, or of its weights")
+def weights_in(directory: str) -> str:
+  """The directory of weights, where that of a run or of its weights is given."""
   inner = os.path.join(directory, "weights")
   return inner if os.path.isdir(inner) else directory

@@ -77,3 +77,19 @@ def test_bad_choices_for_placeto_end_in_one_sentence(run_program, tmp_path, flag
       "train", "--policy=placeto", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
       *flags)
   assert done.code == 2 and message in done.err and "Traceback" not in done.err
+
+
+def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(run_program, tmp_path):
+  flags = ("--policy=gdp", "--graphs=family:tiny[0:2]", "--clusters=k80:2", "--max_devices=3",
+           "--segment=32", "--rows=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
+  done = run_program("train", *flags)
+  assert done.code == 0, done.err
+  assert "[2/2]" in done.err and "over_single" in done.err
+  assert "Done: 2 iterations" in done.out
+  assert run_program("train", *flags).out == done.out
+  placed = run_program(
+      "place", "--graph=family:tiny[4]", "--cluster=k80:2", "--method=gdp_zero_shot",
+      f"--policy_weights={tmp_path / 'run'}", "--max_evaluations=40",
+      f"--out={tmp_path / 'placed'}")
+  assert placed.code == 0, placed.err
+  assert "gdp_zero_shot" in placed.out
