@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import json
 import os
 import time
@@ -30,6 +31,7 @@ from placeto_tf.errors import PlacetoError
 check_legacy_keras()
 
 import tensorflow as tf  # noqa: E402  the check must come first
+from tensorboard.plugins.hparams import api as hp  # noqa: E402
 from tf_agents.utils import common  # noqa: E402
 
 from placeto_tf.encoding.pair_features import NAMES  # noqa: E402
@@ -42,6 +44,8 @@ from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
 from placeto_tf.search.problem import Budget  # noqa: E402
+from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
+from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
 from placeto_tf.training import pointer_problems, runs  # noqa: E402
 
 Progress = Callable[[int, Dict[str, float]], None]
@@ -61,6 +65,9 @@ class PointerTrainingConfig:
     checkpoint_every, watch_every: iterations.
     learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 a move is worth
       what it changes at once.
+    target: the ratio held out (see `PointerTrainer.watch`) at which training ends; None: none.
+    patience: how many times in a row the held-out graphs may be looked at without a better ratio
+      before training ends; 0: for ever.
     seed: of everything random.
     environment: the rules.
   """
@@ -79,6 +86,8 @@ class PointerTrainingConfig:
   epochs: int = 4
   entropy: float = 0.01
   discount: float = 0.0
+  target: Optional[float] = None
+  patience: int = 0
   seed: int = 0
   environment: MovesConfig = MovesConfig()
 
@@ -88,10 +97,38 @@ class PointerTrainingConfig:
         raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
     if not 0 <= self.discount <= 1:
       raise PlacetoError(f"discount is {self.discount}; expected a number from 0 to 1")
+    if self.patience < 0:
+      raise PlacetoError(f"patience is {self.patience}; expected 0 or more")
+    if not self.held_out and (self.patience or self.target is not None):
+      raise PlacetoError("target and patience watch held-out graphs; give held_out too")
 
   def to_json(self) -> Dict[str, Any]:
     """As config.json holds it."""
     return json.loads(json.dumps({**dataclasses.asdict(self), "features": NAMES}))
+
+
+@dataclasses.dataclass
+class _Stop:
+  """Whether training should end before all iterations are done.
+
+  Attributes:
+    best: ratio held out so far.
+    idle: how many looks in a row were no better.
+    reason: why training ends, once it does.
+  """
+
+  best: Optional[float] = None
+  idle: int = 0
+  reason: Optional[str] = None
+
+  def look(self, ratio: float, config: PointerTrainingConfig) -> None:
+    """Takes in a ratio."""
+    self.idle = 0 if self.best is None or ratio < self.best else self.idle + 1
+    self.best = ratio if self.best is None else min(self.best, ratio)
+    if config.target is not None and ratio <= config.target:
+      self.reason = f"the target was met: {ratio:.4f} held out"
+    elif config.patience and self.idle >= config.patience:
+      self.reason = f"nothing better than {self.best:.4f} held out in {self.idle} looks"
 
 
 class PointerTrainer:
@@ -130,6 +167,7 @@ class PointerTrainer:
     if warm_start is not None:
       self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start))
     self._train = common.function(self.agent.train)
+    self._stop = _Stop()
     # One string in the checkpoint itself: weights and random states cannot come apart.
     self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
     self._checkpointer = common.Checkpointer(
@@ -137,11 +175,15 @@ class PointerTrainer:
         actor=self.agent.actor_net, value=self.agent.collect_policy._value_network,
         optimizer=self.agent._optimizer, state=self._state)
     stored = json.loads(self._state.numpy().decode())
-    self.iteration = stored["iteration"]
+    self.iteration, self._stop = stored["iteration"], _Stop(**stored["stop"])
     self._guard = runs.UpdateGuard(self._variables, root_dir, stored["skipped"])
     self._environment.load_state_dict(stored["environment"])
     self._rng.bit_generator.state = stored["rng"]
+    self._saved = self.iteration
     self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+    if self.iteration == 0:
+      with self._writer.as_default(step=0):
+        hp.hparams(_hparams(config), trial_id=os.path.abspath(root_dir))
 
   @property
   def skipped(self) -> int:
@@ -162,7 +204,7 @@ class PointerTrainer:
     last = self.config.iterations if until is None else min(until, self.config.iterations)
     began, first = time.monotonic(), self.iteration
     figures: Dict[str, float] = {}
-    while self.iteration < last:
+    while self.iteration < last and self._stop.reason is None:
       experience, reward = agent_lib.collect(self._environment, self.weights, self._rng)
       self.iteration += 1
       info = self._guard.update(functools.partial(self._train, experience), self._finite)
@@ -174,46 +216,61 @@ class PointerTrainer:
       figures.update(
           reward=reward, loss=float(info.loss), entropy=-float(
               info.extra.entropy_regularization_loss) / max(self.config.entropy, 1e-12),
+          kl=agent_lib.kl_divergence(experience, self.weights),
+          gradient_norm=float(self.agent._optimizer.gradient_norm),
           moved=moved / (rows * steps), improved=improved / max(1, moved),
           skipped=float(self.skipped), steps_a_second=(
               (self.iteration - first) * rows * steps / (time.monotonic() - began)))
       if self._held_out and (
-          self.iteration % self.config.watch_every == 0 or self.iteration == last):
+          self.iteration % self.config.watch_every == 0
+          or self.iteration == self.config.iterations):
         figures["held_out_ratio"] = self.watch()
+        self._stop.look(figures["held_out_ratio"], self.config)
       with self._writer.as_default(step=self.iteration):
         for name, value in figures.items():
           tf.summary.scalar(f"Metrics/{name}", value)
       progress(self.iteration, figures)
       if (self.iteration % self.config.checkpoint_every == 0
-          or self.iteration in (runs.FIRST_CHECKPOINT, self.config.iterations)):
+          or self.iteration == runs.FIRST_CHECKPOINT):
         self.save()
-    if self.iteration >= self.config.iterations:
+    if self.iteration >= self.config.iterations or self._stop.reason is not None:
       self._finish(figures)
     return figures
 
   def watch(self) -> float:
-    """Objective after a greedy round over the start's, geometric mean over held-out problems."""
+    """Objective after a greedy round over the start's, geometric mean over held-out problems.
+
+    The placement of the first of them goes to TensorBoard as a picture.
+    """
     logs = []
-    for each in self._held_out:
+    for number, each in enumerate(self._held_out):
       start = each.problem.grouping.expand(each.starts[0])
       sweeper = Sweeper(each.problem, start, self.weights, config=SweepConfig(rounds=1))
       start_us = sweeper.objective_us
       sweeper.run(Budget())
       logs.append(np.log(sweeper.objective_us / start_us))
+      if number == 0:
+        simulated = each.problem.simulator.simulate(sweeper.placement)
+        with self._writer.as_default(step=self.iteration):
+          tf.summary.image("Placement/held_out", _picture(simulated))
     return float(np.exp(np.mean(logs)))
 
   def save(self) -> None:
     """Writes a checkpoint and the weights for inference."""
     self._state.assign(self._state_json(self.iteration, self.skipped))
     self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    self._saved = self.iteration
     self.weights.save(
         os.path.join(self.root_dir, "weights"), iteration=self.iteration,
         training=self.config.to_json())
 
   def _finish(self, figures: Dict[str, float]) -> None:
+    if self._saved != self.iteration:
+      self.save()
     directory = os.path.join(self.root_dir, "policies", "policy")
     agent_lib.save_policy(self.agent, directory)
-    runs.finish(self.root_dir, self.iteration, self.skipped, figures)
+    runs.finish(self.root_dir, self.iteration, self.skipped, figures,
+                reason=self._stop.reason or "all iterations are done")
 
   def _variables(self) -> List[tf.Variable]:
     return list(self.agent.actor_net.variables) + list(
@@ -226,8 +283,8 @@ class PointerTrainer:
 
   def _state_json(self, iteration: int, skipped: int) -> str:
     return json.dumps({
-        "iteration": iteration, "skipped": skipped, "rng": self._rng.bit_generator.state,
-        "environment": self._environment.state_dict()})
+        "iteration": iteration, "skipped": skipped, "stop": dataclasses.asdict(self._stop),
+        "rng": self._rng.bit_generator.state, "environment": self._environment.state_dict()})
 
 
 def train(
@@ -241,3 +298,18 @@ def train(
   if figures is not None:
     return figures
   return PointerTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+
+
+def _hparams(config: PointerTrainingConfig) -> Dict[str, Any]:
+  """What the HPARAMS tab can show: numbers and text."""
+  content = config.to_json()
+  del content["features"]
+  return {name: value if isinstance(value, (int, float, str)) else json.dumps(value)
+          for name, value in {**content, **content.pop("environment")}.items()}
+
+
+def _picture(simulated: SimulationResult) -> tf.Tensor:
+  """[1, height, width, 4] uint8, what each device does in a step."""
+  content = io.BytesIO()
+  timeline_figure(simulated).savefig(content, format="png", dpi=80)
+  return tf.image.decode_png(content.getvalue(), channels=4)[None]

@@ -54,10 +54,12 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
           "another root_dir, or the old setting to resume")
 
 
-def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, float]) -> None:
+def finish(
+    root_dir: str, iterations: int, skipped: int, figures: Dict[str, float], *,
+    reason: str = "all iterations are done") -> None:
   """Writes done.json."""
   write_json(os.path.join(root_dir, "done.json"), {
-      "reason": "all iterations are done", "iterations": iterations,
+      "reason": reason, "iterations": iterations,
       "skipped_updates": skipped, "figures": figures})
 
 

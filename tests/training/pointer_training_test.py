@@ -1,9 +1,14 @@
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
 
 from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.environments.random_problem import random_problem
@@ -53,6 +58,57 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
   assert not np.array_equal(whole.weights.hidden_1, trainer(tmp_path / "new").weights.hidden_1)
 
 
+def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(tmp_path):
+  program = (
+      "import pointer_training_test as t, sys; t.trainer(sys.argv[1]).run("
+      "progress=lambda iteration, _: print(iteration, flush=True))")
+  here = os.path.dirname(os.path.abspath(__file__))
+  process = subprocess.Popen(
+      [sys.executable, "-c", program, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join([here] + sys.path)})
+  with process:
+    for line in process.stdout:
+      if line.strip() == "3":
+        process.kill()  # the checkpoint of iteration 2 is there, perhaps half of the next
+        break
+  assert process.returncode == -signal.SIGKILL
+  assert not (tmp_path / "killed" / "done.json").exists()
+  resumed = trainer(tmp_path / "killed")
+  assert resumed.iteration in (2, 4)
+  resumed.run()
+  whole = trainer(tmp_path / "whole")
+  whole.run()
+  for one, other in zip(resumed.weights.arrays, whole.weights.arrays):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("change, iterations, reason", [
+    ({"target": 1.0}, 3, "the target was met"),
+    ({"patience": 2}, 9, r"nothing better than 1.0000 held out in 2 looks")])
+def test_a_target_or_lost_patience_ends_the_run(tmp_path, monkeypatch, change, iterations, reason):
+  config = dataclasses.replace(CONFIG, held_out=("c",), iterations=30, **change)
+  run = trainer(tmp_path, config)
+  monkeypatch.setattr(run, "watch", lambda: 1.0)
+  run.run(until=5)
+  run = trainer(tmp_path, config)  # what was seen so far is part of the checkpoint
+  monkeypatch.setattr(run, "watch", lambda: 1.0)
+  run.run()
+  done = json.loads((tmp_path / "done.json").read_text())
+  assert done["iterations"] == iterations and done["reason"].startswith(reason)
+  assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == iterations
+
+
+def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path):
+  trainer(tmp_path).run(until=3)
+  events = event_accumulator.EventAccumulator(
+      str(tmp_path / "train"), size_guidance={"tensors": 0}).Reload()
+  values = {name: [float(tf.make_ndarray(each.tensor_proto)) for each in events.Tensors(name)]
+            for name in ("Metrics/kl", "Metrics/gradient_norm", "Metrics/entropy")}
+  assert all(len(found) == 3 and min(found) > 0 for found in values.values())
+  assert len(events.Tensors("Placement/held_out")) == 1
+  assert "_hparams_/session_start_info" in events.summary_metadata
+
+
 def test_a_run_that_is_done_is_left_as_it_is(tmp_path):
   figures = trainer(tmp_path).run()
   assert train(CONFIG, str(tmp_path)) == figures  # "a" and "b" are no graphs: nothing is loaded
@@ -98,7 +154,8 @@ def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path):
   assert trainer(tmp_path, config).iteration == 10
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"discount": 1.5}, {"max_devices": 0}])
+@pytest.mark.parametrize("wrong", [
+    {"iterations": 0}, {"discount": 1.5}, {"max_devices": 0}, {"patience": -1}, {"target": 0.9}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)

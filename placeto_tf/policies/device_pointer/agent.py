@@ -32,6 +32,24 @@ from placeto_tf.policies.device_pointer.network import (  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights, score  # noqa: E402
 
 
+class NormKeepingAdam(tf.keras.optimizers.Adam):
+  """Adam that remembers the norm of the gradients it was last given, for summaries.
+
+  Attributes:
+    gradient_norm: variable, of all gradients together, each clipped before by the agent.
+  """
+
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self.gradient_norm = tf.Variable(0.0, trainable=False, name="gradient_norm")
+
+  def apply_gradients(self, grads_and_vars, *args, **kwargs):
+    """As Adam does."""
+    pairs = list(grads_and_vars)
+    self.gradient_norm.assign(tf.linalg.global_norm([gradient for gradient, _ in pairs]))
+    return super().apply_gradients(pairs, *args, **kwargs)
+
+
 def make_agent(
     max_devices: int, *, learning_rate: float = 1e-3, epochs: int = 4, entropy: float = 0.01,
     discount: float = 0.0, gradient_clip: float = 1.0, seed: int = 0
@@ -43,7 +61,7 @@ def make_agent(
   value = PairValueNetwork(specs, seed=seed + 1)
   actor.create_variables()
   value.create_variables()
-  optimizer = tf.keras.optimizers.Adam(learning_rate, epsilon=1e-7)
+  optimizer = NormKeepingAdam(learning_rate, epsilon=1e-7)
   # In the order in which the agent hands them over.
   optimizer.build(sorted(
       actor.trainable_weights + value.trainable_weights, key=lambda variable: variable.name))
@@ -88,6 +106,19 @@ def collect(
       policy_info={"dist_params": {"logits": logits}}, next_step_type=next_type.astype(np.int32),
       reward=reward.astype(np.float32), discount=discount.astype(np.float32))
   return tf.nest.map_structure(tf.constant, batch), float(reward[:, :-1].mean())
+
+
+def kl_divergence(experience: trajectory.Trajectory, weights: ScorerWeights) -> float:
+  """KL(policy that collected || policy of the weights), mean over the steps of an experience."""
+  def log_softmax(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+  observation = {name: value.numpy()[:, :-1] for name, value in experience.observation.items()}
+  before = log_softmax(experience.policy_info["dist_params"]["logits"].numpy()[:, :-1])
+  after = log_softmax(np.where(
+      observation[moves.MASK] > 0, scores_of(observation[moves.FEATURES], weights), NEVER))
+  return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
 
 def scores_of(pairs: np.ndarray, weights: ScorerWeights) -> np.ndarray:
