@@ -17,6 +17,8 @@ ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sys
 from typing import Any, Callable, Dict, Tuple
 
@@ -51,6 +53,9 @@ flags.DEFINE_integer("watch_every", 200, "Iterations.", lower_bound=1)
 flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
 flags.DEFINE_float("entropy", 0.01, "Weight of the entropy bonus.")
 flags.DEFINE_float("discount", 0.0, "Of later rewards; 0 counts what a move changes at once.")
+flags.DEFINE_float("target", None, "Device pointer: the ratio held out at which training ends.")
+flags.DEFINE_integer("patience", 0, "Device pointer: after so many looks at the held-out graphs "
+                     "without a better ratio training ends; 0 is never.")
 flags.DEFINE_integer("seed", 0, "Seed of everything random.")
 # Of Placeto alone.
 flags.DEFINE_bool("paper", False, "Placeto: every choice as in the paper, also those that stood in "
@@ -101,7 +106,10 @@ def main() -> None:
 
   figures = train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-  print(f"Done: {config.iterations} iterations in {FLAGS.root_dir}; {text}.", flush=True)
+  with open(os.path.join(FLAGS.root_dir, "done.json"), encoding="utf-8") as file:
+    done = json.load(file)
+  print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; {text}.",
+        flush=True)
 
 
 def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
@@ -115,7 +123,7 @@ def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
       max_groups=max_groups, annealed=annealed, max_devices=FLAGS.max_devices,
       iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
-      watch_every=FLAGS.watch_every,
+      watch_every=FLAGS.watch_every, target=FLAGS.target, patience=FLAGS.patience,
       learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
       seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps)), train
 
