@@ -1,7 +1,8 @@
 """The device pointer as methods of an evaluation, beside what shows what its training gives.
 
   device_pointer   sweeps with trained weights, then annealing, as `place` runs it
-  pointer_pass     one greedy round of at most three sweeps, coarse to fine, and nothing after it
+  pointer_pass     one greedy round of three sweeps, coarse to fine, with a simulation a move, and
+                   nothing after it
 
 Each exists with `_untrained`, weights as initialized from the seed, and with `_uniform`, where
 every group's device is drawn uniformly: the same procedure, but for what was learned.
@@ -23,7 +24,8 @@ from placeto_tf.search.problem import Budget, PlacementProblem
 PASS_LEVELS = (0.125, 0.5, 2.0)
 CONFIGS: Mapping[str, SweepConfig] = MappingProxyType({
     "device_pointer": SweepConfig(),
-    "pointer_pass": SweepConfig(levels=PASS_LEVELS, rounds=1, greedy=1, anneal=False),
+    "pointer_pass": SweepConfig(
+        levels=PASS_LEVELS, rounds=1, greedy=1, block=1, anneal=False),
 })
 NAMES = tuple(config + kind for config in CONFIGS for kind in ("", "_untrained", "_uniform"))
 

@@ -89,6 +89,8 @@ def comparison_table(
 def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
   """Markdown: how good the best so far was after so many evaluations of the same run.
 
+  By the objective, in which what does not fit pays for it.
+
   Two tables a cluster, and for all together where there are several. First each method's geometric
   mean over graphs of the objective over the start's, with its deviation over seeds; then the same
   over the best of the methods that need no search, with the share of (graph, seed) pairs in which
@@ -107,11 +109,11 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
     title = ", ".join(f"`{name}`" for name in names)
     starts, simple = {}, collections.defaultdict(lambda: float("inf"))
     for row in chosen:
-      key = row["graph"], row["cluster"]
+      key, found_us = (row["graph"], row["cluster"]), _history(row, out)[:, 2]
       if row["start_us"] is None:
-        simple[key] = min(simple[key], row["step_time_us"])
+        simple[key] = min(simple[key], found_us[-1])
       else:
-        starts[key] = row["start_us"]
+        starts[key] = found_us[0]
     for text, base in (("the start", starts), ("the best without a search", simple)):
       if base:
         blocks.append(f"Over {text}, {title}:\n\n" + _budget_table(
