@@ -189,7 +189,7 @@ class GdpTrainer:
         figures.update(self.watch())
       self._record(figures)
       self._record(
-          {f"{self._name(graph)}": value for graph, value in over_single.items()}, "OverSingle")
+          {self._name(graph): value for graph, value in over_single.items()}, "OverSingle")
       progress(self.iteration, figures)
       if (self.iteration % config.checkpoint_every == 0
           or self.iteration in (runs.FIRST_CHECKPOINT, config.iterations)):
@@ -238,8 +238,9 @@ class GdpTrainer:
     return float(environment.step_time_us.mean()) / self._single_us[graph]
 
   def _name(self, graph: int) -> str:
-    per_graph = self._num_training // max(1, len(self.config.graphs))
-    return f"{self.config.graphs[graph // max(1, per_graph)]}_{graph}"
+    """The spec of a graph and the number of its problem: it is there on several clusters."""
+    clusters = max(1, self._num_training // len(self.config.graphs))
+    return f"{self.config.graphs[graph // clusters]}_{graph}"
 
   def _begin_with(self, given: GdpNetwork, directory: str) -> None:
     if given.config != self.config.network:
