@@ -199,6 +199,8 @@ class PlacetoTrainer:
     last = config.iterations if until is None else min(until, config.iterations)
     began, first = time.monotonic(), self.env_steps
     figures: Dict[str, float] = {}
+    if self.iteration == 0:
+      self.save()  # there is something to go on from before anything that takes long
     if self.iteration == 0 and self._held_out:
       figures.update(self._record(self.watch()))  # what the untrained policy does
     while self.iteration < last:

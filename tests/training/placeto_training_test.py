@@ -67,6 +67,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
   whole = trainer(tmp_path / "whole")
   whole.run()
   stopped = trainer(tmp_path / "parts")
+  stopped.run(until=0)
+  assert tf.train.latest_checkpoint(str(tmp_path / "parts" / "train")) is not None
   stopped.run(until=5)  # the last checkpoint is of iteration 4: the fifth is done again
   resumed = trainer(tmp_path / "parts")
   assert resumed.iteration == 4
