@@ -38,11 +38,14 @@ setup(
         # TensorBoard up to 2.20 imports pkg_resources, which setuptools 82 removed.
         "setuptools<82",
         "tensorboard>=2.15",
-        "tensorflow>=2.15,<2.22",
+        "tensorflow>=2.15,<2.22; python_version >= '3.10'",
+        # With a newer one pip tries apache-beam (which TensorFlow GNN asks for) version by version.
+        "tensorflow>=2.15,<2.19; python_version < '3.10'",
         "tensorflow-gnn>=1.0.3,<1.1",
         "tf-agents>=0.19,<0.20",
         # The legacy Keras of the same version as TensorFlow.
-        "tf-keras>=2.15,<2.22",
+        "tf-keras>=2.15,<2.22; python_version >= '3.10'",
+        "tf-keras>=2.15,<2.19; python_version < '3.10'",
         "tqdm>=4.60",
     ],
     extras_require={"test": ["hypothesis>=6", "pytest>=7"]},
