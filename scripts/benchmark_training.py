@@ -35,6 +35,7 @@ def main() -> None:
 
   from placeto_tf.environments.moves_environment import MovesConfig, MovesEnvironment
   from placeto_tf.policies.device_pointer import agent as agent_lib
+  from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.training import pointer_problems
 
   problems = pointer_problems.make_problems(
@@ -43,10 +44,14 @@ def main() -> None:
   environment = MovesEnvironment(
       problems, problem.num_devices, config=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
   agent = agent_lib.make_agent(problem.num_devices)
+  # The more is learned, the more groups stay where they are, and such steps simulate nothing. So
+  # that both figures are of the same work, what is learned is not collected with.
+  weights = pretrained()
+  agent.actor_net.set_weights_for_scoring(weights)
   learn = common.function(agent.train)
 
   def collect():
-    return agent_lib.collect(environment, agent.actor_net.weights_for_scoring(), rng)[0]
+    return agent_lib.collect(environment, weights, rng)[0]
 
   def per_second(once) -> float:
     once()  # what is compiled or traced at first is no part of it
