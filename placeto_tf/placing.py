@@ -56,6 +56,8 @@ NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name
 # anything. What Placeto learns on the graph at hand comes before the trained policy, which finds
 # more and would leave it nothing to improve.
 _IN_AUTO = {"placeto": (0.2, 7.0), "device_pointer": (0.4, 0.0)}
+# A grouping that the hierarchical policy learns on the graph itself, with this share of the budget.
+LEARNED_GROUPING, _GROUPING_SHARE = "learned", 0.5
 DEFAULT_MAX_SECONDS = 60.0
 
 # A callback that long work calls every now and then, with the problem and the stage it is in.
