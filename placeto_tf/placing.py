@@ -55,7 +55,7 @@ NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name
 # Those that take part in "auto", in this order: share of what is left, and seconds before one does
 # anything. What Placeto learns on the graph at hand comes before the trained policy, which finds
 # more and would leave it nothing to improve.
-_IN_AUTO = {"placeto": (0.2, 7.0), "device_pointer": (0.4, 0.0)}
+_IN_AUTO = {"placeto": (0.17, 7.0), "device_pointer": (0.7, 0.0)}
 # A grouping that the hierarchical policy learns on the graph itself, with this share of the budget.
 LEARNED_GROUPING, _GROUPING_SHARE = "learned", 0.5
 DEFAULT_MAX_SECONDS = 60.0
