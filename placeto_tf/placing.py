@@ -31,6 +31,7 @@ from placeto_tf.runtime.measured_search import MeasuredSearch, search_measured
 from placeto_tf.runtime.measured_search import describe as describe_measured
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.search.annealing import share_of
 from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
@@ -364,7 +365,6 @@ def _learn_grouping(
   """The problem in groups learned with a share of the budget, for which the ledger has a row."""
   with contextlib.redirect_stderr(io.StringIO()):  # as in `run_method`
     from placeto_tf.training import rivals
-    from placeto_tf.training.schedules import share_of
   learned = []
 
   def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:

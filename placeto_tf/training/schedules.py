@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Tuple
 
-import numpy as np
-
 from placeto_tf.search.problem import Budget, PlacementProblem
 
 
@@ -24,17 +22,6 @@ def spent_share(
     if limit is not None:
       shares.append((now - then) / max(limit - then, 1e-9))
   return min(1.0, max(shares))
-
-
-def share_of(problem: PlacementProblem, budget: Budget, share: float) -> Budget:
-  """The budget that ends after this share of what is left of another one."""
-  evaluations, seconds = budget.max_evaluations, budget.max_seconds
-  if evaluations is not None:
-    left = max(0, evaluations - problem.evaluations)
-    evaluations = max(1, problem.evaluations + int(np.ceil(share * left)))
-  if seconds is not None:
-    seconds = problem.seconds + max(1e-9, share * (seconds - problem.seconds))
-  return Budget(evaluations, seconds)
 
 
 def between(first: float, last: float, share: float) -> float:
