@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from typing import Type
+from typing import Any, Type
 
 from placeto_tf.errors import PlacementError, PlacetoError
 
@@ -34,3 +35,8 @@ def write(
     raise error_type(
         f"cannot write {what}{path!r} ({error.strerror}); give a path in a folder that can be "
         "written to") from None
+
+
+def write_json(path: str, content: Any) -> None:
+  """Writes an indented JSON file as `write` does."""
+  write(path, (json.dumps(content, indent=1) + "\n").encode("utf-8"))

@@ -14,6 +14,7 @@ one machine, as one that was not.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -261,14 +262,4 @@ class GdpTrainer:
         "rng": self._trainer.rng.bit_generator.state})
 
 
-def train(
-    config: GdpTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
-    progress: Progress = lambda *_: None) -> Dict[str, float]:
-  """Trains, or goes on training, to the end; returns the last figures.
-
-  A run that is done is left as it is. Raises: PlacetoError, see `GdpTrainer`.
-  """
-  figures = runs.finished(root_dir, config.to_json())
-  if figures is not None:
-    return figures
-  return GdpTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+train = functools.partial(runs.train, GdpTrainer)

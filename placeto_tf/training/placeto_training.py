@@ -16,6 +16,7 @@ Legend: B episodes side by side, G groups, K groups placed in one step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -342,17 +343,7 @@ class PlacetoTrainer:
         "environment": self._environment.state_dict(), "learner": self.learner.state_dict()})
 
 
-def train(
-    config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
-    progress: Progress = lambda *_: None) -> Dict[str, float]:
-  """Trains, or goes on training, to the end; returns the last figures.
-
-  A run that is done is left as it is. Raises: PlacetoError, see `PlacetoTrainer`.
-  """
-  figures = runs.finished(root_dir, config.to_json())
-  if figures is not None:
-    return figures
-  return PlacetoTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+train = functools.partial(runs.train, PlacetoTrainer)
 
 
 def _grouped(problem: PlacementProblem) -> GroupedGraph:

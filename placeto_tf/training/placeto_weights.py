@@ -17,11 +17,9 @@ import numpy as np
 
 from placeto_tf.environments.placement_environment import EnvironmentConfig
 from placeto_tf.errors import PlacetoError
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.training import runs
 from placeto_tf.training.placeto_config import PlacetoConfig
-
-_FILE, _SIDECAR = "weights.npz", "weights.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,12 +35,7 @@ class PlacetoWeights:
       self, directory: str, *, iteration: int = 0,
       training: Optional[Dict[str, Any]] = None) -> None:
     """Writes the directory; each file appears when it is complete."""
-    os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, _FILE)
-    with open(path + ".partial", "wb") as file:
-      np.savez(file, **{str(i): array for i, array in enumerate(self.arrays)})
-    os.replace(path + ".partial", path)
-    runs.write_json(os.path.join(directory, _SIDECAR), {
+    weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
         "placeto": dataclasses.asdict(self.config), "devices": self.devices,
         "max_groups": self.max_groups, "iteration": iteration, "training": training or {}})
 
@@ -53,12 +46,12 @@ class PlacetoWeights:
     Raises:
       PlacetoError: it holds no weights of Placeto.
     """
-    if not os.path.exists(os.path.join(directory, _SIDECAR)):
+    if not os.path.exists(os.path.join(directory, weight_files.SIDECAR)):
       directory = os.path.join(directory, "weights")
     try:
-      with open(os.path.join(directory, _SIDECAR), encoding="utf-8") as file:
+      with open(os.path.join(directory, weight_files.SIDECAR), encoding="utf-8") as file:
         sidecar = json.load(file)
-      with np.load(os.path.join(directory, _FILE)) as arrays:
+      with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
         values = tuple(arrays[str(i)] for i in range(len(arrays.files)))
       return cls(
           values, config_from_json(sidecar["placeto"]), sidecar["devices"], sidecar["max_groups"])

@@ -287,17 +287,7 @@ class PointerTrainer:
         "rng": self._rng.bit_generator.state, "environment": self._environment.state_dict()})
 
 
-def train(
-    config: PointerTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
-    progress: Progress = lambda *_: None) -> Dict[str, float]:
-  """Trains, or goes on training, to the end; returns the last figures.
-
-  A run that is done is left as it is. Raises: PlacetoError, see `PointerTrainer`.
-  """
-  figures = runs.finished(root_dir, config.to_json())
-  if figures is not None:
-    return figures
-  return PointerTrainer(config, root_dir, warm_start=warm_start).run(progress=progress)
+train = functools.partial(runs.train, PointerTrainer)
 
 
 def _hparams(config: PointerTrainingConfig) -> Dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
+from placeto_tf import atomic
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
 
@@ -23,14 +24,6 @@ FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the ma
 _MOST_NAN_UPDATES = 10  # in a row
 
 
-def write_json(path: str, content: Any) -> None:
-  """Writes a JSON file that is never seen half written."""
-  with open(path + ".partial", "w", encoding="utf-8") as file:
-    json.dump(content, file, indent=1)
-    file.write("\n")
-  os.replace(path + ".partial", path)
-
-
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
   """Makes the directory that of a run with this configuration, or makes sure that it is.
 
@@ -40,7 +33,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   os.makedirs(root_dir, exist_ok=True)
   path = os.path.join(root_dir, "config.json")
   if not os.path.exists(path):
-    write_json(path, config)
+    atomic.write_json(path, config)
     return
   try:
     with open(path, encoding="utf-8") as file:
@@ -58,7 +51,7 @@ def finish(
     root_dir: str, iterations: int, skipped: int, figures: Dict[str, float], *,
     reason: str = "all iterations are done") -> None:
   """Writes done.json."""
-  write_json(os.path.join(root_dir, "done.json"), {
+  atomic.write_json(os.path.join(root_dir, "done.json"), {
       "reason": reason, "iterations": iterations,
       "skipped_updates": skipped, "figures": figures})
 
@@ -75,6 +68,30 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
   claim(root_dir, config)
   with open(done, encoding="utf-8") as file:
     return json.load(file)["figures"]
+
+
+def train(
+    trainer_type: Callable[..., Any], config: Any, root_dir: str, *,
+    warm_start: Optional[str] = None,
+    progress: Callable[[int, Dict[str, float]], None] = lambda *_: None) -> Dict[str, float]:
+  """Trains, or goes on training, to the end; returns the last figures.
+
+  A run that is done is left as it is.
+
+  Args:
+    trainer_type: makes a trainer from the configuration, the directory and `warm_start`.
+    config: what is trained; has `to_json`.
+    root_dir: of the run.
+    warm_start: directory of weights for a new run to begin with.
+    progress: called with the iteration and its figures.
+
+  Raises:
+    PlacetoError: what the trainer raises, or the directory holds a run of another configuration.
+  """
+  figures = finished(root_dir, config.to_json())
+  if figures is not None:
+    return figures
+  return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
 
 
 def optimizer_variables(optimizer) -> List[tf.Variable]:

@@ -17,13 +17,13 @@ import numpy as np
 
 from placeto_tf.encoding.pair_features import NAMES, features, move
 from placeto_tf.errors import PlacementError
+from placeto_tf.policies import weight_files
 from placeto_tf.simulation.event_loop import compiled
 
 WIDTH = 32
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
 # grew beyond 100 in training, where PPO's ratio of probabilities can overflow, and losses were NaN.
 CAP = 10.0
-_FILE, _SIDECAR = "weights.npz", "weights.json"
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
@@ -74,15 +74,9 @@ class ScorerWeights:
 
   def save(self, directory: str, **notes: Any) -> None:
     """Writes weights and a JSON sidecar with the features and `notes`."""
-    os.makedirs(directory, exist_ok=True)
-    partial = os.path.join(directory, "partial.npz")
-    np.savez(partial, **{name: getattr(self, name) for name in _FIELDS})
-    os.replace(partial, os.path.join(directory, _FILE))
-    partial = os.path.join(directory, _SIDECAR + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-      json.dump({"version": 1, "features": list(NAMES), **notes}, file, indent=1)
-      file.write("\n")
-    os.replace(partial, os.path.join(directory, _SIDECAR))
+    weight_files.write(
+        directory, {name: getattr(self, name) for name in _FIELDS},
+        {"version": 1, "features": list(NAMES), **notes})
 
   @classmethod
   def load(cls, directory: str) -> ScorerWeights:
@@ -93,7 +87,7 @@ class ScorerWeights:
           f"the weights in {directory} are of another list of features than this version's; train "
           "them anew")
     try:
-      with np.load(os.path.join(directory, _FILE)) as arrays:
+      with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
         return cls(**{name: arrays[name] for name in _FIELDS})
     except (OSError, KeyError, ValueError) as error:
       raise PlacementError(
@@ -101,7 +95,7 @@ class ScorerWeights:
 
 
 def _sidecar(directory: str) -> Dict[str, Any]:
-  path = os.path.join(directory, _SIDECAR)
+  path = os.path.join(directory, weight_files.SIDECAR)
   try:
     with open(path, encoding="utf-8") as file:
       return json.load(file)
@@ -113,7 +107,7 @@ def _sidecar(directory: str) -> Dict[str, Any]:
 def pretrained_directory() -> Optional[str]:
   """Where the weights that ship with the package are; None where it has none."""
   directory = os.path.join(os.path.dirname(__file__), "weights")
-  return directory if os.path.exists(os.path.join(directory, _SIDECAR)) else None
+  return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
 
 
 def pretrained() -> ScorerWeights:

@@ -12,13 +12,13 @@ from typing import Any, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacementError
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import NodeInputs
 from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 
-_FILE, _SIDECAR = "weights.npz", "weights.json"
 _VERSION = 1  # of the node inputs: weights of another version see other features
 
 
@@ -61,16 +61,9 @@ class GdpPolicy(OneShotPolicy):
 
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
   """Writes the weights and a JSON sidecar with the network's sizes and `notes`."""
-  os.makedirs(directory, exist_ok=True)
-  partial = os.path.join(directory, "partial.npz")
-  np.savez(partial, *[variable.numpy() for variable in network.variables])
-  os.replace(partial, os.path.join(directory, _FILE))
-  partial = os.path.join(directory, _SIDECAR + ".partial")
-  with open(partial, "w", encoding="utf-8") as file:
-    json.dump({"policy": "gdp", "version": _VERSION, "network": network.config.to_json(), **notes},
-              file, indent=1)
-    file.write("\n")
-  os.replace(partial, os.path.join(directory, _SIDECAR))
+  weight_files.write(
+      directory, {f"arr_{i}": variable.numpy() for i, variable in enumerate(network.variables)},
+      {"policy": "gdp", "version": _VERSION, "network": network.config.to_json(), **notes})
 
 
 def load_network(directory: str) -> GdpNetwork:
@@ -79,7 +72,7 @@ def load_network(directory: str) -> GdpNetwork:
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
-  path = os.path.join(directory, _SIDECAR)
+  path = os.path.join(directory, weight_files.SIDECAR)
   try:
     with open(path, encoding="utf-8") as file:
       sidecar = json.load(file)
@@ -88,7 +81,7 @@ def load_network(directory: str) -> GdpNetwork:
           f"{path} is of policy {sidecar['policy']!r}, version {sidecar['version']!r}; expected "
           f"'gdp', version {_VERSION}: give a directory that a training run of gdp wrote")
     network = GdpNetwork(GdpConfig(**sidecar["network"]))
-    with np.load(os.path.join(directory, _FILE)) as arrays:
+    with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
       values = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise PlacementError(

@@ -1,0 +1,26 @@
+"""Trained weights on file: weights.npz, the arrays by name, and weights.json, all about them."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, Dict, Mapping
+
+import numpy as np
+
+from placeto_tf import atomic
+
+ARRAYS, SIDECAR = "weights.npz", "weights.json"
+
+
+def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, Any]) -> None:
+  """Writes both files; each appears when it is complete.
+
+  Raises:
+    PlacementError: they cannot be written.
+  """
+  os.makedirs(directory, exist_ok=True)
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  atomic.write(os.path.join(directory, ARRAYS), content.getvalue(), what="the weights ")
+  atomic.write_json(os.path.join(directory, SIDECAR), sidecar)
