@@ -1,7 +1,8 @@
 """Measuring what the simulator has to know: links, overheads, and the costs of a graph's ops.
 
-What is fitted comes from small graphs made for the purpose (`microbenchmarks`) and from the graph
-itself on one device at a time, never from placements that a prediction is judged on.
+What is fitted comes from small graphs made for the purpose (`microbenchmarks`), from the graph on
+one device at a time, and from a few placements of it that are made for calibrating (`fitting`);
+never from placements that a prediction is judged on.
 
 The order in which ops run matters as much as what they cost, because a worker with one thread runs
 one op at a time. TensorFlow's executor (core/common_runtime/executor.cc, ScheduleReady) puts the
@@ -21,6 +22,8 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -28,12 +31,15 @@ import numpy as np
 from placeto_tf import atomic
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
-from placeto_tf.runtime import microbenchmarks
+from placeto_tf.runtime import fitting, microbenchmarks
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.feeds import Feeds
+from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
 from placeto_tf.runtime.placed_runs import open_with_beat
 from placeto_tf.runtime.supervision import supervise
@@ -58,19 +64,26 @@ class CalibrationConfig:
     runs: timed steps of each small graph.
     graph_runs: timed and traced steps of the graph on each device.
     warmup_runs: of the graph, dropped.
+    max_seconds: of the graph on each device; longer where that is needed for as many runs.
+    placements: of the graph that transfers are fitted to; 0 leaves them as measured between idle
+      devices.
+    placement_seconds: of each.
     timeout_seconds: of one step.
-    seed: of random feeds.
+    seed: of random feeds, and of the placements.
   """
 
   runs: int = 30
   graph_runs: int = 12
   warmup_runs: int = 3
+  max_seconds: float = 30.0
+  placements: int = 10
+  placement_seconds: float = 10.0
   timeout_seconds: float = 120.0
   seed: int = 0
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      if field.name != "seed" and not getattr(self, field.name) > 0:
+      if field.name not in ("seed", "placements") and not getattr(self, field.name) > 0:
         raise MeasurementError(
             f"{field.name} is {getattr(self, field.name)}; expected more than 0")
 
@@ -99,12 +112,14 @@ class Calibration:
     compute_us: [N, D] cost of each op on each device, NaN on devices it may not use; None where no
       graph was given.
     step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
+    placements: what transfers were fitted to: [N] devices, and the step time in us.
   """
 
   cluster: Cluster
   links: Mapping[Tuple[int, int], LinkTimes]
   compute_us: Optional[np.ndarray] = None
   step_time_us: Optional[np.ndarray] = None
+  placements: Tuple[Tuple[np.ndarray, float], ...] = ()
 
 
 def calibrate(
@@ -115,6 +130,7 @@ def calibrate(
     *,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
+    speed: Optional[CoreSpeed] = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Calibration:
   """Measures links by pair and overheads on a runtime, and the costs of a graph's ops.
@@ -125,6 +141,7 @@ def calibrate(
     graph: whose ops are timed on each device; without one only links and overheads are measured.
     config: how.
     feeds, device_map: see `measure`.
+    speed: by which runs are chosen that count; by default that of the runtime's cores.
     progress: called with what comes next.
 
   Raises:
@@ -134,10 +151,14 @@ def calibrate(
   config = config or CalibrationConfig()
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
+  speed = speed or CoreSpeed.of(runtime)
+  if speed.usual_us is None:
+    progress("how fast the cores usually are")
+    speed.learn()
 
   def with_bench(work):
     return supervise(runtime, lambda beat: work(microbenchmarks.Bench(
-        runtime, config.runs, beat, config.timeout_seconds)), config.timeout_seconds)
+        runtime, config.runs, beat, config.timeout_seconds, speed)), config.timeout_seconds)
 
   links: Dict[Tuple[int, int], LinkTimes] = {}
   for i, source in enumerate(names):
@@ -153,12 +174,40 @@ def calibrate(
   compute_us = step_time_us = None
   if graph is not None:
     compute_us, step_time_us, overhead_us = _graph_costs(
-        graph, cluster, runtime, devices, overhead_us, config, feeds, progress)
-  return Calibration(
-      _fitted(cluster, links, overhead_us), links, compute_us, step_time_us)
+        graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
+  calibrated = _calibrated(cluster, links, overhead_us)
+  seen: List[Tuple[np.ndarray, float]] = []
+  if graph is not None and links and config.placements:
+    calibrated, seen = _fit(
+        graph, calibrated, compute_us, runtime, config, feeds, device_map, speed, progress)
+  return Calibration(calibrated, links, compute_us, step_time_us, tuple(seen))
 
 
-def _fitted(
+def _fit(
+    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Any,
+    config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
+    speed: CoreSpeed, progress: Callable[[str], None],
+) -> Tuple[Cluster, List[Tuple[np.ndarray, float]]]:
+  """Fits transfers to steps of the graph; see `fitting`."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "costs.pb")
+    write_costs(graph, cluster, compute_us, path)
+    costs = estimate_costs(graph, cluster, source=path)
+  measuring = MeasuringConfig(
+      max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
+      timeout_seconds=config.timeout_seconds, seed=config.seed)
+  with Measurer(graph, cluster, runtime, measuring, feeds=feeds, device_map=device_map,
+                reference=None, speed=speed) as measurer:
+
+    def measure(placement: np.ndarray) -> float:
+      progress("a placement that transfers are fitted to")
+      return measurer.try_measure(
+          Placement.from_indices(graph, cluster, placement)).step_time_us
+
+    return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
+
+
+def _calibrated(
     cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
   """The cluster with what was measured in its fields."""
   if not links:
@@ -202,7 +251,8 @@ def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
 
 def _graph_costs(
     graph: ComputationGraph, cluster: Cluster, runtime: Any, devices: Mapping[str, str],
-    overhead_us: float, config: CalibrationConfig, feeds: Feeds, progress: Callable[[str], None],
+    overhead_us: float, config: CalibrationConfig, feeds: Feeds, speed: CoreSpeed,
+    progress: Callable[[str], None],
 ) -> Tuple[np.ndarray, np.ndarray, float]:
   """(compute_us [N, D], step_time_us [D], overhead of an op) by runs on one device at a time."""
   allowed = allowed_devices(graph, cluster)
@@ -214,7 +264,7 @@ def _graph_costs(
     placement = Placement.from_indices(graph, cluster, indices)
     progress(f"the graph on {cluster.device_names[d]}")
     found = supervise(runtime, lambda beat, placement=placement: _time_ops(
-        graph, placement, devices, runtime, feeds, config, beat), config.timeout_seconds)
+        graph, placement, devices, runtime, feeds, config, speed, beat), config.timeout_seconds)
     here = indices == d
     compute_us[here, d] = found.compute_us[here]
     if here.all():
@@ -231,7 +281,7 @@ def _graph_costs(
 
 def _time_ops(
     graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Any,
-    feeds: Feeds, config: CalibrationConfig, beat: Callable[[], None]) -> OpTimes:
+    feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed, beat: Callable[[], None]) -> OpTimes:
   run = open_with_beat(
       beat, graph, placement, devices, runtime, feeds=feeds,
       timeout_seconds=config.timeout_seconds, seed=config.seed)
@@ -239,13 +289,14 @@ def _time_ops(
     for _ in range(config.warmup_runs):
       run.step()
       beat()
-    steps: List[float] = []
-    traced: List[np.ndarray] = []
-    for _ in range(config.graph_runs):  # taking turns, so that both see the same machine
-      steps.append(run.step() * 1e6)
+
+    def turn() -> Tuple[float, np.ndarray]:  # taking turns, so that both see the same machine
+      step_us = run.step() * 1e6
       beat()
-      traced.append(kernel_times_us(graph, run.traced_step()))
-      beat()
+      return step_us, kernel_times_us(graph, run.traced_step())
+
+    turns, _ = speed.collect(turn, config.graph_runs, config.max_seconds, beat)
+    steps, traced = zip(*turns)
   finally:
     run.close()
   with np.errstate(invalid="ignore"):

@@ -28,6 +28,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement, check
 from placeto_tf.runtime import statistics
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.feeds import Feeds
 from placeto_tf.runtime.placed_runs import PlacedRun, open_with_beat
@@ -81,6 +82,8 @@ class MeasuredStep:
     reference_us: median of the reference's steps in between; None without a reference.
     folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
     failure: a sentence, where it could not be timed.
+    at_usual_speed: False where, with a `CoreSpeed`, there were too few steps at the usual speed
+      in time, so that all of them count.
   """
 
   step_time_us: float
@@ -92,6 +95,7 @@ class MeasuredStep:
   folded_ops: int = 0
   moved_ops: int = 0
   failure: Optional[str] = None
+  at_usual_speed: bool = True
 
   @property
   def relative(self) -> Optional[float]:
@@ -124,15 +128,22 @@ class Measurer:
       device_map: Optional[Mapping[str, str]] = None,
       reference: Union[Placement, None, str] = "first",
       clock: Optional[Callable[[PlacedRun], float]] = None,
+      speed: Optional[CoreSpeed] = None,
   ):
-    """Args: reference: "first" puts each op on the first device it may use; None has none.
+    """Prepares.
+
+    Args:
+      graph, cluster, runtime, config, feeds, device_map: as for `measure`.
+      reference: "first" puts each op on the first device it may use; None has none.
+      clock: runs a step and returns its seconds.
+      speed: counts only steps at the cores' usual speed, where there are enough of them.
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
     """
     self.graph, self.cluster, self.runtime = graph, cluster, runtime
     self.config = config or MeasuringConfig()
-    self._feeds, self._clock = feeds, clock or PlacedRun.step
+    self._feeds, self._clock, self._speed = feeds, clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     if reference == "first":
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
@@ -219,14 +230,15 @@ class Measurer:
       execution = self._warm_up(run, beat)
       if not config.optimizations:
         run.check(execution)
-      times, reference = self._repeat(run, beat)
+      times, reference, at_usual_speed = self._repeat(run, beat)
     finally:
       run.close()
     low, high = statistics.median_interval(times)
     return MeasuredStep(
         step_time_us=float(np.median(times)), low_us=low, high_us=high, runs=len(times),
         times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None,
-        folded_ops=len(execution.folded), moved_ops=len(execution.moved))
+        folded_ops=len(execution.folded), moved_ops=len(execution.moved),
+        at_usual_speed=at_usual_speed)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
     """Steps that do not count, the last of them traced; what the trace shows."""
@@ -238,24 +250,47 @@ class Measurer:
     return execution
 
   def _repeat(
-      self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float]]:
-    """Steps of the placement and of the reference, in us."""
+      self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
+    """Steps of the placement and of the reference, in us, and whether at the usual speed."""
     config, started = self.config, time.monotonic()
-    times: List[float] = []
-    reference: List[float] = []
+    steps = _Steps(self._speed, started + config.max_seconds, beat)
+    reference = _Steps(self._speed, started + config.max_seconds, beat)
     while True:
-      times.append(self._clock(run) * 1e6)
-      beat()
-      if self._reference_run is not None and len(times) % _REFERENCE_EVERY == 0:
-        reference.append(self._clock(self._reference_run) * 1e6)
-        beat()
-      if len(times) < config.min_runs:
-        continue
-      if (len(times) >= config.max_runs or time.monotonic() - started > config.max_seconds
+      steps.add(lambda: self._clock(run) * 1e6)
+      late = time.monotonic() - started > config.max_seconds
+      if self._reference_run is not None and (
+          steps.runs % _REFERENCE_EVERY == 0 or late and not reference.runs):
+        reference.add(lambda: self._clock(self._reference_run) * 1e6)
+      times = steps.usual
+      if late and steps.runs >= config.min_runs or len(times) >= config.min_runs and (
+          len(times) >= config.max_runs
           or statistics.relative_width(times) <= config.precision):
-        if self._reference_run is not None and not reference:
-          reference.append(self._clock(self._reference_run) * 1e6)
-        return times, reference
+        break
+    if self._reference_run is not None and not reference.runs:
+      reference.add(lambda: self._clock(self._reference_run) * 1e6)
+    at_usual_speed = len(times) >= config.min_runs
+    return (times if at_usual_speed else steps.all, reference.usual or reference.all,
+            at_usual_speed)
+
+
+class _Steps:
+  """Timed steps: those at the usual speed, and all."""
+
+  def __init__(self, speed: Optional[CoreSpeed], until: float, beat: Callable[[], None]):
+    self._speed, self._until, self._beat = speed, until, beat
+    self.usual: List[float] = []
+    self.all: List[float] = []
+
+  @property
+  def runs(self) -> int:
+    return len(self.all)
+
+  def add(self, step: Callable[[], float]) -> None:
+    usual = self._speed is None or self._speed.wait(self._until, self._beat)
+    self.all.append(step())
+    self._beat()
+    if usual and (self._speed is None or self._speed.is_usual()):
+      self.usual.append(self.all[-1])
 
 
 def measure(

@@ -21,12 +21,14 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.runtime import session as session_lib
+from placeto_tf.runtime.core_speed import CoreSpeed
 
 SMALL_BYTES, LARGE_BYTES = 64, 1 << 20
 _HOPS = 40
 _SENT = {SMALL_BYTES: 100, LARGE_BYTES: 20}
 _WORK = 60  # matrix products that keep a device busy
 _CHAIN = 2000  # ops, for the overhead of one
+_PATIENCE_SECONDS = 8.0  # with cores that are not as fast as usual
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +52,10 @@ class Bench:
   average out.
   """
 
-  def __init__(self, runtime: Any, runs: int, beat: Callable[[], None], timeout_seconds: float):
-    self._runtime, self._runs, self._beat = runtime, runs, beat
+  def __init__(
+      self, runtime: Any, runs: int, beat: Callable[[], None], timeout_seconds: float,
+      speed: CoreSpeed):
+    self._runtime, self._runs, self._beat, self._speed = runtime, runs, beat, speed
     self._timeout_ms = int(timeout_seconds * 1.5e3)
 
   def times_us(self, builders: Sequence[Callable[[], Any]]) -> List[float]:
@@ -73,14 +77,19 @@ class Bench:
         config.operation_timeout_in_ms = self._timeout_ms
         sessions.append((v1.Session(self._runtime.target, graph=graph, config=config), fetch))
       options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
-      times = np.zeros((len(sessions), self._runs))
-      for run in range(-3, self._runs):  # the first do not count
-        for k, (session, fetch) in enumerate(sessions):
+
+      def turn() -> List[float]:
+        times = []
+        for session, fetch in sessions:
           started = time.perf_counter()
           session.run(fetch, options=options)
-          if run >= 0:
-            times[k, run] = time.perf_counter() - started
+          times.append(time.perf_counter() - started)
           self._beat()
+        return times
+
+      for _ in range(3):
+        turn()
+      turns, _ = self._speed.collect(turn, self._runs, _PATIENCE_SECONDS, self._beat)
     except tf.errors.OpError:
       for session, _ in sessions:
         if session.sess_str:
@@ -88,8 +97,7 @@ class Bench:
       raise
     for session, _ in sessions:
       session.close()
-    return (np.percentile(times, 25, axis=1) * 1e6).tolist()
-
+    return (np.percentile(turns, 25, axis=0) * 1e6).tolist()
 
   def kernel_us(self, build: Callable[[], Any]) -> float:
     """The median time of the graph's kernels, by traced steps."""

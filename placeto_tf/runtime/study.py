@@ -6,7 +6,9 @@ The graphs and the placements of each are fixed by a JSON file before anything i
 
 For each graph, in a directory of its own, so that a study that was stopped goes on where it was:
 
-  calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`)
+  core_speed.json                      the usual speed of the cores (see `core_speed`)
+  calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
+  calibration/placement_NN.json        are those of other placements too
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
   measured.jsonl                       one line a measured placement, appended as it is measured
   repeats.jsonl                        the same placements once more: the measurement's own noise
@@ -16,7 +18,9 @@ The results are worked out from those files alone: `summary.json`, `table.md`, `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
 import json
 import os
 import re
@@ -32,6 +36,7 @@ from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import calibrating
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
 from placeto_tf.search import METHODS
@@ -100,15 +105,30 @@ def run_study(
     progress(f"{spec}: loading")
     graph = load_graph(spec)
     with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
-      cluster, costs = _calibrated(config, graph, workers, directory, progress)
-      paths = _placements(config, graph, cluster, costs, directory, progress)
-      simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
-      _measure(config, graph, cluster, simulator, workers, directory, paths, progress)
+      with contextlib.closing(_core_speed(workers, directory, progress)) as speed:
+        cluster, costs = _calibrated(config, graph, workers, speed, directory, progress)
+        paths = _placements(config, graph, cluster, costs, directory, progress)
+        simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
+        _measure(config, graph, cluster, simulator, workers, speed, directory, paths, progress)
   return summarize(config, out)
 
 
+def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
+  """The usual speed, found once for each graph: what is calibrated must be what is measured."""
+  path = os.path.join(directory, "core_speed.json")
+  if os.path.exists(path):
+    with open(path, encoding="utf-8") as file:
+      return CoreSpeed.of(workers, json.load(file)["usual_us"])
+  progress("how fast the cores usually are")
+  speed = CoreSpeed.of(workers)
+  speed.learn()
+  with open(path, "w", encoding="utf-8") as file:
+    json.dump({"usual_us": speed.usual_us}, file)
+  return speed
+
+
 def _calibrated(
-    config: StudyConfig, graph: ComputationGraph, workers: Any, directory: str,
+    config: StudyConfig, graph: ComputationGraph, workers: Any, speed: CoreSpeed, directory: str,
     progress: Callable[[str], None]) -> Tuple[Cluster, str]:
   """The calibrated cluster and the path of the costs."""
   folder = os.path.join(directory, "calibration")
@@ -116,9 +136,12 @@ def _calibrated(
   if not (os.path.exists(path) and os.path.exists(costs)):
     os.makedirs(folder, exist_ok=True)
     found = calibrating.calibrate(
-        worker_cluster(config.workers), workers, graph,
+        worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
+    for number, (indices, step_time_us) in enumerate(found.placements):
+      Placement.from_indices(graph, found.cluster, indices, method="calibration").save(
+          os.path.join(folder, f"placement_{number:02d}.json"))
     found.cluster.save(path)
   return Cluster.load(path), costs
 
@@ -131,7 +154,10 @@ def _placements(
   done = os.path.join(folder, "complete")
   if not os.path.exists(done):
     progress("choosing placements")
-    chosen = choose_placements(config, graph, cluster, estimate_costs(graph, cluster, source=costs))
+    seen = [Placement.load(path).indices(graph, cluster) for path in glob.glob(
+        os.path.join(directory, "calibration", "placement_*.json"))]
+    chosen = choose_placements(
+        config, graph, cluster, estimate_costs(graph, cluster, source=costs), seen)
     for number, (kind, indices) in enumerate(chosen):
       Placement.from_indices(graph, cluster, indices, method=kind).save(
           os.path.join(folder, f"{number:02d}_{kind}.json"))
@@ -141,9 +167,10 @@ def _placements(
 
 
 def choose_placements(
-    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, costs: Any
+    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, costs: Any,
+    seen: Sequence[np.ndarray] = (),
 ) -> List[Tuple[str, np.ndarray]]:
-  """(kind, [N] int32) of each placement of the study."""
+  """(kind, [N] int32) of each placement of the study; none but the simple ones was seen before."""
   allowed = allowed_devices(graph, cluster)
   grouping = group_ops(graph, costs, allowed, max_groups=128)
   problem = PlacementProblem(graph, costs, cluster, grouping)
@@ -158,7 +185,8 @@ def choose_placements(
     near = best.copy()
     for group in rng.choice(movable, min(1 + k // 2, len(movable)), replace=False):
       near[grouping.group_of_op == group] = rng.choice(np.flatnonzero(problem.allowed[group]))
-    chosen.append(("near", near))
+    if not any((near == other).all() for other in seen):
+      chosen.append(("near", near))
   order = graph.topological_order
   while len(chosen) < config.placements:
     k = len(chosen)
@@ -173,13 +201,15 @@ def choose_placements(
     else:
       # All ops at random would cross at every edge; most stay with the first device.
       draws[rng.random(graph.num_ops) < rng.uniform(0.5, 0.98)] = 0
-    chosen.append((f"random_{kind}", draws[graph.colocation]))
+    draws = draws[graph.colocation]
+    if not any((draws == other).all() for other in seen):
+      chosen.append((f"random_{kind}", draws))
   return chosen[:config.placements]
 
 
 def _measure(
     config: StudyConfig, graph: ComputationGraph, cluster: Cluster, simulator: Simulator,
-    workers: Any, directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
+    workers: Any, speed: CoreSpeed, directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
   """Measures what neither file has yet, in an order that is not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
@@ -188,7 +218,9 @@ def _measure(
            for row in _rows(os.path.join(directory, name))}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  with Measurer(graph, cluster, workers, measuring) as measurer:
+  # The probe of the cores' speed takes the place of a reference.
+  with Measurer(
+      graph, cluster, workers, measuring, reference=None, speed=speed) as measurer:
     for number, (name, path) in enumerate(todo):
       label = os.path.basename(path)
       if (name, label) in known:
@@ -198,8 +230,8 @@ def _measure(
       step = measurer.try_measure(placement)
       row = {"placement": label, "predicted_us": float(predicted_us),
              "measured_us": None if step.failure else step.step_time_us, "low_us": step.low_us,
-             "high_us": step.high_us, "runs": step.runs, "reference_us": step.reference_us,
-             "failure": step.failure}
+             "high_us": step.high_us, "runs": step.runs,
+             "at_usual_speed": step.at_usual_speed, "failure": step.failure}
       with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
         file.write(json.dumps(
             {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")

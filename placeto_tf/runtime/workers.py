@@ -28,6 +28,12 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
 
+# glibc gives tensors of some size back to the system as soon as they are freed, so that each op pays
+# for fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4
+# ms, anew in each session. Kept, and in huge pages where the system has them, all runs are alike.
+_MALLOC = ":".join((
+    "glibc.malloc.hugetlb=1", "glibc.malloc.arena_max=1", "glibc.malloc.mmap_threshold=4294967296",
+    "glibc.malloc.trim_threshold=8589934592"))
 _ATTEMPTS = 3  # at finding ports that nobody takes in between
 
 
@@ -90,6 +96,11 @@ class LocalWorkers:
                  for i in range(self.config.num_workers))
 
   @property
+  def cores(self) -> Tuple[Tuple[int, ...], ...]:
+    """Those that each worker is bound to."""
+    return self.config.cores or tuple(_deal_cores(self.config.num_workers))
+
+  @property
   def closed(self) -> bool:
     """Whether there are no workers: not yet, or no longer."""
     return not self.processes
@@ -148,9 +159,11 @@ class LocalWorkers:
 
   def _start_processes(self) -> None:
     config = self.config
-    cores = config.cores or _deal_cores(config.num_workers)
+    cores = self.cores
     addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **config.environment}
+    environment = {
+        "GLIBC_TUNABLES": _MALLOC, **os.environ, "CUDA_VISIBLE_DEVICES": "-1",
+        **config.environment}
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment["PYTHONPATH"] = os.pathsep.join(
         [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
@@ -159,6 +172,8 @@ class LocalWorkers:
           sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
           f"--task={task}", f"--inter_op_threads={config.inter_op_threads}",
           f"--intra_op_threads={config.intra_op_threads}", "--watch_stdin"]
+      if config.intra_op_threads == 1:  # others do not say which of their threads compute
+        command.append("--prompt_messages")
       if cores[task]:
         command.append("--cores=" + ",".join(map(str, cores[task])))
       log = tempfile.TemporaryFile()
