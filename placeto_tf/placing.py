@@ -27,6 +27,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measured_search import MeasuredSearch, search_measured
 from placeto_tf.runtime.measured_search import describe as describe_measured
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
@@ -309,13 +310,15 @@ def _measure(
            if row.placement is not None and row.fits}
   found["best"] = problem.best_placement
   progress(problem, "measuring")
-  with runtime, Measurer(
-      problem.graph, problem.cluster, runtime,
-      MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
-      device_map=dict(config.device_map) or None) as measurer:
-    return search_measured(
-        problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
-        progress=lambda _: progress(problem, "measuring"))
+  with runtime, CoreSpeed.of(runtime) as speed:
+    speed.learn()
+    with Measurer(
+        problem.graph, problem.cluster, runtime,
+        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
+        device_map=dict(config.device_map) or None, speed=speed) as measurer:
+      return search_measured(
+          problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
+          progress=lambda _: progress(problem, "measuring"))
 
 
 def _search(

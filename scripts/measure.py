@@ -3,7 +3,9 @@
   scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \
       --placement=placed/placement.json,other.json --workers=local:2
 
-Runs on workers where --workers or the cluster's device names say so, else in this process. With
+Runs on workers where --workers or the cluster's device names say so, else in this process. Of
+workers on this machine those steps count before and after which the cores were as fast as usual
+(see placeto_tf/runtime/core_speed.py); where there were too few, at_usual_speed is false. With
 --trace_dir a step of each placement is traced and written with the simulated one beside it.
 """
 
@@ -46,6 +48,7 @@ def main() -> None:
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.runtime import measuring, step_traces
+  from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.simulation import Simulator
 
   placements = [Placement.load(path) for path in FLAGS.placement]
@@ -62,16 +65,17 @@ def main() -> None:
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [placement.indices(graph, cluster) for placement in placements]
-  with runtime, measuring.Measurer(
+  with runtime, CoreSpeed.of(runtime) as speed, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
-      device_map=device_map) as measurer:
+      device_map=device_map, speed=speed) as measurer:
     for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):
       simulated = simulator.simulate(indices[number])
       step = measurer.try_measure(placement)
       line = {
           "placement": path, "measured_us": _finite(step.step_time_us),
           "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
-          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us}
+          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us,
+          "at_usual_speed": step.at_usual_speed}
       if FLAGS.optimizations:
         line.update(folded_ops=step.folded_ops, moved_ops=step.moved_ops)
       if step.failure:

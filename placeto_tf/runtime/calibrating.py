@@ -151,9 +151,9 @@ def calibrate(
   config = config or CalibrationConfig()
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
-  speed = speed or CoreSpeed.of(runtime)
-  if speed.usual_us is None:
+  if speed is None:
     progress("how fast the cores usually are")
+    speed = CoreSpeed.of(runtime)
     speed.learn()
 
   def with_bench(work):

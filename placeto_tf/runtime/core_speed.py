@@ -48,6 +48,12 @@ class CoreSpeed:
     cores = sorted({core for cores in getattr(runtime, "cores", ()) for core in cores})
     return cls(cores, usual_us)
 
+  def __enter__(self) -> CoreSpeed:
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
   def is_usual(self) -> bool:
     """Probes, which takes a millisecond or two a core; the first time, seconds."""
     if not self._cores:

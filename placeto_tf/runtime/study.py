@@ -18,7 +18,6 @@ The results are worked out from those files alone: `summary.json`, `table.md`, `
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
 import json
@@ -105,7 +104,7 @@ def run_study(
     progress(f"{spec}: loading")
     graph = load_graph(spec)
     with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
-      with contextlib.closing(_core_speed(workers, directory, progress)) as speed:
+      with _core_speed(workers, directory, progress) as speed:
         cluster, costs = _calibrated(config, graph, workers, speed, directory, progress)
         paths = _placements(config, graph, cluster, costs, directory, progress)
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
@@ -139,7 +138,7 @@ def _calibrated(
         worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
-    for number, (indices, step_time_us) in enumerate(found.placements):
+    for number, (indices, _) in enumerate(found.placements):
       Placement.from_indices(graph, found.cluster, indices, method="calibration").save(
           os.path.join(folder, f"placement_{number:02d}.json"))
     found.cluster.save(path)
@@ -209,7 +208,8 @@ def choose_placements(
 
 def _measure(
     config: StudyConfig, graph: ComputationGraph, cluster: Cluster, simulator: Simulator,
-    workers: Any, speed: CoreSpeed, directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
+    workers: Any, speed: CoreSpeed, directory: str, paths: Sequence[str],
+    progress: Callable[[str], None]) -> None:
   """Measures what neither file has yet, in an order that is not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]

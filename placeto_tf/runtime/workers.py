@@ -28,9 +28,9 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
 
-# glibc gives tensors of some size back to the system as soon as they are freed, so that each op pays
-# for fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4
-# ms, anew in each session. Kept, and in huge pages where the system has them, all runs are alike.
+# glibc gives large tensors back to the system as soon as they are freed, so that each op pays for
+# fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4 ms,
+# anew in each session. Kept, and in huge pages where the system has them, all runs are alike.
 _MALLOC = ":".join((
     "glibc.malloc.hugetlb=1", "glibc.malloc.arena_max=1", "glibc.malloc.mmap_threshold=4294967296",
     "glibc.malloc.trim_threshold=8589934592"))

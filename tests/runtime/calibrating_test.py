@@ -5,8 +5,9 @@ import pytest
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.runtime import calibrating, microbenchmarks
+from placeto_tf.runtime import calibrating, fitting, microbenchmarks
 from placeto_tf.runtime.calibrating import CalibrationConfig, calibrate, split_hop
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
 from placeto_tf.simulation import Simulator
 
@@ -37,7 +38,7 @@ def test_parts_that_seem_longer_than_the_hop_share_it():
 def test_links_by_pair_and_overheads_go_into_the_cluster(cluster):
   links = {(0, 1): _times((60.0, 4e-4), (20.0, 5e-4), (90.0, 1e-4)),
            (1, 0): _times((80.0, 4e-4), (40.0, 5e-4), (70.0, 1e-3))}
-  fitted = calibrating._fitted(cluster, links, 1.5)
+  fitted = calibrating._calibrated(cluster, links, 1.5)
   assert fitted.bandwidth_bytes_per_us[0, 1] == pytest.approx(1e4)
   assert fitted.bandwidth_bytes_per_us[1, 0] == pytest.approx(1e3)
   assert fitted.sender_us_per_transfer == pytest.approx(70)
@@ -53,10 +54,14 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
   monkeypatch.setattr(microbenchmarks, "_WORK", 5)
   monkeypatch.setattr(microbenchmarks, "_CHAIN", 100)
   monkeypatch.setattr(microbenchmarks, "_SENT", {SMALL_BYTES: 8, LARGE_BYTES: 3})
-  config = CalibrationConfig(runs=3, graph_runs=4, warmup_runs=1)
+  monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
+  config = CalibrationConfig(
+      runs=3, graph_runs=4, warmup_runs=1, placements=2, placement_seconds=0.1)
   stages = []
-  found = calibrate(cluster, workers, graph, config, progress=stages.append)
-  assert len(stages) == 5 and set(found.links) == {(0, 1), (1, 0)}
+  found = calibrate(  # at whatever speed the cores are
+      cluster, workers, graph, config, speed=CoreSpeed(()), progress=stages.append)
+  assert len(stages) == 7 and set(found.links) == {(0, 1), (1, 0)}
+  assert len(found.placements) == 2 and min(us for _, us in found.placements) > 0
   for times in found.links.values():
     assert min(times.hop_us) > 0
   path = str(tmp_path / "costs.pb")

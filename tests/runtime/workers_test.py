@@ -130,3 +130,17 @@ def test_a_session_of_this_process_has_the_devices_asked_for():
   with InProcess(3) as runtime:
     assert runtime.devices == tuple(f"/device:CPU:{i}" for i in range(3))
     assert runtime.target == ""
+
+
+def test_messages_go_ahead_of_ops_where_that_is_permitted():
+  try:
+    policy = os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+  except (AttributeError, OSError):
+    pytest.skip("real-time scheduling is not permitted here")
+  with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+    threads = os.listdir(f"/proc/{workers.processes[0].pid}/task")
+    policies = [os.sched_getscheduler(int(thread)) for thread in threads]
+  # The thread that runs ops, and those that were there before TensorFlow came up.
+  assert 1 <= policies.count(os.SCHED_OTHER) < policies.count(os.SCHED_RR)

@@ -1,0 +1,80 @@
+"""What the probe takes for usual, and which runs count; by a probe that is told what to say."""
+
+import itertools
+
+import pytest
+
+from placeto_tf.runtime import core_speed
+from placeto_tf.runtime.core_speed import CoreSpeed
+
+FAST, SLOW = [500.0, 520.0, 510.0, 515.0], [700.0, 730.0, 720.0, 725.0]
+
+
+@pytest.fixture(name="speed")
+def speed_fixture(monkeypatch):
+  """Of two cores, whose probes a test gives in `says`."""
+  monkeypatch.setattr(core_speed, "_PAUSE_SECONDS", 0.0)
+  found = CoreSpeed(())
+  found._cores = (0, 1)
+  found.says = iter(())
+  monkeypatch.setattr(found, "_probe_us", lambda: next(found.says))
+  return found
+
+
+def _learn(speed, probes, monkeypatch):
+  monkeypatch.setattr(core_speed, "_LEAST_PROBES", len(probes))
+  speed.says = iter(probes)
+  speed.learn(seconds=0.0)
+
+
+def test_usual_is_what_the_cores_are_most_not_what_lies_between(speed, monkeypatch):
+  _learn(speed, [FAST] * 4 + [SLOW] * 6 + [FAST[:2] + SLOW[2:]] * 3, monkeypatch)
+  assert speed.usual_us == tuple(SLOW)
+
+
+def test_a_core_that_is_slower_or_faster_than_usual_is_seen(speed):
+  speed.usual_us = tuple(SLOW)
+  for probe, usual in [(SLOW, True), (FAST, False), (SLOW[:3] + [1000.0], False),
+                       ([1.1 * us for us in SLOW], True), (FAST[:1] + SLOW[1:], False)]:
+    speed.says = iter([probe])
+    assert speed.is_usual() == usual
+
+
+def test_only_runs_with_usual_probes_before_and_after_count(speed):
+  speed.usual_us = tuple(FAST)
+  # Before the second run it waits; the third is disturbed.
+  speed.says = iter([FAST, FAST, SLOW, SLOW, FAST, FAST, FAST, SLOW, FAST, FAST])
+  numbers = itertools.count()
+  assert speed.collect(lambda: next(numbers), 3, seconds=60.0) == ([0, 1, 3], True)
+
+
+def test_when_time_is_up_all_runs_count(speed):
+  speed.usual_us = tuple(FAST)
+  speed.says = itertools.repeat(SLOW)
+  numbers = itertools.count()
+  assert speed.collect(lambda: next(numbers), 3, seconds=0.0) == ([0, 1, 2], False)
+
+
+def test_without_cores_all_runs_count_at_once():
+  numbers = itertools.count()
+  speed = CoreSpeed.of(object())
+  assert speed.collect(lambda: next(numbers), 2, seconds=0.0) == ([0, 1], True)
+  assert speed.usual_us is None
+
+
+def test_what_was_usual_on_other_cores_is_forgotten():
+  assert CoreSpeed((), FAST).usual_us is None
+
+
+def test_real_cores_are_probed():
+  class Runtime:
+    cores = ((0,),)
+
+  speed = CoreSpeed.of(Runtime())
+  if not speed._cores:
+    pytest.skip("core 0 is not one of this process's")
+  speed.learn(seconds=0.0)
+  try:
+    assert len(speed.usual_us) == 2 and min(speed.usual_us) > 10
+  finally:
+    speed.close()
