@@ -54,10 +54,10 @@ _GDP = ("gdp", *_GDP_TRAINED)
 ONE_SHOT = ("rnn", "hierarchical", *_GDP)
 # Methods that need policy_weights -> the policy that has to be trained before.
 NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name in _GDP_TRAINED}}
-# Those that take part in "auto", in this order: share of what is left, and seconds before one does
-# anything. What Placeto learns on the graph at hand comes before the trained policy, which finds
-# more and would leave it nothing to improve.
-_IN_AUTO = {"placeto": (0.17, 7.0), "device_pointer": (0.7, 0.0)}
+# Those that take part in "auto", in this order: share of what is left, seconds before one does
+# anything, and such seconds for each op. What Placeto learns on the graph at hand comes before the
+# trained policy, which finds more and would leave it nothing to improve.
+_IN_AUTO = {"placeto": (0.17, 7.0, 1e-4), "device_pointer": (0.7, 0.0, 0.0)}
 # A grouping that the hierarchical policy learns on the graph itself, with this share of the budget.
 LEARNED_GROUPING, _GROUPING_SHARE = "learned", 0.5
 DEFAULT_MAX_SECONDS = 60.0

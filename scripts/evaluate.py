@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Dict
 
 from absl import flags
 
@@ -32,18 +33,26 @@ flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
-flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
-                    "--policy=placeto, for the methods placeto_zero_shot, placeto_greedy, "
-                    "placeto_fine_tune, placeto_from_scratch, placeto_untrained, placeto_random; "
-                    "or --policy=gdp, for gdp_zero_shot and gdp_fine_tune.")
+flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py: "
+                  "placeto, for the methods placeto_zero_shot, placeto_greedy, placeto_fine_tune, "
+                  "placeto_from_scratch, placeto_untrained, placeto_random; gdp, for gdp_zero_shot "
+                  "and gdp_fine_tune; device_pointer, in place of the weights that ship.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")
-flags.DEFINE_string("pointer_weights", None, "Directory of weights for device_pointer; default: "
-                    "those that ship with the package.")
 flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the best so far is "
                   "made, of the same runs.")
 flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
+
+
+def _pairs(texts) -> Dict[str, str]:
+  """{policy: directory}. Raises: PlacetoError where a text is no such pair."""
+  from placeto_tf.errors import PlacetoError
+
+  for text in texts:
+    if "=" not in text:
+      raise PlacetoError(f"--policy_weights has {text!r}; expected POLICY=DIRECTORY")
+  return dict(text.split("=", 1) for text in texts)
 
 
 def main() -> None:
@@ -69,8 +78,8 @@ def main() -> None:
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       methods=tuple(FLAGS.methods), seeds=seeds, max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
-      start=tuple(FLAGS.start), pointer_weights=FLAGS.pointer_weights,
-      graph_options=shared_flags.graph_options(), policy_weights=FLAGS.policy_weights)
+      start=tuple(FLAGS.start), graph_options=shared_flags.graph_options(),
+      policy_weights=_pairs(FLAGS.policy_weights))
   reporting.check_out_dir(FLAGS.out)
 
   def show(done, total, row):

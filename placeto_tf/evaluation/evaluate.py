@@ -46,6 +46,8 @@ KEY = FIELDS[:4]
 # What runs from a given start; all others make one placement or several of their own.
 SEARCHES = ("annealing", "auto", "genetic", "local_search", "refine") + tuple(
     placing.LEARNED) + pointer_methods.NAMES
+# Policies that are trained elsewhere.
+WEIGHTED = ("device_pointer", *dict.fromkeys(placing.NEED_WEIGHTS.values()))
 
 Row = Dict[str, Any]
 
@@ -61,10 +63,11 @@ class EvaluationConfig:
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
     start: methods that need no search; where there are any, every search starts from the best of
       their placements, which counts as one evaluation, in place of starts of its own.
-    pointer_weights: directory of the device pointer's weights; None are those that ship.
     grouping, max_groups: how ops are grouped.
     graph_options: keyword arguments of `load_graph`.
-    policy_weights: for the methods in `placing.NEED_WEIGHTS`, see `placing.PlacingConfig`.
+    policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
+      trained it: "device_pointer" (by default the weights that ship), "placeto" and "gdp" for the
+      methods in `placing.NEED_WEIGHTS`.
   """
 
   graphs: Tuple[str, ...]
@@ -76,9 +79,8 @@ class EvaluationConfig:
   grouping: str = "heavy_edge"
   max_groups: int = 128
   start: Tuple[str, ...] = ()
-  pointer_weights: Optional[str] = None
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
-  policy_weights: Optional[str] = None
+  policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for name in ("graphs", "clusters", "methods", "seeds"):
@@ -91,7 +93,11 @@ class EvaluationConfig:
           raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
     for method in self.methods:
       if method in placing.NEED_WEIGHTS:
-        placing.check_weights(method, self.policy_weights)
+        placing.check_weights(method, self.policy_weights.get(placing.NEED_WEIGHTS[method]))
+    for policy in self.policy_weights:
+      if policy not in WEIGHTED:
+        raise PlacetoError(
+            f"policy {policy!r} has no weights; expected one of {', '.join(WEIGHTED)}")
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
     _ = self.budget
@@ -286,11 +292,12 @@ def _run(
   if problem.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
   if method in pointer_methods.NAMES:
-    pointer_methods.pointer_methods(config.pointer_weights)[method](problem, config.budget, seed)
+    weights = config.policy_weights.get("device_pointer")
+    pointer_methods.pointer_methods(weights)[method](problem, config.budget, seed)
   else:
     placing.run_method(
         problem, method, config.budget, seed,
-        policy_weights=config.policy_weights if method in placing.NEED_WEIGHTS else None)
+        policy_weights=config.policy_weights.get(placing.NEED_WEIGHTS.get(method)))
   seconds = problem.seconds
   result = problem.simulator.simulate(problem.best_placement)
   lower_bound_us = search.lower_bound_us(problem)
@@ -340,7 +347,7 @@ def _claim(out: str, config: EvaluationConfig) -> None:
     stored = json.load(file)
   # Graphs, clusters, methods and seeds may grow; what makes two rows comparable may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights", "pointer_weights"):
+               "graph_options", "policy_weights"):
     if (stored.get(name) or None) != (config.to_json()[name] or None):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "

@@ -157,7 +157,7 @@ def speculation(problem: PlacementProblem, budget: Budget) -> int:
   Most moves are rejected, so simulating a few ahead on idle cores wastes little time. It does
   waste evaluations, and which ones depends on the machine: where these are limited, one.
   """
-  if budget.max_evaluations is not None:
+  if budget.max_evaluations is not None or problem.simulator.num_threads == 1:
     return 1
   return 2 * min(4, problem.simulator.num_threads)
 

@@ -66,11 +66,13 @@ class Learned(NamedTuple):
     placer: is handed the problem in groups that its best placement so far keeps to.
     share: of what is left of the budget when its turn comes.
     setup_seconds: it gets nothing done in less, as it is imported and traced first.
+    setup_seconds_an_op: the same, for each op of the graph.
   """
 
   placer: Placer
   share: float
   setup_seconds: float = 0.0
+  setup_seconds_an_op: float = 0.0
 
 
 class Auto:
@@ -152,8 +154,8 @@ class Auto:
       self.ledger.skip(
           name, NO_BUDGET if used_up and not self.proven else "the optimum was found before")
       return
-    if part.max_seconds is not None and (
-        part.max_seconds - problem.seconds < learned.setup_seconds):
+    setup_seconds = learned.setup_seconds + learned.setup_seconds_an_op * problem.graph.num_ops
+    if part.max_seconds is not None and part.max_seconds - problem.seconds < setup_seconds:
       self.ledger.skip(name, "there was too little time")
       return
     units = placed_units(problem, problem.best_placement, problem.num_groups)

@@ -92,11 +92,14 @@ def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(c
 def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_path):
   ScorerWeights.untrained(5).save(str(tmp_path / "weights"))
   config = dataclasses.replace(config, methods=("pointer_pass", "pointer_pass_untrained"),
-                               seeds=(5,), pointer_weights=str(tmp_path / "weights"))
+                               seeds=(5,),
+                               policy_weights={"device_pointer": str(tmp_path / "weights")})
   trained, untrained = evaluate(config, str(tmp_path / "out"))
   assert trained["step_time_us"] == untrained["step_time_us"]
-  with pytest.raises(PlacetoError, match="pointer_weights"):
-    evaluate(dataclasses.replace(config, pointer_weights=None), str(tmp_path / "out"))
+  with pytest.raises(PlacetoError, match="policy_weights"):
+    evaluate(dataclasses.replace(config, policy_weights={}), str(tmp_path / "out"))
+  with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of device_pointer"):
+    dataclasses.replace(config, policy_weights={"rnn": "somewhere"})
 
 
 def test_references_are_kept_beside_the_rows_and_use_no_budget(config, tmp_path):
