@@ -43,6 +43,7 @@ from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.simulation import Simulator
 
 _BLOCKS = (4, 8, 16, 32)
+_PASSES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +99,11 @@ def run_study(
 ) -> Dict[str, Any]:
   """Measures what is not measured yet, and writes the results; returns the summary."""
   os.makedirs(out, exist_ok=True)
-  for spec in config.graphs:
+  # A second time for what was disturbed the first time.
+  for spec in config.graphs * _PASSES:
     directory = os.path.join(out, _slug(spec))
+    if _complete(config, directory):
+      continue
     os.makedirs(os.path.join(directory, "placements"), exist_ok=True)
     progress(f"{spec}: loading")
     graph = load_graph(spec)
@@ -110,6 +114,13 @@ def run_study(
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
         _measure(config, graph, cluster, simulator, workers, speed, directory, paths, progress)
   return summarize(config, out)
+
+
+def _complete(config: StudyConfig, directory: str) -> bool:
+  """Whether all of a graph was measured at the usual speed."""
+  counts = [sum(row["at_usual_speed"] or bool(row["failure"]) for row in _rows(
+      os.path.join(directory, name))) for name in ("measured.jsonl", "repeats.jsonl")]
+  return counts[0] >= config.placements and counts[1] >= config.repeats
 
 
 def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
@@ -210,12 +221,12 @@ def _measure(
     config: StudyConfig, graph: ComputationGraph, cluster: Cluster, simulator: Simulator,
     workers: Any, speed: CoreSpeed, directory: str, paths: Sequence[str],
     progress: Callable[[str], None]) -> None:
-  """Measures what neither file has yet, in an order that is not the placements' own."""
+  """Measures what was not measured at the usual speed, in an order not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
   todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
   known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
-           for row in _rows(os.path.join(directory, name))}
+           for row in _rows(os.path.join(directory, name)) if row["at_usual_speed"]}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
   # The probe of the cores' speed takes the place of a reference.
@@ -236,7 +247,8 @@ def _measure(
         file.write(json.dumps(
             {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")
       progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted_us / 1e3:.1f} ms, "
-               f"measured {step.step_time_us / 1e3:.1f} ms")
+               f"measured {step.step_time_us / 1e3:.1f} ms"
+               + ("" if step.at_usual_speed else ", not at the usual speed"))
 
 
 def _rows(path: str) -> List[Dict[str, Any]]:
@@ -250,6 +262,15 @@ def _rows(path: str) -> List[Dict[str, Any]]:
         except ValueError:
           break
   return rows
+
+
+def _measured(path: str) -> Dict[str, Dict[str, Any]]:
+  """Placement -> its line at the usual speed, or else its last one."""
+  found: Dict[str, Dict[str, Any]] = {}
+  for row in _rows(path):
+    if row["measured_us"] and not found.get(row["placement"], row).get("kept"):
+      found[row["placement"]] = {**row, "kept": row["at_usual_speed"]}
+  return found
 
 
 def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:
@@ -276,15 +297,17 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   points = []
   for spec in config.graphs:
     directory = os.path.join(out, _slug(spec))
-    rows = [row for row in _rows(os.path.join(directory, "measured.jsonl")) if row["measured_us"]]
+    everything = _measured(os.path.join(directory, "measured.jsonl"))
+    rows = [row for row in everything.values() if row["at_usual_speed"]]
     if len(rows) < 3:
       continue
     predicted = np.array([row["predicted_us"] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), **agreement(predicted, measured)}
-    again = {row["placement"]: row["measured_us"]
-             for row in _rows(os.path.join(directory, "repeats.jsonl")) if row["measured_us"]}
+    found = {"placements": len(rows), "disturbed": len(everything) - len(rows),
+             **agreement(predicted, measured)}
+    again = {label: row["measured_us"] for label, row in _measured(
+        os.path.join(directory, "repeats.jsonl")).items() if row["at_usual_speed"]}
     twice = [row for row in rows if row["placement"] in again]
     if len(twice) >= 3:
       noise = agreement(np.array([again[row["placement"]] for row in twice]),
@@ -306,13 +329,14 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
 
 
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
-  """The results in Markdown."""
-  lines = ["| graph | placements | median error | mean error | rank corr. | best quarter | noise "
-           "(error, rank) | one worker over best |", "|---|---|---|---|---|---|---|---|"]
+  """The results in Markdown; placements that were only measured disturbed do not count."""
+  lines = ["| graph | placements (disturbed) | median error | mean error | rank corr. | "
+           "best quarter | noise (error, rank) | one worker over best |", "|---|---|---|---|---|---|---|---|"]
   for spec, row in summary.items():
     gain = _over(row.get("single_us"), row.get("best_us"))
     lines.append(
-        f"| `{spec}` | {row['placements']} | {row['median_error']:.1%} | {row['mean_error']:.1%} | "
+        f"| `{spec}` | {row['placements']} ({row['disturbed']}) | "
+        f"{row['median_error']:.1%} | {row['mean_error']:.1%} | "
         f"{row['rank_correlation']:.2f} | {row['rank_correlation_best_quarter']:.2f} | "
         f"{row.get('noise_error', float('nan')):.1%}, "
         f"{row.get('noise_rank_correlation', float('nan')):.2f} | {gain} |")

@@ -8,6 +8,7 @@ import pytest
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import study
+from placeto_tf.runtime.core_speed import CoreSpeed
 
 
 def test_placements_are_of_all_kinds_and_the_same_for_the_same_seed(graph, cluster):
@@ -45,13 +46,18 @@ def test_results_come_from_the_lines_that_are_there(tmp_path):
   directory.mkdir()
   rows = [
       {"placement": f"{i:02d}_{kind}.json", "predicted_us": 100.0 * i + 100,
-       "measured_us": 110.0 * i + 100}
+       "measured_us": 110.0 * i + 100, "at_usual_speed": True}
       for i, kind in enumerate(["best", "single", "near", "op"])]
+  rows.insert(0, {**rows[3], "measured_us": 9.0, "at_usual_speed": False})  # measured anew later
+  rows.append({**rows[1], "measured_us": 9.0, "at_usual_speed": False})
+  rows.append({**rows[1], "placement": "05_near.json", "at_usual_speed": False})
   lines = [json.dumps(row) for row in rows]
-  lines.append(json.dumps({"placement": "04_op.json", "predicted_us": 1, "measured_us": None}))
+  lines.append(json.dumps({"placement": "04_op.json", "predicted_us": 1, "measured_us": None,
+                           "at_usual_speed": True, "failure": "a sentence"}))
   (directory / "measured.jsonl").write_text("\n".join(lines) + '\n{"placement": "05')
   summary = study.summarize(config, str(tmp_path))["zoo:a:b=1"]
-  assert summary["placements"] == 4 and summary["rank_correlation"] == 1
+  assert (summary["placements"], summary["disturbed"]) == (4, 1)
+  assert summary["rank_correlation"] == 1
   assert (summary["single_us"], summary["best_us"]) == (210.0, 100.0)
   assert "2.10x" in (tmp_path / "table.md").read_text()
   assert (tmp_path / "scatter.png").stat().st_size > 0
@@ -92,7 +98,8 @@ def test_measurements_go_on_where_they_stopped(graph, cluster, halves, single, t
   with Workers(2) as workers:
     for _ in range(2):
       study._measure(
-          config, graph, renamed, simulator, workers, str(tmp_path), paths, said.append)
+          config, graph, renamed, simulator, workers, CoreSpeed(()), str(tmp_path), paths,
+          said.append)
   assert len(said) == 3  # two placements and a repeat, none of them again
   rows = study._rows(str(tmp_path / "measured.jsonl"))
   assert {row["placement"] for row in rows} == {"00_single.json", "01_halves.json"}
