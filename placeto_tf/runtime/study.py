@@ -331,7 +331,8 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
   """The results in Markdown; placements that were only measured disturbed do not count."""
   lines = ["| graph | placements (disturbed) | median error | mean error | rank corr. | "
-           "best quarter | noise (error, rank) | one worker over best |", "|---|---|---|---|---|---|---|---|"]
+           "best quarter | noise (error, rank) | one worker over best |",
+           "|---|---|---|---|---|---|---|---|"]
   for spec, row in summary.items():
     gain = _over(row.get("single_us"), row.get("best_us"))
     lines.append(
