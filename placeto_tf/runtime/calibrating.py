@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -175,19 +175,19 @@ def calibrate(
   if graph is not None:
     compute_us, step_time_us, overhead_us = _graph_costs(
         graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
-  calibrated = _calibrated(cluster, links, overhead_us)
-  seen: List[Tuple[np.ndarray, float]] = []
+  fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
   if graph is not None and links and config.placements:
-    calibrated, seen = _fit(
-        graph, calibrated, compute_us, runtime, config, feeds, device_map, speed, progress)
-  return Calibration(calibrated, links, compute_us, step_time_us, tuple(seen))
+    fit = _fit(
+        graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
+    compute_us = compute_us * fit.compute_scale
+  return Calibration(fit.cluster, links, compute_us, step_time_us, fit.seen)
 
 
 def _fit(
     graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Any,
     config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
     speed: CoreSpeed, progress: Callable[[str], None],
-) -> Tuple[Cluster, List[Tuple[np.ndarray, float]]]:
+) -> fitting.Fit:
   """Fits transfers to steps of the graph; see `fitting`."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "costs.pb")

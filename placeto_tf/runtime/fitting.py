@@ -1,20 +1,23 @@
 """What transfers cost in a graph's own steps: fitted to placements made for it.
 
-A transfer between two idle workers (`microbenchmarks`) is quicker than one in the midst of a step,
-where threads take turns on a core and its caches. So the parts of a hop are scaled until simulated
-step times agree with those of a few placements: first random ones, then, as these cut many edges
-and good placements few, some that a search finds with what the random ones have taught.
+A transfer between two idle workers (`microbenchmarks`) is not what it is in the midst of a step:
+threads take turns on a core and its caches, which makes it slower, and a thread that is awake takes
+many messages at once, which makes it cheaper. So the parts of a hop, and the kernels' times as a
+whole, are scaled until simulated step times agree with those of a few placements: each device
+alone, random ones that cut few edges and many, and then some that a search finds with what those
+have taught.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Callable, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.search import METHODS
@@ -27,94 +30,122 @@ _PARTS = (
     ("delivery_us",),
     ("sender_us_per_byte", "receiver_us_per_byte"),
 )
-_RANDOM_BLOCKS = (3, 6, 12, 24)
+# Of random placements: a number of stretches of the graph, or a share of ops that are moved alone.
+_RANDOM_KINDS = (6, 0.1, 24, 0.4, 3)
 _SEARCH_GROUPS, _SEARCH_EVALUATIONS = (24, 48, 72, 96), 2000
 # Of a factor of e, against a squared error of the logarithm: few placements do not say everything.
 _RELUCTANCE = 0.005
-_MOST_EVALUATIONS = 200
+_MOST_EVALUATIONS = 300
 
 # Placement [N] -> measured us, inf where it failed.
 Measure = Callable[[np.ndarray], float]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+  """What was fitted.
+
+  Attributes:
+    cluster: with its transfers scaled.
+    compute_scale: what kernels' times are to be multiplied with.
+    seen: the placements [N], and their measured step times in us.
+  """
+
+  cluster: Cluster
+  compute_scale: float = 1.0
+  seen: Tuple[Tuple[np.ndarray, float], ...] = ()
+
+
 def fit_transfers(
-    graph: ComputationGraph, cluster: Cluster, costs: Any, measure: Measure,
-    count: int, seed: int = 0,
-) -> Tuple[Cluster, List[Tuple[np.ndarray, float]]]:
-  """Scales what transfers cost to the step times of placements that it measures.
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts, measure: Measure, count: int,
+    seed: int = 0) -> Fit:
+  """Scales transfers and kernels to the step times of placements that it measures.
 
   Args:
     graph: that is placed.
     cluster: calibrated by microbenchmarks.
     costs: of the graph's ops.
     measure: step time of a placement.
-    count: of placements, about half of them random.
+    count: of placements beside those on one device; half of them are searched for.
     seed: of the placements.
-
-  Returns:
-    The cluster, and the placements with their measured step times.
   """
   rng = np.random.default_rng([seed, 0xCA1])
-  seen: List[Tuple[np.ndarray, float]] = []
-
-  def add(placements: Sequence[np.ndarray]) -> Cluster:
-    for placement in placements:
-      measured_us = measure(placement)
-      if np.isfinite(measured_us):
-        seen.append((placement, measured_us))
-    return _fitted(graph, cluster, costs, seen) if seen else cluster
-
+  allowed = allowed_devices(graph, cluster)
+  alone = [np.full(graph.num_ops, d, dtype=np.int32)
+           for d in range(cluster.num_devices) if allowed[:, d].all()]
   few = count - count // 2
-  fitted = add([_random(graph, cluster, _RANDOM_BLOCKS[k % len(_RANDOM_BLOCKS)], rng)
-                for k in range(few)])
-  found = [_searched(graph, fitted, costs, _SEARCH_GROUPS[k % len(_SEARCH_GROUPS)],
-                     seed + 1000 + k) for k in range(count - few)]
-  return add(found) if found else fitted, seen
+  fit = _with(Fit(cluster), graph, cluster, costs, measure, alone + [
+      _random(graph, allowed, _RANDOM_KINDS[k % len(_RANDOM_KINDS)], rng) for k in range(few)])
+  found = [_searched(graph, fit.cluster, _times(costs, fit.compute_scale), allowed,
+                     _SEARCH_GROUPS[k % len(_SEARCH_GROUPS)], seed + 1000 + k)
+           for k in range(count - few)]
+  return _with(fit, graph, cluster, costs, measure, found)
+
+
+def _with(
+    fit: Fit, graph: ComputationGraph, cluster: Cluster, costs: OpCosts, measure: Measure,
+    placements: Sequence[np.ndarray]) -> Fit:
+  """The fit to these placements too; those that cannot be run are left out."""
+  measured = [(placement, measure(placement)) for placement in placements]
+  seen = fit.seen + tuple(entry for entry in measured if np.isfinite(entry[1]))
+  if not seen:
+    return fit
+  x = _fitted(graph, cluster, costs, seen)
+  return Fit(_scaled(cluster, x), float(np.exp(x[0])), seen)
 
 
 def _random(
-    graph: ComputationGraph, cluster: Cluster, blocks: int, rng: np.random.Generator
+    graph: ComputationGraph, allowed: np.ndarray, kind: float, rng: np.random.Generator
 ) -> np.ndarray:
-  """[N] stretches of the topological order, each on any device."""
-  block_of = np.empty(graph.num_ops, dtype=np.int64)
-  block_of[graph.topological_order] = np.arange(graph.num_ops) * blocks // graph.num_ops
-  wanted = rng.integers(0, cluster.num_devices, blocks)[block_of][graph.colocation]
-  allowed = allowed_devices(graph, cluster)
+  """[N] each of some stretches of the topological order, or a share of ops, anywhere."""
+  num_devices = allowed.shape[1]
+  if kind < 1:
+    wanted = np.where(
+        rng.random(graph.num_ops) < kind, rng.integers(0, num_devices, graph.num_ops), 0)
+  else:
+    block_of = np.empty(graph.num_ops, dtype=np.int64)
+    block_of[graph.topological_order] = np.arange(graph.num_ops) * int(kind) // graph.num_ops
+    wanted = rng.integers(0, num_devices, int(kind))[block_of]
+  wanted = wanted[graph.colocation]
   return np.where(
       allowed[np.arange(graph.num_ops), wanted], wanted, allowed.argmax(axis=1)).astype(np.int32)
 
 
 def _searched(
-    graph: ComputationGraph, cluster: Cluster, costs: Any, max_groups: int, seed: int
-) -> np.ndarray:
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts, allowed: np.ndarray,
+    max_groups: int, seed: int) -> np.ndarray:
   """[N] what a short search finds."""
-  grouping = group_ops(graph, costs, allowed_devices(graph, cluster), max_groups=max_groups)
+  grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
   problem = PlacementProblem(graph, costs, cluster, grouping)
   return METHODS["annealing"](problem, Budget(max_evaluations=_SEARCH_EVALUATIONS), seed)
 
 
 def _fitted(
-    graph: ComputationGraph, cluster: Cluster, costs: Any,
-    seen: Sequence[Tuple[np.ndarray, float]]) -> Cluster:
-  """The cluster with its transfers scaled to what was measured."""
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts,
+    seen: Sequence[Tuple[np.ndarray, float]]) -> np.ndarray:
+  """Logarithms of the scales: of kernels, then of `_PARTS`."""
   from scipy import optimize
 
   placements = np.stack([placement for placement, _ in seen])
   measured = np.log([measured_us for _, measured_us in seen])
 
   def loss(x: np.ndarray) -> float:
-    simulator = Simulator(graph, costs, _scaled(cluster, x))
+    simulator = Simulator(graph, _times(costs, float(np.exp(x[0]))), _scaled(cluster, x))
     predicted = np.log(simulator.simulate_many(placements)[0])
     return float(np.mean((predicted - measured) ** 2) + _RELUCTANCE * np.sum(x**2) / len(seen))
 
-  size = len(_PARTS)
-  start = np.vstack([np.zeros(size), 0.7 * np.eye(size)])
+  size = 1 + len(_PARTS)
+  start = np.vstack([np.zeros(size), 0.1 * np.eye(1, size), 0.7 * np.eye(size)[1:]])
   found = optimize.minimize(loss, np.zeros(size), method="Nelder-Mead", options={
       "maxfev": _MOST_EVALUATIONS, "initial_simplex": start})
-  return _scaled(cluster, found.x)
+  return found.x
+
+
+def _times(costs: OpCosts, scale: float) -> OpCosts:
+  return dataclasses.replace(costs, compute_us=costs.compute_us * scale)
 
 
 def _scaled(cluster: Cluster, logarithms: np.ndarray) -> Cluster:
   changes = {name: getattr(cluster, name) * float(np.exp(x))
-             for names, x in zip(_PARTS, logarithms) for name in names}
+             for names, x in zip(_PARTS, logarithms[1:]) for name in names}
   return dataclasses.replace(cluster, **changes)

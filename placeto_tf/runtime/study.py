@@ -10,6 +10,7 @@ For each graph, in a directory of its own, so that a study that was stopped goes
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
   calibration/placement_NN.json        are those of other placements too
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
+  predicted.json                       what is expected of each
   measured.jsonl                       one line a measured placement, appended as it is measured
   repeats.jsonl                        the same placements once more: the measurement's own noise
 
@@ -27,6 +28,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf import atomic
 from placeto_tf.clusters.cluster import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
@@ -52,7 +54,8 @@ class StudyConfig:
 
   Attributes:
     graphs: as `load_graph` takes them.
-    placements: of each graph, all kinds together.
+    placements: of each graph, all kinds together, beside the one on a single device, which
+      calibration has seen.
     near_best: of them, near the best that search finds.
     seed: of the placements.
     workers: processes, one core each.
@@ -112,7 +115,8 @@ def run_study(
         cluster, costs = _calibrated(config, graph, workers, speed, directory, progress)
         paths = _placements(config, graph, cluster, costs, directory, progress)
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
-        _measure(config, graph, cluster, simulator, workers, speed, directory, paths, progress)
+        _predict(graph, cluster, simulator, directory, paths)
+        _measure(config, graph, cluster, workers, speed, directory, paths, progress)
   return summarize(config, out)
 
 
@@ -120,7 +124,7 @@ def _complete(config: StudyConfig, directory: str) -> bool:
   """Whether all of a graph was measured at the usual speed."""
   counts = [sum(row["at_usual_speed"] or bool(row["failure"]) for row in _rows(
       os.path.join(directory, name))) for name in ("measured.jsonl", "repeats.jsonl")]
-  return counts[0] >= config.placements and counts[1] >= config.repeats
+  return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
 def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
@@ -149,9 +153,10 @@ def _calibrated(
         worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
-    for number, (indices, _) in enumerate(found.placements):
-      Placement.from_indices(graph, found.cluster, indices, method="calibration").save(
-          os.path.join(folder, f"placement_{number:02d}.json"))
+    for number, (indices, step_time_us) in enumerate(found.placements):
+      Placement.from_indices(
+          graph, found.cluster, indices, method="calibration", step_time_us=step_time_us,
+      ).save(os.path.join(folder, f"placement_{number:02d}.json"))
     found.cluster.save(path)
   return Cluster.load(path), costs
 
@@ -198,7 +203,7 @@ def choose_placements(
     if not any((near == other).all() for other in seen):
       chosen.append(("near", near))
   order = graph.topological_order
-  while len(chosen) < config.placements:
+  while len(chosen) < 1 + config.placements:
     k = len(chosen)
     draws = rng.integers(0, cluster.num_devices, graph.num_ops).astype(np.int32)
     kind = ("op", "group", "block")[k % 3]
@@ -214,17 +219,27 @@ def choose_placements(
     draws = draws[graph.colocation]
     if not any((draws == other).all() for other in seen):
       chosen.append((f"random_{kind}", draws))
-  return chosen[:config.placements]
+  return chosen[:1 + config.placements]
+
+
+def _predict(
+    graph: ComputationGraph, cluster: Cluster, simulator: Simulator, directory: str,
+    paths: Sequence[str]) -> None:
+  """Writes what is expected of each placement."""
+  atomic.write_json(os.path.join(directory, "predicted.json"), {
+      os.path.basename(path): float(simulator.simulate(
+          Placement.load(path).indices(graph, cluster)).step_time_us) for path in paths})
 
 
 def _measure(
-    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, simulator: Simulator,
-    workers: Any, speed: CoreSpeed, directory: str, paths: Sequence[str],
+    config: StudyConfig, graph: ComputationGraph, cluster: Cluster, workers: Any,
+    speed: CoreSpeed, directory: str, paths: Sequence[str],
     progress: Callable[[str], None]) -> None:
   """Measures what was not measured at the usual speed, in an order not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
   todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
+  predicted = _predicted_us(directory)
   known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
            for row in _rows(os.path.join(directory, name)) if row["at_usual_speed"]}
   measuring = MeasuringConfig(
@@ -236,19 +251,22 @@ def _measure(
       label = os.path.basename(path)
       if (name, label) in known:
         continue
-      placement = Placement.load(path)
-      predicted_us = simulator.simulate(placement.indices(graph, cluster)).step_time_us
-      step = measurer.try_measure(placement)
-      row = {"placement": label, "predicted_us": float(predicted_us),
-             "measured_us": None if step.failure else step.step_time_us, "low_us": step.low_us,
-             "high_us": step.high_us, "runs": step.runs,
+      step = measurer.try_measure(Placement.load(path))
+      row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
+             "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
              "at_usual_speed": step.at_usual_speed, "failure": step.failure}
       with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
         file.write(json.dumps(
             {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")
-      progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted_us / 1e3:.1f} ms, "
+      progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
                f"measured {step.step_time_us / 1e3:.1f} ms"
                + ("" if step.at_usual_speed else ", not at the usual speed"))
+
+
+def _predicted_us(directory: str) -> Dict[str, float]:
+  """Placement -> what is expected of it."""
+  with open(os.path.join(directory, "predicted.json"), encoding="utf-8") as file:
+    return json.load(file)
 
 
 def _rows(path: str) -> List[Dict[str, Any]]:
@@ -298,13 +316,16 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   for spec in config.graphs:
     directory = os.path.join(out, _slug(spec))
     everything = _measured(os.path.join(directory, "measured.jsonl"))
-    rows = [row for row in everything.values() if row["at_usual_speed"]]
+    steady = [row for row in everything.values() if row["at_usual_speed"]]
+    # Calibration has seen the graph on one device.
+    rows = [row for row in steady if _kind(row["placement"]) != "single"]
     if len(rows) < 3:
       continue
-    predicted = np.array([row["predicted_us"] for row in rows])
+    expected_us = _predicted_us(directory)
+    predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(rows),
+    found = {"placements": len(rows), "disturbed": len(everything) - len(steady),
              **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in _measured(
         os.path.join(directory, "repeats.jsonl")).items() if row["at_usual_speed"]}
@@ -314,7 +335,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
                         np.array([row["measured_us"] for row in twice]))
       found.update(noise_error=noise["median_error"],
                    noise_rank_correlation=noise["rank_correlation"])
-    by_kind = {re.sub(r"^\d+_|\.json$", "", row["placement"]): row["measured_us"] for row in rows}
+    by_kind = {_kind(row["placement"]): row["measured_us"] for row in steady}
     for kind in ("single", "expert", "best"):
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]
@@ -326,6 +347,11 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   if points:
     _scatter(points, os.path.join(out, "scatter.png"))
   return summary
+
+
+def _kind(label: str) -> str:
+  """Of a placement, by the name of its file."""
+  return re.sub(r"^\d+_|\.json$", "", label)
 
 
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:

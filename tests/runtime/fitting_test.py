@@ -21,35 +21,36 @@ def idle_fixture(cluster):
       receiver_us_per_byte=2e-4)
 
 
-def test_scaled_transfers_are_found(graph, idle, monkeypatch):
+def test_scaled_transfers_and_kernels_are_found(graph, idle, monkeypatch):
   monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
   costs = estimate_costs(graph, idle, cache=False)
-  truth = Simulator(graph, costs, dataclasses.replace(
+  truth = Simulator(graph, fitting._times(costs, 1.2), dataclasses.replace(
       idle, sender_us_per_transfer=90.0, receiver_us_per_transfer=90.0, delivery_us=40.0))
-  before = Simulator(graph, costs, idle)
-  fitted, seen = fitting.fit_transfers(
+  fit = fitting.fit_transfers(
       graph, idle, costs, lambda placement: truth.simulate(placement).step_time_us, 8)
-  assert len(seen) == 8
-  rng = np.random.default_rng(5)
-  unseen = np.stack([fitting._random(graph, idle, 9, rng) for _ in range(10)])
+  assert len(fit.seen) == 10  # with each device alone
+  rng, allowed = np.random.default_rng(5), allowed_devices(graph, idle)
+  unseen = np.stack([fitting._random(graph, allowed, 9, rng) for _ in range(10)])
   expected = truth.simulate_many(unseen)[0]
 
   def error(simulator):
     return np.abs(simulator.simulate_many(unseen)[0] / expected - 1).mean()
 
-  assert error(Simulator(graph, costs, fitted)) < 0.3 * error(before)
+  fitted = Simulator(graph, fitting._times(costs, fit.compute_scale), fit.cluster)
+  assert error(fitted) < 0.3 * error(Simulator(graph, costs, idle))
 
 
 def test_placements_that_fail_are_left_out(graph, idle, monkeypatch):
   monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 20)
   costs = estimate_costs(graph, idle, cache=False)
-  fitted, seen = fitting.fit_transfers(graph, idle, costs, lambda placement: float("inf"), 4)
-  assert seen == [] and fitted is idle
+  fit = fitting.fit_transfers(graph, idle, costs, lambda placement: float("inf"), 4)
+  assert fit.seen == () and fit.cluster is idle and fit.compute_scale == 1
 
 
-def test_random_placements_obey_constraints(graph, idle):
+@pytest.mark.parametrize("kind", [12, 0.3])
+def test_random_placements_obey_constraints(graph, idle, kind):
   allowed = allowed_devices(graph, idle)
-  placement = fitting._random(graph, idle, 12, np.random.default_rng(0))
+  placement = fitting._random(graph, allowed, kind, np.random.default_rng(0))
   assert allowed[np.arange(graph.num_ops), placement].all()
   np.testing.assert_array_equal(placement, placement[graph.colocation])
   assert len(set(placement.tolist())) == 2
