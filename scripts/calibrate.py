@@ -24,7 +24,7 @@ shared_flags.define_runtime_flags()
 flags.DEFINE_string("graph", None, "Graph whose ops are timed: a file or zoo:NAME[:key=value...].")
 flags.DEFINE_string("out", None, "Directory to write.", required=True)
 flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
-flags.DEFINE_integer("runs", 30, "Timed steps of each small graph.", lower_bound=1)
+flags.DEFINE_integer("runs", 20, "Timed steps of each small graph.", lower_bound=1)
 flags.DEFINE_integer("graph_runs", 12, "Timed and traced steps of the graph on each device.",
                      lower_bound=1)
 flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",

@@ -1,4 +1,4 @@
-"""Trains a policy on a set of graphs and clusters.
+"""Trains a policy on one graph, or on a set of graphs and clusters.
 
   scripts/with_env python scripts/train.py --policy=device_pointer \
       --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \
@@ -9,6 +9,11 @@
 
   scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \
       --clusters=k80:2,k80:4 --held_out=zoo:nmt --root_dir=runs/gdp
+
+  scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \
+      --clusters=k80:4 --root_dir=runs/rnn
+
+rnn and hierarchical are made for one graph: what is left of a run is the best placement.json.
 
 Resumes where it stopped; done.json in --root_dir says that it is over. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
@@ -29,8 +34,8 @@ from placeto_tf.scripts import shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("policy", "device_pointer", ["device_pointer", "placeto", "gdp"],
-                  "What is trained.")
+flags.DEFINE_enum("policy", "device_pointer",
+                  ["device_pointer", "placeto", "gdp", "rnn", "hierarchical"], "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", ["k80:4", "random[2]"], "Clusters each graph is placed on; random[3] "
@@ -92,7 +97,8 @@ def main() -> None:
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
 
   config, train = {
-      "device_pointer": _device_pointer, "placeto": _placeto, "gdp": _gdp}[FLAGS.policy]()
+      "device_pointer": _device_pointer, "placeto": _placeto, "gdp": _gdp, "rnn": _one_graph,
+      "hierarchical": _one_graph}[FLAGS.policy]()
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
     warm_start = pretrained_directory() if FLAGS.policy == "device_pointer" else None
@@ -183,6 +189,26 @@ def _gdp() -> Tuple[Any, Callable[..., Dict[str, float]]]:
       network=GdpConfig(
           max_devices=FLAGS.max_devices, segment=FLAGS.segment,
           superposition=FLAGS.superposition), training=training), train
+
+
+def _one_graph() -> Tuple[Any, Callable[..., Dict[str, float]]]:
+  """The configuration of a run of a policy made for one graph, and what trains it."""
+  from placeto_tf.training.one_graph_training import POLICIES, OneGraphConfig, train
+
+  graphs = shared_flags.expand_globs(FLAGS.graphs)
+  clusters = _given("clusters", ("k80:4",))
+  for name, values in (("graphs", graphs), ("clusters", clusters)):
+    if len(values) != 1:
+      raise PlacetoError(
+          f"--{name} has {len(values)} of them; expected one: {FLAGS.policy} is made for one graph")
+  base = POLICIES[FLAGS.policy][0]().training
+  training = dataclasses.replace(
+      base, batch_size=_given("rows", base.batch_size), **{
+          name: _given(name, getattr(base, name)) for name in (
+              "learning_rate", "final_learning_rate", "entropy", "final_entropy")})
+  return OneGraphConfig(
+      FLAGS.policy, graphs[0], clusters[0], iterations=FLAGS.iterations,
+      checkpoint_every=FLAGS.checkpoint_every, seed=FLAGS.seed, training=training), train
 
 
 def _given(name: str, default: Any) -> Any:

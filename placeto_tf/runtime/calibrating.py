@@ -72,12 +72,12 @@ class CalibrationConfig:
     seed: of random feeds, and of the placements.
   """
 
-  runs: int = 30
+  runs: int = 20
   graph_runs: int = 12
   warmup_runs: int = 3
-  max_seconds: float = 30.0
+  max_seconds: float = 20.0
   placements: int = 10
-  placement_seconds: float = 10.0
+  placement_seconds: float = 8.0
   timeout_seconds: float = 120.0
   seed: int = 0
 

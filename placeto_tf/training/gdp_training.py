@@ -17,8 +17,7 @@ import dataclasses
 import functools
 import json
 import os
-import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from placeto_tf.errors import PlacetoError
 check_legacy_keras()
 
 import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.utils import common  # noqa: E402
 
 from placeto_tf.clusters import Cluster  # noqa: E402
 from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
@@ -43,8 +41,6 @@ from placeto_tf.training import runs  # noqa: E402
 from placeto_tf.training.gdp_methods import PPO  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
-
-Progress = Callable[[int, Dict[str, float]], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +92,14 @@ def make_problems(
   return problems
 
 
-class GdpTrainer:
-  """One training run in its root directory.
+class GdpTrainer(runs.TrainingRun):
+  """One run of GDP's training in its root directory.
 
   Attributes:
-    iteration: updates so far.
     network: what is trained.
   """
+
+  rate = "updates_a_second"
 
   def __init__(
       self, config: GdpTrainingConfig, root_dir: str, *,
@@ -120,8 +117,7 @@ class GdpTrainer:
       PlacetoError: the directory holds a run of another configuration, a graph or cluster is
         wrong, or the warm start is of another network.
     """
-    runs.claim(root_dir, config.to_json())
-    self.config, self.root_dir = config, root_dir
+    super().__init__(config, root_dir)
     if problems is None:
       problems = make_problems(config.graphs, config.clusters, config.seed)
       held_out = make_problems(config.held_out, (config.watch_cluster,))
@@ -144,60 +140,7 @@ class GdpTrainer:
     self._batches = [
         tuple(range(first, min(first + size, self._num_training)))
         for first in range(0, self._num_training, size)]
-    # One string in the checkpoint itself: weights and random states cannot come apart.
-    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
-    self._checkpointer = common.Checkpointer(
-        os.path.join(root_dir, "train"), max_to_keep=2, trainer=self._trainer.checkpoint,
-        state=self._state)
-    stored = json.loads(self._state.numpy().decode())
-    self.iteration = stored["iteration"]
-    self._trainer.rng.bit_generator.state = stored["rng"]
-    self._guard = runs.UpdateGuard(
-        lambda: list(self.network.variables), root_dir, stored["skipped"])
-    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
-
-  @property
-  def skipped(self) -> int:
-    """Updates that gave NaN and were undone."""
-    return self._guard.skipped
-
-  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
-    """Trains to the end, or up to iteration `until` as if the run were killed there.
-
-    Raises:
-      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
-    """
-    config = self.config
-    last = config.iterations if until is None else min(until, config.iterations)
-    began, first = time.monotonic(), self.iteration
-    figures: Dict[str, float] = {}
-    if self.iteration == 0 and self._held_out:
-      self._record(self.watch())  # what the untrained network does
-    while self.iteration < last:
-      graphs = self._turn(self.iteration)
-      rewards = self._guard.update(lambda: self._update(graphs), self._finite)  # noqa: B023 at once
-      self.iteration += 1
-      if rewards is None:
-        continue
-      over_single = {
-          graph: self._over_single(graph, self._trainer.environments[graph]) for graph in graphs}
-      figures.update(
-          self._trainer.losses, reward=float(rewards.mean()),
-          over_single=float(np.exp(np.mean(np.log(list(over_single.values()))))),
-          skipped=float(self.skipped),
-          updates_a_second=(self.iteration - first) / (time.monotonic() - began))
-      if self._held_out and (self.iteration % config.watch_every == 0 or self.iteration == last):
-        figures.update(self.watch())
-      self._record(figures)
-      self._record(
-          {self._name(graph): value for graph, value in over_single.items()}, "OverSingle")
-      progress(self.iteration, figures)
-      if (self.iteration % config.checkpoint_every == 0
-          or self.iteration in (runs.FIRST_CHECKPOINT, config.iterations)):
-        self.save()
-    if self.iteration >= config.iterations:
-      runs.finish(self.root_dir, self.iteration, self.skipped, figures)
-    return figures
+    self._resume(trainer=self._trainer.checkpoint)
 
   def watch(self) -> Dict[str, float]:
     """Step time over one device's of the likeliest devices, geometric mean over held-out graphs."""
@@ -206,14 +149,6 @@ class GdpTrainer:
       found = self._problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
       logs.append(np.log(found / self._single_us[graph]))
     return {"held_out_over_single": float(np.exp(np.mean(logs)))}
-
-  def save(self) -> None:
-    """Writes a checkpoint and the weights for inference."""
-    self._state.assign(self._state_json(self.iteration, self.skipped))
-    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
-    save_weights(
-        self.network, os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
 
   @property
   def _held_out(self) -> range:
@@ -225,14 +160,32 @@ class GdpTrainer:
     order = np.random.default_rng([self.config.seed, turn]).permutation(len(self._batches))
     return self._batches[order[place]]
 
-  def _update(self, graphs: Tuple[int, ...]) -> Optional[np.ndarray]:
+  def _begin(self) -> Dict[str, float]:
+    # What the untrained network does.
+    return self._record(self.watch()) if self._watches() else {}
+
+  def _collect(self) -> Tuple[int, ...]:
+    return self._turn(self.iteration)
+
+  def _learn(self, collected: Tuple[int, ...]) -> Optional[np.ndarray]:
     """[graphs, B] rewards; None where a gradient was not a number."""
     skipped = self._trainer.skipped
-    rewards = self._trainer.update(graphs, spent=self.iteration / self.config.iterations)
+    rewards = self._trainer.update(collected, spent=self.iteration / self.config.iterations)
     return rewards if self._trainer.skipped == skipped else None
 
-  def _finite(self, rewards: np.ndarray) -> bool:
-    return bool(np.isfinite(rewards).all()) and runs.all_finite(self.network.variables)
+  def _finite(self, learned: np.ndarray) -> bool:
+    return bool(np.isfinite(learned).all()) and runs.all_finite(self.network.variables)
+
+  def _figures(self, collected: Tuple[int, ...], learned: np.ndarray) -> Dict[str, float]:
+    over_single = {
+        graph: self._over_single(graph, self._trainer.environments[graph]) for graph in collected}
+    return {
+        **self._trainer.losses, "reward": float(learned.mean()),
+        "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
+        **{f"OverSingle/{self._name(graph)}": value for graph, value in over_single.items()}}
+
+  def _watches(self) -> bool:
+    return len(self._held_out) > 0
 
   def _over_single(self, graph: int, environment: OneShotEnvironment) -> float:
     """The batch's mean step time over one device's, whether placements fit or not."""
@@ -251,15 +204,19 @@ class GdpTrainer:
     for variable, value in zip(self.network.variables, given.variables):
       variable.assign(value)
 
-  def _record(self, values: Dict[str, float], folder: str = "Metrics") -> None:
-    with self._writer.as_default(step=self.iteration):
-      for name, value in values.items():
-        tf.summary.scalar(f"{folder}/{name}", value)
+  def _variables(self) -> List[tf.Variable]:
+    return list(self.network.variables)
 
-  def _state_json(self, iteration: int, skipped: int) -> str:
-    return json.dumps({
-        "iteration": iteration, "skipped": skipped,
-        "rng": self._trainer.rng.bit_generator.state})
+  def _state(self) -> Dict[str, Any]:
+    return {"rng": self._trainer.rng.bit_generator.state}
+
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    self._trainer.rng.bit_generator.state = state["rng"]
+
+  def _export(self) -> None:
+    save_weights(
+        self.network, os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
 
 
 train = functools.partial(runs.train, GdpTrainer)

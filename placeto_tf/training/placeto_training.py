@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import json
 import os
-import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -31,7 +30,6 @@ from placeto_tf.errors import PlacetoError
 check_legacy_keras()
 
 import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.utils import common  # noqa: E402
 
 from placeto_tf.clusters import Cluster  # noqa: E402
 from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
@@ -127,11 +125,10 @@ def make_family(
   return problems
 
 
-class PlacetoTrainer:
-  """One training run in its root directory.
+class PlacetoTrainer(runs.TrainingRun):
+  """One run of Placeto's training in its root directory.
 
   Attributes:
-    iteration: updates so far.
     learner: the policy and what it learns with.
   """
 
@@ -151,8 +148,7 @@ class PlacetoTrainer:
       PlacetoError: the directory holds a run of another configuration, a graph or cluster is
         wrong or too large, or the warm start is of another network.
     """
-    runs.claim(root_dir, config.to_json())
-    self.config, self.root_dir = config, root_dir
+    super().__init__(config, root_dir)
     if problems is None:
       options = dict(max_groups=config.max_groups, given=config.given)
       problems = make_family(config.graphs, config.clusters, **options)
@@ -169,19 +165,9 @@ class PlacetoTrainer:
     self._rng = np.random.default_rng(config.seed)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}
-    # One string in the checkpoint itself: weights and random states cannot come apart.
-    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
-    self._checkpointer = common.Checkpointer(
-        os.path.join(root_dir, "train"), max_to_keep=2, agent=self.learner.agent,
-        network=self.learner.network, optimizer=self.learner.agent.optimizer, state=self._state)
-    self.iteration = 0
-    self._restore(json.loads(self._state.numpy().decode()))
-    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
-
-  @property
-  def skipped(self) -> int:
-    """Updates that gave NaN and were undone."""
-    return self._guard.skipped
+    self._resume(
+        agent=self.learner.agent, network=self.learner.network,
+        optimizer=self.learner.agent.optimizer)
 
   @property
   def weights(self) -> PlacetoWeights:
@@ -189,47 +175,6 @@ class PlacetoTrainer:
     devices = self._environment.environments[0].action_spec().maximum + 1
     return PlacetoWeights(
         tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups)
-
-  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
-    """Trains to the end, or up to iteration `until` as if the run were killed there.
-
-    Raises:
-      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
-    """
-    config = self.config
-    last = config.iterations if until is None else min(until, config.iterations)
-    began, first = time.monotonic(), self.env_steps
-    figures: Dict[str, float] = {}
-    if self.iteration == 0:
-      self.save()  # there is something to go on from before anything that takes long
-    if self.iteration == 0 and self._held_out:
-      figures.update(self._record(self.watch()))  # what the untrained policy does
-    while self.iteration < last:
-      graph = self._turn(self.iteration)
-      returns, final, best = self._play(graph, self._rng, learn=True)
-      self.iteration += 1
-      losses = self._guard.update(lambda: self._update(graph), self._finite)  # noqa: B023 at once
-      self.env_steps += self._environment.batch_size * self._environment.current.num_steps
-      if losses is None:
-        continue
-      figures.update(
-          self._train_figures(graph, final, best), **losses, returns=returns,
-          skipped=float(self.skipped),
-          steps_a_second=(self.env_steps - first) / (time.monotonic() - began))
-      if self._held_out and (self.iteration % config.watch_every == 0 or self.iteration == last):
-        figures.update(self._record(self.watch()))
-      self._record({f"Metrics/{name}": value for name, value in figures.items()
-                    if "/" not in name})
-      self._record({
-          f"StepTime/{self._problems[graph].name}": final,
-          f"BestStepTime/{self._problems[graph].name}": best})
-      progress(self.iteration, figures)
-      if (self.iteration % config.checkpoint_every == 0
-          or self.iteration in (runs.FIRST_CHECKPOINT, config.iterations)):
-        self.save()
-    if self.iteration >= config.iterations:
-      runs.finish(self.root_dir, self.iteration, self.skipped, figures)
-    return figures
 
   def watch(self) -> Dict[str, float]:
     """What the policy does on held-out graphs, from their given starts; learns nothing.
@@ -250,14 +195,6 @@ class PlacetoTrainer:
     found.update({
         f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
     return found
-
-  def save(self) -> None:
-    """Writes a checkpoint and the weights."""
-    self._state.assign(self._state_json(self.iteration, self.skipped))
-    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
-    self.weights.save(
-        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
 
   @property
   def _held_out(self) -> range:
@@ -299,13 +236,37 @@ class PlacetoTrainer:
       if time_step.is_last().all():
         return total, float(np.exp(np.log(objective).mean())), best
 
-  def _update(self, graph: int) -> Dict[str, float]:
+  def _begin(self) -> Dict[str, float]:
+    self.save()  # there is something to go on from before anything that takes long
+    # What the untrained policy does.
+    return self._record(self.watch()) if self._watches() else {}
+
+  def _collect(self) -> Tuple[int, Tuple[float, float, float]]:
+    """The graph, and what `_play` found."""
+    graph = self._turn(self.iteration)
+    return graph, self._play(graph, self._rng, learn=True)
+
+  def _learn(self, collected: Any) -> Dict[str, float]:
+    graph, _ = collected
     self.learner.update((self.iteration - 1) / self.config.iterations, graph)
     return self.learner.losses
 
-  def _finite(self, losses: Dict[str, float]) -> bool:
+  def _finite(self, learned: Dict[str, float]) -> bool:
     learns = self.config.placeto.learn
-    return bool(losses or not learns) and runs.all_finite(self.learner.network.variables)
+    return bool(learned or not learns) and runs.all_finite(self.learner.network.variables)
+
+  def _figures(self, collected: Any, learned: Dict[str, float]) -> Dict[str, float]:
+    graph, (returns, final, best) = collected
+    return {**self._train_figures(graph, final, best), **learned, "returns": returns}
+
+  def _steps(self, collected: Any) -> int:
+    del collected
+    steps = self._environment.batch_size * self._environment.current.num_steps
+    self.env_steps += steps
+    return steps
+
+  def _watches(self) -> bool:
+    return len(self._held_out) > 0
 
   def _train_figures(self, graph: int, final: float, best: float) -> Dict[str, float]:
     """Of this graph now, and the geometric mean over its family of each graph's last episodes."""
@@ -315,32 +276,30 @@ class PlacetoTrainer:
         self._ratios[each.name] for each in self._problems[:self._num_training]
         if each.family == family and each.name in self._ratios])
     last, top = np.exp(logs.mean(axis=0))
-    self._record({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
-    everything = np.log(list(self._ratios.values()))
-    last, top = np.exp(everything.mean(axis=0))
-    return {"last": float(last), "best": float(top)}
+    name = self._problems[graph].name
+    found = {f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top),
+             f"StepTime/{name}": final, f"BestStepTime/{name}": best}
+    last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
+    return {**found, "last": float(last), "best": float(top)}
 
-  def _record(self, scalars: Dict[str, float]) -> Dict[str, float]:
-    """Writes scalars to TensorBoard; returns those that are no graph's."""
-    with self._writer.as_default(step=self.iteration):
-      for name, value in scalars.items():
-        tf.summary.scalar(name if "/" in name else f"Metrics/{name}", value)
-    return {name: value for name, value in scalars.items() if "/" not in name}
+  def _variables(self) -> List[tf.Variable]:
+    return self.learner.variables
 
-  def _restore(self, stored: Dict[str, Any]) -> None:
-    self.iteration, self.env_steps = stored["iteration"], stored["env_steps"]
-    self._ratios = stored["ratios"]
-    self._guard = runs.UpdateGuard(
-        lambda: self.learner.variables, self.root_dir, stored["skipped"])
-    self._rng.bit_generator.state = stored["rng"]
-    self._environment.load_state_dict(stored["environment"])
-    self.learner.load_state_dict(stored["learner"])
+  def _state(self) -> Dict[str, Any]:
+    return {"env_steps": self.env_steps, "ratios": self._ratios,
+            "rng": self._rng.bit_generator.state, "environment": self._environment.state_dict(),
+            "learner": self.learner.state_dict()}
 
-  def _state_json(self, iteration: int, skipped: int) -> str:
-    return json.dumps({
-        "iteration": iteration, "skipped": skipped, "env_steps": self.env_steps,
-        "ratios": self._ratios, "rng": self._rng.bit_generator.state,
-        "environment": self._environment.state_dict(), "learner": self.learner.state_dict()})
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
+    self._rng.bit_generator.state = state["rng"]
+    self._environment.load_state_dict(state["environment"])
+    self.learner.load_state_dict(state["learner"])
+
+  def _export(self) -> None:
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
 
 
 train = functools.partial(runs.train, PlacetoTrainer)

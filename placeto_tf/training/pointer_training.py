@@ -20,8 +20,7 @@ import functools
 import io
 import json
 import os
-import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -47,8 +46,6 @@ from placeto_tf.search.problem import Budget  # noqa: E402
 from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
 from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
 from placeto_tf.training import pointer_problems, runs  # noqa: E402
-
-Progress = Callable[[int, Dict[str, float]], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +128,8 @@ class _Stop:
       self.reason = f"nothing better than {self.best:.4f} held out in {self.idle} looks"
 
 
-class PointerTrainer:
-  """One training run in its root directory."""
+class PointerTrainer(runs.TrainingRun):
+  """One run of the device pointer's training in its root directory."""
 
   def __init__(
       self, config: PointerTrainingConfig, root_dir: str, *,
@@ -150,8 +147,7 @@ class PointerTrainer:
       PlacetoError: the directory holds a run of another configuration, a graph or cluster is
         wrong, or the warm start is of another network.
     """
-    runs.claim(root_dir, config.to_json())
-    self.config, self.root_dir = config, root_dir
+    super().__init__(config, root_dir)
     if problems is None:
       problems = pointer_problems.make_problems(
           config.graphs, config.clusters, max_groups=config.max_groups, annealed=config.annealed,
@@ -168,76 +164,16 @@ class PointerTrainer:
       self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start))
     self._train = common.function(self.agent.train)
     self._stop = _Stop()
-    # One string in the checkpoint itself: weights and random states cannot come apart.
-    self._state = tf.Variable(self._state_json(0, 0), dtype=tf.string, trainable=False)
-    self._checkpointer = common.Checkpointer(
-        os.path.join(root_dir, "train"), max_to_keep=2, agent=self.agent,
-        actor=self.agent.actor_net, value=self.agent.collect_policy._value_network,
-        optimizer=self.agent._optimizer, state=self._state)
-    stored = json.loads(self._state.numpy().decode())
-    self.iteration, self._stop = stored["iteration"], _Stop(**stored["stop"])
-    self._guard = runs.UpdateGuard(self._variables, root_dir, stored["skipped"])
-    self._environment.load_state_dict(stored["environment"])
-    self._rng.bit_generator.state = stored["rng"]
-    self._saved = self.iteration
-    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
-    if self.iteration == 0:
-      with self._writer.as_default(step=0):
-        hp.hparams(_hparams(config), trial_id=os.path.abspath(root_dir))
-
-  @property
-  def skipped(self) -> int:
-    """Updates that gave NaN and were undone."""
-    return self._guard.skipped
+    self._resume(
+        agent=self.agent, actor=self.agent.actor_net,
+        value=self.agent.collect_policy._value_network, optimizer=self.agent._optimizer)
 
   @property
   def weights(self) -> ScorerWeights:
     """Of the policy now."""
     return self.agent.actor_net.weights_for_scoring()
 
-  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
-    """Trains to the end, or up to iteration `until` as if the run were killed there.
-
-    Raises:
-      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
-    """
-    last = self.config.iterations if until is None else min(until, self.config.iterations)
-    began, first = time.monotonic(), self.iteration
-    figures: Dict[str, float] = {}
-    while self.iteration < last and self._stop.reason is None:
-      experience, reward = agent_lib.collect(self._environment, self.weights, self._rng)
-      self.iteration += 1
-      info = self._guard.update(functools.partial(self._train, experience), self._finite)
-      if info is None:
-        continue
-      rows, steps = self.config.environment.rows, self.config.environment.steps
-      moved, improved = self._environment.moved, self._environment.improved
-      self._environment.moved = self._environment.improved = 0
-      figures.update(
-          reward=reward, loss=float(info.loss), entropy=-float(
-              info.extra.entropy_regularization_loss) / max(self.config.entropy, 1e-12),
-          kl=agent_lib.kl_divergence(experience, self.weights),
-          gradient_norm=float(self.agent._optimizer.gradient_norm),
-          moved=moved / (rows * steps), improved=improved / max(1, moved),
-          skipped=float(self.skipped), steps_a_second=(
-              (self.iteration - first) * rows * steps / (time.monotonic() - began)))
-      if self._held_out and (
-          self.iteration % self.config.watch_every == 0
-          or self.iteration == self.config.iterations):
-        figures["held_out_ratio"] = self.watch()
-        self._stop.look(figures["held_out_ratio"], self.config)
-      with self._writer.as_default(step=self.iteration):
-        for name, value in figures.items():
-          tf.summary.scalar(f"Metrics/{name}", value)
-      progress(self.iteration, figures)
-      if (self.iteration % self.config.checkpoint_every == 0
-          or self.iteration == runs.FIRST_CHECKPOINT):
-        self.save()
-    if self.iteration >= self.config.iterations or self._stop.reason is not None:
-      self._finish(figures)
-    return figures
-
-  def watch(self) -> float:
+  def watch(self) -> Dict[str, float]:
     """Objective after a greedy round over the start's, geometric mean over held-out problems.
 
     The placement of the first of them goes to TensorBoard as a picture.
@@ -253,38 +189,69 @@ class PointerTrainer:
         simulated = each.problem.simulator.simulate(sweeper.placement)
         with self._writer.as_default(step=self.iteration):
           tf.summary.image("Placement/held_out", _picture(simulated))
-    return float(np.exp(np.mean(logs)))
+    return {"held_out_ratio": float(np.exp(np.mean(logs)))}
 
-  def save(self) -> None:
-    """Writes a checkpoint and the weights for inference."""
-    self._state.assign(self._state_json(self.iteration, self.skipped))
-    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
-    self._saved = self.iteration
-    self.weights.save(
-        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
+  def _begin(self) -> Dict[str, float]:
+    with self._writer.as_default(step=0):
+      hp.hparams(_hparams(self.config), trial_id=os.path.abspath(self.root_dir))
+    return {}
 
-  def _finish(self, figures: Dict[str, float]) -> None:
-    if self._saved != self.iteration:
-      self.save()
-    directory = os.path.join(self.root_dir, "policies", "policy")
-    agent_lib.save_policy(self.agent, directory)
-    runs.finish(self.root_dir, self.iteration, self.skipped, figures,
-                reason=self._stop.reason or "all iterations are done")
+  def _collect(self) -> Tuple[Any, float]:
+    """Experience and its mean reward."""
+    return agent_lib.collect(self._environment, self.weights, self._rng)
+
+  def _learn(self, collected: Tuple[Any, float]) -> Any:
+    return self._train(collected[0])
+
+  def _finite(self, learned: Any) -> bool:
+    return bool(np.isfinite(learned.loss.numpy())) and runs.all_finite(
+        self.agent.actor_net.variables)
+
+  def _figures(self, collected: Tuple[Any, float], learned: Any) -> Dict[str, float]:
+    experience, reward = collected
+    moved, improved = self._environment.moved, self._environment.improved
+    self._environment.moved = self._environment.improved = 0
+    return dict(
+        reward=reward, loss=float(learned.loss), entropy=-float(
+            learned.extra.entropy_regularization_loss) / max(self.config.entropy, 1e-12),
+        kl=agent_lib.kl_divergence(experience, self.weights),
+        gradient_norm=float(self.agent._optimizer.gradient_norm),
+        moved=moved / self._steps(collected), improved=improved / max(1, moved))
+
+  def _steps(self, collected: Any) -> int:
+    del collected
+    return self.config.environment.rows * self.config.environment.steps
+
+  def _watches(self) -> bool:
+    return bool(self._held_out)
+
+  def _watched(self, figures: Mapping[str, float]) -> None:
+    self._stop.look(figures["held_out_ratio"], self.config)
+
+  def _reason_to_stop(self) -> Optional[str]:
+    return self._stop.reason
+
+  def _finish(self) -> None:
+    agent_lib.save_policy(self.agent, os.path.join(self.root_dir, "policies", "policy"))
 
   def _variables(self) -> List[tf.Variable]:
     return list(self.agent.actor_net.variables) + list(
         self.agent.collect_policy._value_network.variables) + runs.optimizer_variables(
             self.agent._optimizer)
 
-  def _finite(self, info) -> bool:
-    return bool(np.isfinite(info.loss.numpy())) and runs.all_finite(
-        self.agent.actor_net.variables)
+  def _state(self) -> Dict[str, Any]:
+    return {"stop": dataclasses.asdict(self._stop), "rng": self._rng.bit_generator.state,
+            "environment": self._environment.state_dict()}
 
-  def _state_json(self, iteration: int, skipped: int) -> str:
-    return json.dumps({
-        "iteration": iteration, "skipped": skipped, "stop": dataclasses.asdict(self._stop),
-        "rng": self._rng.bit_generator.state, "environment": self._environment.state_dict()})
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    self._stop = _Stop(**state["stop"])
+    self._rng.bit_generator.state = state["rng"]
+    self._environment.load_state_dict(state["environment"])
+
+  def _export(self) -> None:
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
 
 
 train = functools.partial(runs.train, PointerTrainer)

@@ -6,7 +6,7 @@ What other methods have found is no start for them: they draw whole placements.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -58,14 +58,21 @@ def search_rnn(
     root_dir, progress: as for `one_shot.search`.
   """
   config = config or RnnSearch()
-  grouped = problem.regrouped(group_ops(
-      problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
-      method="single_consumer"))
-  weights, draws = _seeds(seed)
-  policy = RnnPolicy(grouped, config.policy, weights)
+  weights, draws = seeds(seed)
+  grouped, policy = rnn_policy(problem, config, weights)
   trainer = search_trainer(grouped, policy, config.training, budget, draws)
   search(grouped, trainer, budget, root_dir=root_dir, progress=progress)
   return problem.best_placement
+
+
+def rnn_policy(
+    problem: PlacementProblem, config: RnnSearch, seed: int
+) -> Tuple[PlacementProblem, RnnPolicy]:
+  """The problem in the groups of the colocation heuristic, and an untrained policy for it."""
+  grouped = problem.regrouped(group_ops(
+      problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
+      method="single_consumer"))
+  return grouped, RnnPolicy(grouped, config.policy, seed)
 
 
 def search_hierarchical(
@@ -99,17 +106,25 @@ def learn_grouping(
 def _train_hierarchical(problem, budget, seed, config, root_dir, progress):
   """The problem with units for groups, and the policy trained on it."""
   config = config or HierarchicalSearch()
-  units = problem.regrouped(
-      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
-  weights, draws = _seeds(seed)
-  policy = HierarchicalPolicy(units, config.policy, weights)
+  weights, draws = seeds(seed)
+  units, policy = hierarchical_policy(problem, config, weights)
   trainer = search_trainer(units, policy, config.training, budget, draws)
   search(units, trainer, budget, root_dir=root_dir, progress=progress)
   return units, policy
 
 
+def hierarchical_policy(
+    problem: PlacementProblem, config: HierarchicalSearch, seed: int
+) -> Tuple[PlacementProblem, HierarchicalPolicy]:
+  """The problem with units for groups, and an untrained policy for it."""
+  units = problem.regrouped(
+      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+  return units, HierarchicalPolicy(units, config.policy, seed)
+
+
 METHODS = {"rnn": search_rnn, "hierarchical": search_hierarchical}
 
 
-def _seeds(seed: int):
-  return np.random.SeedSequence(seed).generate_state(2).tolist()
+def seeds(seed: int) -> Tuple[int, int]:
+  """Of a policy's weights, and of its draws."""
+  return tuple(np.random.SeedSequence(seed).generate_state(2).tolist())

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Optional
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from placeto_tf.errors import PlacetoError
 check_legacy_keras()
 
 import tensorflow as tf  # noqa: E402  the check must come first
+from tf_agents.utils import common  # noqa: E402
 
+Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine
 _MOST_NAN_UPDATES = 10  # in a row
 
@@ -73,7 +76,7 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
 def train(
     trainer_type: Callable[..., Any], config: Any, root_dir: str, *,
     warm_start: Optional[str] = None,
-    progress: Callable[[int, Dict[str, float]], None] = lambda *_: None) -> Dict[str, float]:
+    progress: Progress = lambda *_: None) -> Dict[str, float]:
   """Trains, or goes on training, to the end; returns the last figures.
 
   A run that is done is left as it is.
@@ -135,6 +138,163 @@ class UpdateGuard:
           f"{self._in_a_row} updates in a row gave NaN; training stopped, the last good checkpoint "
           f"is in {os.path.join(self._root_dir, 'train')}; lower the learning rate")
     return None
+
+
+class TrainingRun:
+  """One training run in its root directory: the loop, checkpoints and summaries of any trainer.
+
+  A subclass makes what it trains, calls `_resume`, and says how an update goes: `_collect`,
+  `_learn`, `_finite` and `_figures`. What checkpoints do not track is in its `_state`, of numbers
+  and text, which `_load_state` takes back: weights and random states cannot come apart, as one
+  file holds both.
+
+  Attributes:
+    config: what is trained: `iterations`, `checkpoint_every`, `watch_every` and `to_json()`.
+    root_dir: its directory.
+    iteration: updates so far.
+  """
+
+  rate = "steps_a_second"  # name of the figure that says how fast it goes
+
+  def __init__(self, config: Any, root_dir: str):
+    """Makes the directory that of this run.
+
+    Raises:
+      PlacetoError: it holds a run of another configuration.
+    """
+    claim(root_dir, config.to_json())
+    self.config, self.root_dir, self.iteration = config, root_dir, 0
+    self._saved: Optional[int] = None
+
+  @property
+  def skipped(self) -> int:
+    """Updates that gave NaN and were undone."""
+    return self._guard.skipped
+
+  def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
+    """Trains to the end, or up to iteration `until` as if the run were killed there.
+
+    Raises:
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+    """
+    config = self.config
+    last = config.iterations if until is None else min(until, config.iterations)
+    began, steps = time.monotonic(), 0
+    figures = self._begin() if self.iteration == 0 else {}
+    while self.iteration < last and self._reason_to_stop() is None:
+      collected = self._collect()
+      self.iteration += 1
+      learned = self._guard.update(lambda: self._learn(collected), self._finite)  # noqa: B023
+      steps += self._steps(collected)
+      if learned is None:
+        continue
+      found = dict(self._figures(collected, learned), skipped=float(self.skipped))
+      found[self.rate] = steps / (time.monotonic() - began)
+      if self._watches() and (
+          self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
+        watched = self.watch()
+        self._watched(watched)
+        found.update(watched)
+      figures.update(self._record(found))
+      progress(self.iteration, figures)
+      if self.iteration % config.checkpoint_every == 0 or self.iteration == FIRST_CHECKPOINT:
+        self.save()
+    reason = self._reason_to_stop()
+    if self.iteration >= config.iterations or reason is not None:
+      if self._saved != self.iteration:
+        self.save()
+      self._finish()
+      finish(self.root_dir, self.iteration, self.skipped, figures,
+             reason=reason or "all iterations are done")
+    return figures
+
+  def watch(self) -> Dict[str, float]:
+    """Figures of what the policy does on held-out graphs."""
+    raise NotImplementedError
+
+  def save(self) -> None:
+    """Writes a checkpoint, and what is of use without it."""
+    self._stored.assign(self._state_json())
+    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    self._saved = self.iteration
+    self._export()
+
+  def _resume(self, **tracked: Any) -> None:
+    """Takes up the last checkpoint, where there is one. Args: tracked: what checkpoints hold."""
+    self._guard = UpdateGuard(self._variables, self.root_dir)
+    self._stored = tf.Variable(self._state_json(), dtype=tf.string, trainable=False)
+    self._checkpointer = common.Checkpointer(
+        os.path.join(self.root_dir, "train"), max_to_keep=2, **tracked, state=self._stored)
+    stored = json.loads(self._stored.numpy().decode())
+    self.iteration = self._saved = stored.pop("iteration")
+    self._guard.skipped = stored.pop("skipped")
+    self._load_state(stored)
+    self._writer = tf.summary.create_file_writer(os.path.join(self.root_dir, "train"))
+
+  def _state_json(self) -> str:
+    return json.dumps({"iteration": self.iteration, "skipped": self.skipped, **self._state()})
+
+  def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
+    """Writes scalars to TensorBoard; returns those that are not of one graph, for people.
+
+    Names of those of one graph have a folder; the others go to Metrics/.
+    """
+    with self._writer.as_default(step=self.iteration):
+      for name, value in scalars.items():
+        tf.summary.scalar(name if "/" in name else f"Metrics/{name}", value)
+    return {name: value for name, value in scalars.items() if "/" not in name}
+
+  def _begin(self) -> Dict[str, float]:
+    """What a new run does before its first update; the first figures."""
+    return {}
+
+  def _collect(self) -> Any:
+    """What the next update learns from."""
+
+  def _learn(self, collected: Any) -> Any:
+    """Updates the policy."""
+    raise NotImplementedError
+
+  def _finite(self, learned: Any) -> bool:
+    """Whether an update gave numbers, by what `_learn` returned."""
+    raise NotImplementedError
+
+  def _figures(self, collected: Any, learned: Any) -> Dict[str, float]:
+    """Of an update, for people."""
+    raise NotImplementedError
+
+  def _steps(self, collected: Any) -> int:
+    """Of an update, for `rate`."""
+    del collected
+    return 1
+
+  def _watches(self) -> bool:
+    """Whether there are held-out graphs."""
+    return False
+
+  def _watched(self, figures: Mapping[str, float]) -> None:
+    """Takes note of what `watch` found in the course of training."""
+
+  def _reason_to_stop(self) -> Optional[str]:
+    """Why training ends before all iterations are done; None: it does not."""
+    return None
+
+  def _finish(self) -> None:
+    """What else is written when the run is over."""
+
+  def _variables(self) -> List[tf.Variable]:
+    """All that an update changes."""
+    raise NotImplementedError
+
+  def _state(self) -> Dict[str, Any]:
+    raise NotImplementedError
+
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    raise NotImplementedError
+
+  def _export(self) -> None:
+    """Writes what is of use without the trainer, such as weights for inference."""
+    raise NotImplementedError
 
 
 def all_finite(variables: List[tf.Variable]) -> bool:

@@ -93,3 +93,16 @@ def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(run_prog
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0, placed.err
   assert "gdp_zero_shot" in placed.out
+
+
+@pytest.mark.parametrize("policy", ["rnn", "hierarchical"])
+def test_a_policy_made_for_one_graph_leaves_a_placement(run_program, tmp_path, policy):
+  flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2", "--rows=2",
+           "--iterations=2", f"--root_dir={tmp_path / 'run'}")
+  done = run_program("train", *flags)
+  assert done.code == 0, done.err
+  assert "[2/2]" in done.err and "best_ms" in done.err
+  assert (tmp_path / "run" / "placement.json").exists()
+  assert run_program("train", *flags).out == done.out
+  wrong = run_program("train", *flags[:1], "--graphs=family:tiny[0:2]", "--root_dir=unused")
+  assert wrong.code == 2 and "expected one" in wrong.err and "Traceback" not in wrong.err

@@ -88,10 +88,10 @@ def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(tmp_path):
 def test_a_target_or_lost_patience_ends_the_run(tmp_path, monkeypatch, change, iterations, reason):
   config = dataclasses.replace(CONFIG, held_out=("c",), iterations=30, **change)
   run = trainer(tmp_path, config)
-  monkeypatch.setattr(run, "watch", lambda: 1.0)
+  monkeypatch.setattr(run, "watch", lambda: {"held_out_ratio": 1.0})
   run.run(until=5)
   run = trainer(tmp_path, config)  # what was seen so far is part of the checkpoint
-  monkeypatch.setattr(run, "watch", lambda: 1.0)
+  monkeypatch.setattr(run, "watch", lambda: {"held_out_ratio": 1.0})
   run.run()
   done = json.loads((tmp_path / "done.json").read_text())
   assert done["iterations"] == iterations and done["reason"].startswith(reason)
