@@ -3,9 +3,9 @@
   scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \
       --placement=placed/placement.json,other.json --workers=local:2
 
-Runs on workers where --workers or the cluster's device names say so, else in this process. Of
-workers on this machine those steps count before and after which the cores were as fast as usual
-(see placeto_tf/runtime/core_speed.py); where there were too few, at_usual_speed is false. With
+Runs on workers where --workers or the cluster's device names say so, else in this process. Times
+on workers of this machine are those at the usual speed of its cores (see
+placeto_tf/runtime/core_speed.py); where too few steps tell, at_usual_speed is false. With
 --trace_dir a step of each placement is traced and written with the simulated one beside it.
 """
 

@@ -296,7 +296,8 @@ def _time_ops(
       return step_us, kernel_times_us(graph, run.traced_step())
 
     turns, _ = speed.collect(turn, config.graph_runs, config.max_seconds, beat)
-    steps, traced = zip(*turns)
+    steps = [step_us / factor for (step_us, _), factor in turns]
+    traced = [kernels_us / factor for (_, kernels_us), factor in turns]
   finally:
     run.close()
   with np.errstate(invalid="ignore"):

@@ -82,8 +82,8 @@ class MeasuredStep:
     reference_us: median of the reference's steps in between; None without a reference.
     folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
     failure: a sentence, where it could not be timed.
-    at_usual_speed: False where, with a `CoreSpeed`, there were too few steps at the usual speed
-      in time, so that all of them count.
+    at_usual_speed: True where times are those at the cores' usual speed, as far as a `CoreSpeed`
+      could tell; False where too few steps counted in time, so that all do, as they were.
   """
 
   step_time_us: float
@@ -136,7 +136,8 @@ class Measurer:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
       reference: "first" puts each op on the first device it may use; None has none.
       clock: runs a step and returns its seconds.
-      speed: counts only steps at the cores' usual speed, where there are enough of them.
+      speed: counts only steps of which it can say what they take at the usual speed, where there
+        are enough of them.
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
@@ -274,10 +275,10 @@ class Measurer:
 
 
 class _Steps:
-  """Timed steps: those at the usual speed, and all."""
+  """Timed steps: those that count, as they would be at the usual speed, and all."""
 
   def __init__(self, speed: Optional[CoreSpeed], until: float, beat: Callable[[], None]):
-    self._speed, self._until, self._beat = speed, until, beat
+    self._speed, self._until, self._beat = speed or CoreSpeed(()), until, beat
     self.usual: List[float] = []
     self.all: List[float] = []
 
@@ -286,11 +287,10 @@ class _Steps:
     return len(self.all)
 
   def add(self, step: Callable[[], float]) -> None:
-    usual = self._speed is None or self._speed.wait(self._until, self._beat)
-    self.all.append(step())
-    self._beat()
-    if usual and (self._speed is None or self._speed.is_usual()):
-      self.usual.append(self.all[-1])
+    time_us, factor = self._speed.time(step, self._until, self._beat)
+    self.all.append(time_us)
+    if factor is not None:
+      self.usual.append(time_us / factor)
 
 
 def measure(

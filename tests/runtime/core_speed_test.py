@@ -32,33 +32,38 @@ def test_usual_is_what_the_cores_are_most_not_what_lies_between(speed, monkeypat
   assert speed.usual_us == tuple(SLOW)
 
 
-def test_a_core_that_is_slower_or_faster_than_usual_is_seen(speed):
+def test_cores_that_are_all_slower_have_a_factor_and_cores_that_differ_have_none(speed):
   speed.usual_us = tuple(SLOW)
-  for probe, usual in [(SLOW, True), (FAST, False), (SLOW[:3] + [1000.0], False),
-                       ([1.1 * us for us in SLOW], True), (FAST[:1] + SLOW[1:], False)]:
+  for probe, factor in [
+      (SLOW, 1.0), ([2 * us for us in SLOW], 2**0.87), (FAST, (5 / 7) ** 0.87),
+      (SLOW[:3] + [1000.0], None), (FAST[:1] + SLOW[1:], None)]:
     speed.says = iter([probe])
-    assert speed.is_usual() == usual
+    assert speed.factor() == (None if factor is None else pytest.approx(factor, rel=0.02))
 
 
-def test_only_runs_with_usual_probes_before_and_after_count(speed):
+def test_only_runs_between_like_probes_count(speed):
   speed.usual_us = tuple(FAST)
-  # Before the second run it waits; the third is disturbed.
-  speed.says = iter([FAST, FAST, SLOW, SLOW, FAST, FAST, FAST, SLOW, FAST, FAST])
+  mixed = FAST[:1] + SLOW[1:]
+  # Before the second run it waits; the third and fourth are disturbed; the fifth is slow.
+  speed.says = iter([FAST, FAST, mixed, mixed, FAST, FAST, FAST, mixed, FAST, SLOW, SLOW, SLOW])
   numbers = itertools.count()
-  assert speed.collect(lambda: next(numbers), 3, seconds=60.0) == ([0, 1, 3], True)
+  runs, counts = speed.collect(lambda: next(numbers), 3, seconds=60.0)
+  assert counts and [run for run, _ in runs] == [0, 1, 4]
+  assert [factor for _, factor in runs] == pytest.approx([1.0, 1.0, 1.4**0.87], rel=0.02)
 
 
-def test_when_time_is_up_all_runs_count(speed):
+def test_when_time_is_up_all_runs_count_as_they_are(speed):
   speed.usual_us = tuple(FAST)
-  speed.says = itertools.repeat(SLOW)
+  speed.says = itertools.repeat(FAST[:1] + SLOW[1:])
   numbers = itertools.count()
-  assert speed.collect(lambda: next(numbers), 3, seconds=0.0) == ([0, 1, 2], False)
+  assert speed.collect(lambda: next(numbers), 3, seconds=0.0) == (
+      [(0, 1.0), (1, 1.0), (2, 1.0)], False)
 
 
 def test_without_cores_all_runs_count_at_once():
   numbers = itertools.count()
   speed = CoreSpeed.of(object())
-  assert speed.collect(lambda: next(numbers), 2, seconds=0.0) == ([0, 1], True)
+  assert speed.collect(lambda: next(numbers), 2, seconds=0.0) == ([(0, 1.0), (1, 1.0)], True)
   assert speed.usual_us is None
 
 
