@@ -4,8 +4,8 @@
       --placement=placed/placement.json,other.json --workers=local:2
 
 Runs on workers where --workers or the cluster's device names say so, else in this process. Times
-on workers of this machine are those at the usual speed of its cores (see
-placeto_tf/runtime/core_speed.py); where too few steps tell, at_usual_speed is false. With
+on workers of this machine are those at the full speed of its cores (see
+placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false. With
 --trace_dir a step of each placement is traced and written with the simulated one beside it.
 """
 
@@ -75,7 +75,7 @@ def main() -> None:
           "placement": path, "measured_us": _finite(step.step_time_us),
           "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
           "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us,
-          "at_usual_speed": step.at_usual_speed}
+          "steady": step.steady}
       if FLAGS.optimizations:
         line.update(folded_ops=step.folded_ops, moved_ops=step.moved_ops)
       if step.failure:

@@ -152,7 +152,7 @@ def calibrate(
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
   if speed is None:
-    progress("how fast the cores usually are")
+    progress("how fast the cores are")
     speed = CoreSpeed.of(runtime)
     speed.learn()
 

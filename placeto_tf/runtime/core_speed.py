@@ -1,10 +1,10 @@
-"""How fast the cores run just now, beside what is usual: by a probe, a fixed piece of work.
+"""How fast the cores run just now, beside their full speed: by a probe, a fixed piece of work.
 
 On a shared machine a core takes up to twice as long for the same work while a neighbour uses the
 other half of it, for tenths of seconds or minutes, and each core for itself, or two of ours share
 one for a while and slow each other down; no repetition averages that out. So those steps count
-before and after which all cores, alone and with the others at work, were slower or faster than
-usual by about the same factor, and their times are divided by what that factor means for a step.
+before and after which all cores, alone and with the others at work, were about equally fast, and
+their times are divided by what that speed means for a step: they are times at full speed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 _WORK = bytes(i * i * 2654435761 >> 13 & 255 for i in range(1 << 15))  # a millisecond to compress
 _LEARNING_SECONDS, _LEAST_PROBES = 8.0, 10
-_SLOWER, _FAST_PERCENTILE = 1.25, 3  # a neighbour costs 1.4 and more
-_ALIKE = 1.2  # the slowest part of a probe over the fastest, both over what is usual
+_FAST_PERCENTILE = 3
+_ALIKE = 1.25  # the slowest part of a probe over the fastest; a neighbour costs 1.4 and more
 # What a step loses where the probe loses 1, in logarithms: one worker's steps of an LSTM took 1.34
 # times as long, and split ones 1.34 and 1.39 times, while the probe took 1.4 times as long.
 _OF_A_STEP = 0.87
@@ -33,23 +33,21 @@ class CoreSpeed:
   """Tells how the speed of cores of this machine has changed, and which steps count.
 
   Attributes:
-    usual_us: of the probe on each core, alone and then together; None until it is known.
+    full_speed_us: of the probe; None until it is known.
   """
 
-  def __init__(self, cores: Sequence[int], usual_us: Optional[Sequence[float]] = None):
-    """Args: cores: to look at; without any, all is always as usual."""
+  def __init__(self, cores: Sequence[int], full_speed_us: Optional[float] = None):
+    """Args: cores: to look at, all of one kind; without any, speed is always full."""
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     self._cores = tuple(core for core in cores if core in mine)
     self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
-    self.usual_us = None if usual_us is None else tuple(usual_us)
-    if self.usual_us is not None and len(self.usual_us) != 2 * len(self._cores):
-      self.usual_us = None  # of other cores
+    self.full_speed_us = full_speed_us
 
   @classmethod
-  def of(cls, runtime: Any, usual_us: Optional[Sequence[float]] = None) -> CoreSpeed:
+  def of(cls, runtime: Any, full_speed_us: Optional[float] = None) -> CoreSpeed:
     """Of the cores that a runtime's workers are bound to; of none where it does not say."""
     cores = sorted({core for cores in getattr(runtime, "cores", ()) for core in cores})
-    return cls(cores, usual_us)
+    return cls(cores, full_speed_us)
 
   def __enter__(self) -> CoreSpeed:
     return self
@@ -58,24 +56,21 @@ class CoreSpeed:
     self.close()
 
   def factor(self) -> Optional[float]:
-    """What a step takes now over what it usually takes; None where the cores differ in that.
+    """What a step takes now over what it takes at full speed; None where the cores are unequal.
 
     Probes, which takes a millisecond or two a core; the first time, seconds.
     """
     if not self._cores:
       return 1.0
-    if self.usual_us is None:
+    if self.full_speed_us is None:
       self.learn()
-    ratio = np.array(self._probe_us()) / np.array(self.usual_us)
+    ratio = np.array(self._probe_us()) / self.full_speed_us
     if ratio.max() > _ALIKE * ratio.min():
       return None
     return float(np.exp(_OF_A_STEP * np.log(ratio).mean()))
 
   def learn(self, seconds: float = _LEARNING_SECONDS) -> None:
-    """Finds out what is usual: of what the cores are by turns, fast or slow, what they are most.
-
-    The cores should be idle.
-    """
+    """Finds out the full speed: about the fastest that any core was in some time, while idle."""
     if not self._cores:
       return
     probes = []
@@ -83,11 +78,7 @@ class CoreSpeed:
     while time.monotonic() < until or len(probes) < _LEAST_PROBES:
       probes.append(self._probe_us())
       time.sleep(_PAUSE_SECONDS)
-    table = np.array(probes)
-    slow = table > _SLOWER * np.percentile(table, _FAST_PERCENTILE, axis=0)
-    _, kind_of, counts = np.unique(slow, axis=0, return_inverse=True, return_counts=True)
-    most = table[kind_of.reshape(-1) == counts.argmax()]
-    self.usual_us = tuple(np.median(most, axis=0).tolist())
+    self.full_speed_us = float(np.percentile(probes, _FAST_PERCENTILE))
 
   def time(
       self, run: Callable[[], T], until: float, beat: Callable[[], None] = lambda: None

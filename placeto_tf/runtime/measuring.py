@@ -82,8 +82,8 @@ class MeasuredStep:
     reference_us: median of the reference's steps in between; None without a reference.
     folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
     failure: a sentence, where it could not be timed.
-    at_usual_speed: True where times are those at the cores' usual speed, as far as a `CoreSpeed`
-      could tell; False where too few steps counted in time, so that all do, as they were.
+    steady: True where times are those at the cores' full speed, as far as a `CoreSpeed` could tell;
+      False where too few steps counted in time, so that all do, as they were.
   """
 
   step_time_us: float
@@ -95,7 +95,7 @@ class MeasuredStep:
   folded_ops: int = 0
   moved_ops: int = 0
   failure: Optional[str] = None
-  at_usual_speed: bool = True
+  steady: bool = True
 
   @property
   def relative(self) -> Optional[float]:
@@ -136,7 +136,7 @@ class Measurer:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
       reference: "first" puts each op on the first device it may use; None has none.
       clock: runs a step and returns its seconds.
-      speed: counts only steps of which it can say what they take at the usual speed, where there
+      speed: counts only steps of which it can say what they take at full speed, where there
         are enough of them.
 
     Raises:
@@ -231,7 +231,7 @@ class Measurer:
       execution = self._warm_up(run, beat)
       if not config.optimizations:
         run.check(execution)
-      times, reference, at_usual_speed = self._repeat(run, beat)
+      times, reference, steady = self._repeat(run, beat)
     finally:
       run.close()
     low, high = statistics.median_interval(times)
@@ -239,7 +239,7 @@ class Measurer:
         step_time_us=float(np.median(times)), low_us=low, high_us=high, runs=len(times),
         times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None,
         folded_ops=len(execution.folded), moved_ops=len(execution.moved),
-        at_usual_speed=at_usual_speed)
+        steady=steady)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
     """Steps that do not count, the last of them traced; what the trace shows."""
@@ -252,7 +252,7 @@ class Measurer:
 
   def _repeat(
       self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
-    """Steps of the placement and of the reference, in us, and whether at the usual speed."""
+    """Steps of the placement and of the reference, in us, and whether those at full speed."""
     config, started = self.config, time.monotonic()
     steps = _Steps(self._speed, started + config.max_seconds, beat)
     reference = _Steps(self._speed, started + config.max_seconds, beat)
@@ -262,24 +262,24 @@ class Measurer:
       if self._reference_run is not None and (
           steps.runs % _REFERENCE_EVERY == 0 or late and not reference.runs):
         reference.add(lambda: self._clock(self._reference_run) * 1e6)
-      times = steps.usual
+      times = steps.counting
       if late and steps.runs >= config.min_runs or len(times) >= config.min_runs and (
           len(times) >= config.max_runs
           or statistics.relative_width(times) <= config.precision):
         break
     if self._reference_run is not None and not reference.runs:
       reference.add(lambda: self._clock(self._reference_run) * 1e6)
-    at_usual_speed = len(times) >= config.min_runs
-    return (times if at_usual_speed else steps.all, reference.usual or reference.all,
-            at_usual_speed)
+    steady = len(times) >= config.min_runs
+    return (times if steady else steps.all, reference.counting or reference.all,
+            steady)
 
 
 class _Steps:
-  """Timed steps: those that count, as they would be at the usual speed, and all."""
+  """Timed steps: those that count, as they would be at full speed, and all."""
 
   def __init__(self, speed: Optional[CoreSpeed], until: float, beat: Callable[[], None]):
     self._speed, self._until, self._beat = speed or CoreSpeed(()), until, beat
-    self.usual: List[float] = []
+    self.counting: List[float] = []
     self.all: List[float] = []
 
   @property
@@ -290,7 +290,7 @@ class _Steps:
     time_us, factor = self._speed.time(step, self._until, self._beat)
     self.all.append(time_us)
     if factor is not None:
-      self.usual.append(time_us / factor)
+      self.counting.append(time_us / factor)
 
 
 def measure(

@@ -28,7 +28,7 @@ _HOPS = 40
 _SENT = {SMALL_BYTES: 100, LARGE_BYTES: 20}
 _WORK = 60  # matrix products that keep a device busy
 _CHAIN = 2000  # ops, for the overhead of one
-_PATIENCE_SECONDS = 3.0  # with cores that are not as fast as usual
+_PATIENCE_SECONDS = 3.0  # with cores that are unequal
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ The graphs and the placements of each are fixed by a JSON file before anything i
 
 For each graph, in a directory of its own, so that a study that was stopped goes on where it was:
 
-  core_speed.json                      the usual speed of the cores (see `core_speed`)
+  core_speed.json                      the full speed of the cores (see `core_speed`)
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
   calibration/placement_NN.json        are those of other placements too
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
@@ -121,23 +121,23 @@ def run_study(
 
 
 def _complete(config: StudyConfig, directory: str) -> bool:
-  """Whether all of a graph was measured at the usual speed."""
-  counts = [sum(row["at_usual_speed"] or bool(row["failure"]) for row in _rows(
+  """Whether all of a graph was measured on steady cores."""
+  counts = [sum(row["steady"] or bool(row["failure"]) for row in _rows(
       os.path.join(directory, name))) for name in ("measured.jsonl", "repeats.jsonl")]
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
 def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
-  """The usual speed, found once for each graph: what is calibrated must be what is measured."""
+  """The full speed, found once for each graph: what is calibrated must be what is measured."""
   path = os.path.join(directory, "core_speed.json")
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
-      return CoreSpeed.of(workers, json.load(file)["usual_us"])
-  progress("how fast the cores usually are")
+      return CoreSpeed.of(workers, json.load(file)["full_speed_us"])
+  progress("how fast the cores are")
   speed = CoreSpeed.of(workers)
   speed.learn()
   with open(path, "w", encoding="utf-8") as file:
-    json.dump({"usual_us": speed.usual_us}, file)
+    json.dump({"full_speed_us": speed.full_speed_us}, file)
   return speed
 
 
@@ -235,13 +235,13 @@ def _measure(
     config: StudyConfig, graph: ComputationGraph, cluster: Cluster, workers: Any,
     speed: CoreSpeed, directory: str, paths: Sequence[str],
     progress: Callable[[str], None]) -> None:
-  """Measures what was not measured at the usual speed, in an order not the placements' own."""
+  """Measures what was not measured on steady cores, in an order not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
   todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
   predicted = _predicted_us(directory)
   known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
-           for row in _rows(os.path.join(directory, name)) if row["at_usual_speed"]}
+           for row in _rows(os.path.join(directory, name)) if row["steady"]}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
   # The probe of the cores' speed takes the place of a reference.
@@ -254,13 +254,13 @@ def _measure(
       step = measurer.try_measure(Placement.load(path))
       row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
              "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
-             "at_usual_speed": step.at_usual_speed, "failure": step.failure}
+             "steady": step.steady, "failure": step.failure}
       with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
         file.write(json.dumps(
             {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")
       progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
                f"measured {step.step_time_us / 1e3:.1f} ms"
-               + ("" if step.at_usual_speed else ", not at the usual speed"))
+               + ("" if step.steady else ", not on steady cores"))
 
 
 def _predicted_us(directory: str) -> Dict[str, float]:
@@ -283,11 +283,11 @@ def _rows(path: str) -> List[Dict[str, Any]]:
 
 
 def _measured(path: str) -> Dict[str, Dict[str, Any]]:
-  """Placement -> its line at the usual speed, or else its last one."""
+  """Placement -> its line on steady cores, or else its last one."""
   found: Dict[str, Dict[str, Any]] = {}
   for row in _rows(path):
     if row["measured_us"] and not found.get(row["placement"], row).get("kept"):
-      found[row["placement"]] = {**row, "kept": row["at_usual_speed"]}
+      found[row["placement"]] = {**row, "kept": row["steady"]}
   return found
 
 
@@ -316,26 +316,26 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   for spec in config.graphs:
     directory = os.path.join(out, _slug(spec))
     everything = _measured(os.path.join(directory, "measured.jsonl"))
-    steady = [row for row in everything.values() if row["at_usual_speed"]]
+    undisturbed = [row for row in everything.values() if row["steady"]]
     # Calibration has seen the graph on one device.
-    rows = [row for row in steady if _kind(row["placement"]) != "single"]
+    rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
     if len(rows) < 3:
       continue
     expected_us = _predicted_us(directory)
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(steady),
+    found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
              **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in _measured(
-        os.path.join(directory, "repeats.jsonl")).items() if row["at_usual_speed"]}
+        os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
     twice = [row for row in rows if row["placement"] in again]
     if len(twice) >= 3:
       noise = agreement(np.array([again[row["placement"]] for row in twice]),
                         np.array([row["measured_us"] for row in twice]))
       found.update(noise_error=noise["median_error"],
                    noise_rank_correlation=noise["rank_correlation"])
-    by_kind = {_kind(row["placement"]): row["measured_us"] for row in steady}
+    by_kind = {_kind(row["placement"]): row["measured_us"] for row in undisturbed}
     for kind in ("single", "expert", "best"):
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]
