@@ -1,4 +1,4 @@
-"""What the probe takes for full speed, and which runs count; by a probe that is told what to say."""
+"""What is taken for full speed, and which runs count; by a probe that is told what to say."""
 
 import itertools
 
