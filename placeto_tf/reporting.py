@@ -23,6 +23,7 @@ import tqdm
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import PlacingConfig, PlacingResult
+from placeto_tf.runtime.measured_search import MeasuredSearch
 
 # Everything a run may have left in a directory; a later run removes what it does not write anew.
 RESULT_NAMES = (
@@ -244,8 +245,20 @@ def report(result: PlacingResult) -> Dict[str, Any]:
           for name, row in result.baselines.items()},
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
+      "measured": None if result.measured is None else _measured(result.measured),
       "notes": list(result.notes),
   }
+
+
+def _measured(found: MeasuredSearch) -> Dict[str, Any]:
+  """What real sessions showed; the history says after how many of them what was the fastest."""
+  return {
+      "step_time_us": found.step.step_time_us, "low_us": found.step.low_us,
+      "high_us": found.step.high_us, "steady": found.step.steady,
+      "measurements": found.measurements, "failures": found.failures,
+      "history": [{"measurements": m, "step_time_us": us} for m, us in found.history],
+      "placers": {name: None if step.failure else step.step_time_us
+                  for name, step in found.by_placer.items()}}
 
 
 def table(result: PlacingResult) -> str:

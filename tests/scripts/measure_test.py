@@ -88,4 +88,8 @@ def test_place_lets_real_sessions_decide(run_program, files):
       f"--out={files / 'placed'}")
   assert done.code == 0, done.err
   assert "measured 4 placements in real sessions" in done.out
+  measured = json.loads((files / "placed" / "report.json").read_text())["measured"]
+  assert measured["measurements"] == 4 and measured["history"][0]["measurements"] == 1
+  times = [row["step_time_us"] for row in measured["history"]]
+  assert times == sorted(times, reverse=True) and min(times) > 0 and measured["placers"]
   Placement.load(str(files / "placed" / "placement.json"))
