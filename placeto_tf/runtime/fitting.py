@@ -94,6 +94,13 @@ def _with(
   return Fit(_scaled(cluster, x), float(np.exp(x[0])), seen)
 
 
+def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
+  """[N] int64 in which of so many equal stretches of the topological order each op lies."""
+  found = np.empty(graph.num_ops, dtype=np.int64)
+  found[graph.topological_order] = np.arange(graph.num_ops) * count // graph.num_ops
+  return found
+
+
 def _random(
     graph: ComputationGraph, allowed: np.ndarray, kind: float, rng: np.random.Generator
 ) -> np.ndarray:
@@ -103,9 +110,7 @@ def _random(
     wanted = np.where(
         rng.random(graph.num_ops) < kind, rng.integers(0, num_devices, graph.num_ops), 0)
   else:
-    block_of = np.empty(graph.num_ops, dtype=np.int64)
-    block_of[graph.topological_order] = np.arange(graph.num_ops) * int(kind) // graph.num_ops
-    wanted = rng.integers(0, num_devices, int(kind))[block_of]
+    wanted = rng.integers(0, num_devices, int(kind))[stretch_of_op(graph, int(kind))]
   wanted = wanted[graph.colocation]
   return np.where(
       allowed[np.arange(graph.num_ops), wanted], wanted, allowed.argmax(axis=1)).astype(np.int32)

@@ -36,7 +36,7 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
-from placeto_tf.runtime import calibrating
+from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
@@ -202,7 +202,6 @@ def choose_placements(
       near[grouping.group_of_op == group] = rng.choice(np.flatnonzero(problem.allowed[group]))
     if not any((near == other).all() for other in seen):
       chosen.append(("near", near))
-  order = graph.topological_order
   while len(chosen) < 1 + config.placements:
     k = len(chosen)
     draws = rng.integers(0, cluster.num_devices, graph.num_ops).astype(np.int32)
@@ -210,9 +209,7 @@ def choose_placements(
     if kind == "group":
       draws = draws[grouping.group_of_op]
     elif kind == "block":  # stretches of the topological order
-      blocks = np.empty(graph.num_ops, dtype=np.int64)
-      blocks[order] = np.arange(graph.num_ops) * _BLOCKS[k % len(_BLOCKS)] // graph.num_ops
-      draws = draws[blocks]
+      draws = draws[fitting.stretch_of_op(graph, _BLOCKS[k % len(_BLOCKS)])]
     else:
       # All ops at random would cross at every edge; most stay with the first device.
       draws[rng.random(graph.num_ops) < rng.uniform(0.5, 0.98)] = 0
