@@ -162,7 +162,7 @@ class GdpTrainer(runs.TrainingRun):
 
   def _begin(self) -> Dict[str, float]:
     # What the untrained network does.
-    return self._record(self.watch()) if self._watches() else {}
+    return self._record(self.watch()) if self._held_out else {}
 
   def _collect(self) -> Tuple[int, ...]:
     return self._turn(self.iteration)
@@ -183,9 +183,6 @@ class GdpTrainer(runs.TrainingRun):
         **self._trainer.losses, "reward": float(learned.mean()),
         "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
         **{f"OverSingle/{self._name(graph)}": value for graph, value in over_single.items()}}
-
-  def _watches(self) -> bool:
-    return len(self._held_out) > 0
 
   def _over_single(self, graph: int, environment: OneShotEnvironment) -> float:
     """The batch's mean step time over one device's, whether placements fit or not."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -239,7 +238,7 @@ class PlacetoTrainer(runs.TrainingRun):
   def _begin(self) -> Dict[str, float]:
     self.save()  # there is something to go on from before anything that takes long
     # What the untrained policy does.
-    return self._record(self.watch()) if self._watches() else {}
+    return self._record(self.watch()) if self._held_out else {}
 
   def _collect(self) -> Tuple[int, Tuple[float, float, float]]:
     """The graph, and what `_play` found."""
@@ -264,9 +263,6 @@ class PlacetoTrainer(runs.TrainingRun):
     steps = self._environment.batch_size * self._environment.current.num_steps
     self.env_steps += steps
     return steps
-
-  def _watches(self) -> bool:
-    return len(self._held_out) > 0
 
   def _train_figures(self, graph: int, final: float, best: float) -> Dict[str, float]:
     """Of this graph now, and the geometric mean over its family of each graph's last episodes."""
@@ -295,11 +291,6 @@ class PlacetoTrainer(runs.TrainingRun):
     self._rng.bit_generator.state = state["rng"]
     self._environment.load_state_dict(state["environment"])
     self.learner.load_state_dict(state["learner"])
-
-  def _export(self) -> None:
-    self.weights.save(
-        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
 
 
 train = functools.partial(runs.train, PlacetoTrainer)

@@ -222,9 +222,6 @@ class PointerTrainer(runs.TrainingRun):
     del collected
     return self.config.environment.rows * self.config.environment.steps
 
-  def _watches(self) -> bool:
-    return bool(self._held_out)
-
   def _watched(self, figures: Mapping[str, float]) -> None:
     self._stop.look(figures["held_out_ratio"], self.config)
 
@@ -247,11 +244,6 @@ class PointerTrainer(runs.TrainingRun):
     self._stop = _Stop(**state["stop"])
     self._rng.bit_generator.state = state["rng"]
     self._environment.load_state_dict(state["environment"])
-
-  def _export(self) -> None:
-    self.weights.save(
-        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
 
 
 train = functools.partial(runs.train, PointerTrainer)

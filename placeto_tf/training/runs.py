@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -155,6 +155,7 @@ class TrainingRun:
   """
 
   rate = "steps_a_second"  # name of the figure that says how fast it goes
+  _held_out: Sequence[Any] = ()  # what `watch` looks at; without any it is not called
 
   def __init__(self, config: Any, root_dir: str):
     """Makes the directory that of this run.
@@ -190,7 +191,7 @@ class TrainingRun:
         continue
       found = dict(self._figures(collected, learned), skipped=float(self.skipped))
       found[self.rate] = steps / (time.monotonic() - began)
-      if self._watches() and (
+      if self._held_out and (
           self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
         watched = self.watch()
         self._watched(watched)
@@ -268,10 +269,6 @@ class TrainingRun:
     del collected
     return 1
 
-  def _watches(self) -> bool:
-    """Whether there are held-out graphs."""
-    return False
-
   def _watched(self, figures: Mapping[str, float]) -> None:
     """Takes note of what `watch` found in the course of training."""
 
@@ -293,8 +290,10 @@ class TrainingRun:
     raise NotImplementedError
 
   def _export(self) -> None:
-    """Writes what is of use without the trainer, such as weights for inference."""
-    raise NotImplementedError
+    """Writes what is of use without the trainer: weights for inference."""
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=self.iteration,
+        training=self.config.to_json())
 
 
 def all_finite(variables: List[tf.Variable]) -> bool:
