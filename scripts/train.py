@@ -58,6 +58,8 @@ flags.DEFINE_integer("watch_every", 200, "Iterations.", lower_bound=1)
 flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
 flags.DEFINE_float("entropy", 0.01, "Weight of the entropy bonus.")
 flags.DEFINE_float("discount", 0.0, "Of later rewards; 0 counts what a move changes at once.")
+flags.DEFINE_list("without_features", [], "Device pointer: features it does not see, for "
+                  "ablations: names, or 'timing' for all that only a simulation knows.")
 flags.DEFINE_float("target", None, "Device pointer: the ratio held out at which training ends.")
 flags.DEFINE_integer("patience", 0, "Device pointer: after so many looks at the held-out graphs "
                      "without a better ratio training ends; 0 is never.")
@@ -120,10 +122,14 @@ def main() -> None:
 
 def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   """The configuration of a run of the device pointer, and what trains it."""
+  from placeto_tf.encoding.pair_features import TIMING
   from placeto_tf.environments.moves_environment import MovesConfig
   from placeto_tf.training.pointer_training import PointerTrainingConfig, train
 
   max_groups, annealed = (shared_flags.whole_numbers(name) for name in ("max_groups", "annealed"))
+  without = []
+  for name in FLAGS.without_features:
+    without += TIMING if name == "timing" else (name,)
   return PointerTrainingConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
@@ -131,7 +137,8 @@ def _device_pointer() -> Tuple[Any, Callable[..., Dict[str, float]]]:
       iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
       watch_every=FLAGS.watch_every, target=FLAGS.target, patience=FLAGS.patience,
       learning_rate=FLAGS.learning_rate, entropy=FLAGS.entropy, discount=FLAGS.discount,
-      seed=FLAGS.seed, environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps)), train
+      without=tuple(without), seed=FLAGS.seed,
+      environment=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps)), train
 
 
 def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:

@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf import placing, search
+from placeto_tf import atomic, placing, search
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
@@ -179,10 +179,7 @@ def _refer(
     placement = search.METHODS[name](problem, None, 0)
     found[name] = float(problem.simulator.simulate(placement).step_time_us)
   references.setdefault(graph, {})[cluster] = found
-  path = os.path.join(out, "references.json")
-  with open(path + ".new", "w", encoding="utf-8") as file:
-    json.dump(references, file, indent=1)
-  os.replace(path + ".new", path)
+  atomic.write_json(os.path.join(out, "references.json"), references)
 
 
 def read_results(path: str) -> List[Row]:
@@ -339,9 +336,7 @@ def _drop_cut_line(path: str) -> None:
 def _claim(out: str, config: EvaluationConfig) -> None:
   path = os.path.join(out, "config.json")
   if not os.path.exists(path):
-    with open(path + ".new", "w", encoding="utf-8") as file:
-      json.dump(config.to_json(), file, indent=1)
-    os.replace(path + ".new", path)
+    atomic.write_json(path, config.to_json())
     return
   with open(path, encoding="utf-8") as file:
     stored = json.load(file)

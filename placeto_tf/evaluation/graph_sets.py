@@ -18,7 +18,7 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Optional
 
-from placeto_tf import search, zoo
+from placeto_tf import atomic, search, zoo
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
@@ -97,8 +97,8 @@ def make_graph_set(
             and (os.path.exists(example) or "record" in rows[spec])):
       meta_graph = zoo.build(spec).meta_graph_def()
       content, row = _encode(meta_graph, cluster, config)
-      _write(example, content)
-      _write(path, meta_graph.SerializeToString(deterministic=True))
+      atomic.write(example, content)
+      atomic.write(path, meta_graph.SerializeToString(deterministic=True))
       rows[spec] = {"spec": spec, "model": zoo.member(spec), "file": name, **row}
       _write_manifest(config, rows, out)
       if progress is not None:
@@ -172,7 +172,7 @@ def _settings(config: GraphSetConfig) -> Dict[str, Any]:
 
 def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
   manifest = {"version": 1, "config": _settings(config), "graphs": list(rows.values())}
-  _write(os.path.join(out, MANIFEST), (json.dumps(manifest, indent=1) + "\n").encode())
+  atomic.write_json(os.path.join(out, MANIFEST), manifest)
 
 
 def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
@@ -209,9 +209,3 @@ def _read_records(path: str) -> List[bytes]:
   except tf.errors.DataLossError as error:
     raise PlacetoError(
         f"{path} is damaged ({error.message}); delete it, so that it is made anew") from None
-
-
-def _write(path: str, content: bytes) -> None:
-  with open(path + ".partial", "wb") as file:
-    file.write(content)
-  os.replace(path + ".partial", path)

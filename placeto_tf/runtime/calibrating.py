@@ -148,13 +148,16 @@ def calibrate(
     MeasurementError: a worker was lost or hangs, or times make no sense.
     PlacementError: a device has no counterpart in the runtime.
   """
+  if speed is None:
+    with CoreSpeed.of(runtime) as speed:
+      progress("how fast the cores are")
+      speed.learn()
+      return calibrate(
+          cluster, runtime, graph, config, feeds=feeds, device_map=device_map, speed=speed,
+          progress=progress)
   config = config or CalibrationConfig()
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
-  if speed is None:
-    progress("how fast the cores are")
-    speed = CoreSpeed.of(runtime)
-    speed.learn()
 
   def with_bench(work):
     return supervise(runtime, lambda beat: work(microbenchmarks.Bench(

@@ -62,6 +62,7 @@ class PointerTrainingConfig:
     checkpoint_every, watch_every: iterations.
     learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 a move is worth
       what it changes at once.
+    without: names of features that the policy does not see, for ablations.
     target: the ratio held out (see `PointerTrainer.watch`) at which training ends; None: none.
     patience: how many times in a row the held-out graphs may be looked at without a better ratio
       before training ends; 0: for ever.
@@ -83,6 +84,7 @@ class PointerTrainingConfig:
   epochs: int = 4
   entropy: float = 0.01
   discount: float = 0.0
+  without: Tuple[str, ...] = ()
   target: Optional[float] = None
   patience: int = 0
   seed: int = 0
@@ -94,6 +96,10 @@ class PointerTrainingConfig:
         raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
     if not 0 <= self.discount <= 1:
       raise PlacetoError(f"discount is {self.discount}; expected a number from 0 to 1")
+    unknown = sorted(set(self.without) - set(NAMES))
+    if unknown:
+      raise PlacetoError(
+          f"without has {', '.join(unknown)}; the policy's features are {', '.join(NAMES)}")
     if self.patience < 0:
       raise PlacetoError(f"patience is {self.patience}; expected 0 or more")
     if not self.held_out and (self.patience or self.target is not None):
@@ -159,7 +165,8 @@ class PointerTrainer(runs.TrainingRun):
     self._rng = np.random.default_rng(config.seed)
     self.agent = agent_lib.make_agent(
         config.max_devices, learning_rate=config.learning_rate, epochs=config.epochs,
-        entropy=config.entropy, discount=config.discount, seed=config.seed)
+        entropy=config.entropy, discount=config.discount, without=config.without,
+        seed=config.seed)
     if warm_start is not None:
       self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start))
     self._train = common.function(self.agent.train)

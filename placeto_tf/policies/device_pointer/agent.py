@@ -9,7 +9,7 @@ Legend: B rows, T steps, P devices, padded.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -52,13 +52,13 @@ class NormKeepingAdam(tf.keras.optimizers.Adam):
 
 def make_agent(
     max_devices: int, *, learning_rate: float = 1e-3, epochs: int = 4, entropy: float = 0.01,
-    discount: float = 0.0, gradient_clip: float = 1.0, seed: int = 0
+    discount: float = 0.0, gradient_clip: float = 1.0, without: Sequence[str] = (), seed: int = 0
 ) -> ppo_clip_agent.PPOClipAgent:
-  """A PPO agent with all variables built, the optimizer's too."""
+  """A PPO agent with all variables built, the optimizer's too; blind for features `without`."""
   specs = tensor_spec.from_spec(moves.observation_spec(max_devices))
   action_spec = tensor_spec.from_spec(moves.action_spec(max_devices))
-  actor = PairNetwork(specs, action_spec, seed=seed)
-  value = PairValueNetwork(specs, seed=seed + 1)
+  actor = PairNetwork(specs, action_spec, seed=seed, without=without)
+  value = PairValueNetwork(specs, seed=seed + 1, without=without)
   actor.create_variables()
   value.create_variables()
   optimizer = NormKeepingAdam(learning_rate, epsilon=1e-7)

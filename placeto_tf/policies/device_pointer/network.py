@@ -5,6 +5,10 @@ Legend: P devices, padded; F features; H width.
 
 from __future__ import annotations
 
+from typing import Sequence
+
+import numpy as np
+
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 
 check_legacy_keras()
@@ -14,6 +18,7 @@ import tensorflow_probability as tfp  # noqa: E402
 from tf_agents.networks import network  # noqa: E402
 from tf_agents.specs import distribution_spec, tensor_spec  # noqa: E402
 
+from placeto_tf.encoding.pair_features import NAMES  # noqa: E402
 from placeto_tf.environments.moves_environment import FEATURES, MASK  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import CAP, WIDTH, ScorerWeights  # noqa: E402
 
@@ -29,12 +34,20 @@ def _layers(width: int, seed: int):
       tf.keras.layers.Dense(1, use_bias=False, kernel_initializer=init(3), name="output")]
 
 
+def _kept(without: Sequence[str]) -> np.ndarray:
+  """[F] float32: 0 for features of these names, else 1."""
+  return np.array([name not in without for name in NAMES], np.float32)
+
+
 class PairNetwork(network.DistributionNetwork):
-  """Observation (see `environments.moves_environment`) -> Categorical over devices."""
+  """Observation (see `environments.moves_environment`) -> Categorical over devices.
+
+  `without` names features that it does not see, for ablations.
+  """
 
   def __init__(
       self, input_tensor_spec, action_spec, *, width: int = WIDTH, seed: int = 0,
-      name: str = "PairNetwork"):
+      without: Sequence[str] = (), name: str = "PairNetwork"):
     devices = input_tensor_spec[FEATURES].shape[0]
     super().__init__(
         input_tensor_spec, state_spec=(),
@@ -44,11 +57,12 @@ class PairNetwork(network.DistributionNetwork):
             sample_spec=action_spec, dtype=action_spec.dtype),
         name=name)
     self._pair_layers = _layers(width, seed)
+    self._kept = _kept(without)
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns (Categorical with the outer dims as batch shape, network_state)."""
     del step_type, training
-    x = observation[FEATURES]  # [..., P, F]
+    x = observation[FEATURES] * self._kept  # [..., P, F]
     for layer in self._pair_layers:
       x = layer(x)
     scores = x[..., 0] / (1 + tf.abs(x[..., 0]) / CAP)
@@ -59,8 +73,8 @@ class PairNetwork(network.DistributionNetwork):
     """What compiled inference needs; once variables are created."""
     first, second, output = self._pair_layers
     return ScorerWeights(
-        first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), second.bias.numpy(),
-        output.kernel.numpy()[:, 0])
+        first.kernel.numpy() * self._kept[:, None], first.bias.numpy(), second.kernel.numpy(),
+        second.bias.numpy(), output.kernel.numpy()[:, 0])
 
   def set_weights_for_scoring(self, weights: ScorerWeights) -> None:
     """The other way round, for warm starts."""
@@ -75,14 +89,15 @@ class PairValueNetwork(network.Network):
 
   def __init__(
       self, input_tensor_spec, *, width: int = WIDTH, seed: int = 1,
-      name: str = "PairValueNetwork"):
+      without: Sequence[str] = (), name: str = "PairValueNetwork"):
     super().__init__(input_tensor_spec, state_spec=(), name=name)
     *self._pair_layers, self._last = _layers(width, seed)
+    self._kept = _kept(without)
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns (values with the outer dims as shape, network_state)."""
     del step_type, training
-    x, mask = observation[FEATURES], observation[MASK][..., None]
+    x, mask = observation[FEATURES] * self._kept, observation[MASK][..., None]
     for layer in self._pair_layers:
       x = layer(x)
     mean = tf.reduce_sum(x * mask, axis=-2) / tf.maximum(tf.reduce_sum(mask, axis=-2), 1.0)

@@ -4,6 +4,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments import moves_environment as moves
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer.network import PairNetwork, PairValueNetwork
@@ -17,9 +18,10 @@ def observation_fixture():
   return {moves.FEATURES: features, moves.MASK: mask}
 
 
-def make_network(seed=0):
+def make_network(seed=0, without=()):
   specs = tensor_spec.from_spec(moves.observation_spec(5))
-  network = PairNetwork(specs, tensor_spec.from_spec(moves.action_spec(5)), seed=seed)
+  network = PairNetwork(
+      specs, tensor_spec.from_spec(moves.action_spec(5)), seed=seed, without=without)
   network.create_variables()
   return network
 
@@ -52,6 +54,18 @@ def test_values_do_not_depend_on_the_order_of_devices_or_on_masked_ones(observat
   other = {name: value.copy() for name, value in observation.items()}
   other[moves.FEATURES][0, 3:] = 7
   np.testing.assert_allclose(network(other)[0].numpy(), values, rtol=1e-5)
+
+
+def test_a_network_without_a_feature_does_not_see_it_in_either_inference(observation):
+  network = make_network(without=("rank",))
+  other = {name: value.copy() for name, value in observation.items()}
+  other[moves.FEATURES][..., NAMES.index("rank")] += 5
+  one = network(observation)[0].logits.numpy()
+  np.testing.assert_array_equal(network(other)[0].logits.numpy(), one)
+  assert not np.allclose(make_network()(other)[0].logits.numpy(), one)
+  allowed = observation[moves.MASK] > 0
+  scores = agent_lib.scores_of(other[moves.FEATURES], network.weights_for_scoring())
+  np.testing.assert_allclose(scores[allowed], one[allowed], rtol=1e-5, atol=1e-5)
 
 
 def test_weights_go_out_and_come_back(observation):
