@@ -5,33 +5,17 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf import placing
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.problem import Budget
 from placeto_tf.training.gdp_methods import PPO, WAYS, GdpSearch, search_gdp
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
 CONFIG = GdpSearch(
     network=NETWORK, training=dataclasses.replace(PPO, batch_size=8, learning_rate=1e-2),
     fine_tuning=dataclasses.replace(PPO, batch_size=8, epochs=2), fine_tune_updates=2)
-
-
-def two_chains():
-  """Two chains of ten ops of 1 ms, of different types, that exchange nothing: one each is best."""
-  names = [f"{chain}{i}" for chain in "ab" for i in range(10)]
-  edges = [(i, 0, i + 1) for i in range(19) if i != 9]
-  graph = ComputationGraph.from_edges(names, ["A"] * 10 + ["B"] * 10, [1] * 20, edges)
-  cluster = Cluster.parse("k80:2")
-  costs = OpCosts(
-      np.full((20, len(cluster.kind_devices)), 1000.0), np.full(20, 2e6), np.zeros(20),
-      np.zeros(20))
-  return PlacementProblem(graph, costs, cluster, Grouping(np.arange(20)))
 
 
 @pytest.fixture(name="eagerly")
@@ -50,8 +34,8 @@ def weights_fixture(tmp_path_factory):
   return str(root_dir)
 
 
-def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones():
-  problem, seen = two_chains(), []
+def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
+  problem, seen = two_chains, []
   simulate = problem.simulator.simulate_many
 
   def watched(placements, **options):

@@ -4,15 +4,11 @@ import numpy as np
 import pytest
 
 from placeto_tf import placing
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.environments.random_problem import random_problem
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search.problem import Budget
 from placeto_tf.training import rivals
 
 RNN = rivals.RnnSearch(
@@ -28,21 +24,9 @@ HIERARCHICAL = rivals.HierarchicalSearch(
 CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
 
 
-def two_chains():
-  """Two chains of ten ops of 1 ms, of different types, that exchange nothing: one each is best."""
-  names = [f"{chain}{i}" for chain in "ab" for i in range(10)]
-  edges = [(i, 0, i + 1) for i in range(19) if i != 9]
-  graph = ComputationGraph.from_edges(names, ["A"] * 10 + ["B"] * 10, [1] * 20, edges)
-  cluster = Cluster.parse("k80:2")
-  costs = OpCosts(
-      np.full((20, len(cluster.kind_devices)), 1000.0), np.full(20, 2e6), np.zeros(20),
-      np.zeros(20))
-  return PlacementProblem(graph, costs, cluster, Grouping(np.arange(20)))
-
-
 @pytest.mark.parametrize("name", sorted(rivals.METHODS))
-def test_two_chains_come_to_be_put_on_two_devices(name):
-  problem = two_chains()
+def test_two_chains_come_to_be_put_on_two_devices(name, two_chains):
+  problem = two_chains
   means, simulate = [], problem.simulator.simulate_many
 
   def watched(placements, **options):
