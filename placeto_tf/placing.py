@@ -54,6 +54,8 @@ _GDP = ("gdp", *_GDP_TRAINED)
 ONE_SHOT = ("rnn", "hierarchical", *_GDP)
 # Methods that need policy_weights -> the policy that has to be trained before.
 NEED_WEIGHTS = {**{name: "placeto" for name in TRAINED}, **{name: "gdp" for name in _GDP_TRAINED}}
+# All placers in turn; the second one has those that learn, or have learned, stand aside.
+AUTO = ("auto", "auto_unlearned")
 # Those that take part in "auto", in this order: share of what is left, seconds before one does
 # anything, and such seconds for each op. What Placeto learns on the graph at hand comes before the
 # trained policy, which finds more and would leave it nothing to improve.
@@ -71,7 +73,8 @@ class PlacingConfig:
   """How to place; see the flags of `scripts/place.py`.
 
   Attributes:
-    method: "auto" (all placers and the policy, each from the best so far), or one method.
+    method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
+      same without policies), or one method.
     max_seconds: search time; loading and costing are not counted. 60 where no limit is given.
     max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
       function of the seed.
@@ -117,7 +120,7 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    if self.grouping == LEARNED_GROUPING and self.method == "auto":
+    if self.grouping == LEARNED_GROUPING and self.method in AUTO:
       raise PlacementError(
           "grouping 'learned' is for one method, not for auto, whose placers share the budget; "
           "choose a method such as placeto, or another grouping")
@@ -165,7 +168,7 @@ class PlacingResult:
     placement: op name -> device name, for every op of the file.
     step_time_us, peak_memory_bytes, fits: of the placement, simulated; peaks are [D].
     baselines: placer -> Baseline, "current" first, in the order in which they ran: the baselines,
-      then the method, or for "auto" every placer that took part.
+      then the method, or for "auto" and "auto_unlearned" every placer that took part.
     lower_bound_us: no placement on this cluster is faster.
     evaluations: placements evaluated in all.
     seconds: spent searching.
@@ -202,7 +205,7 @@ class PlacingResult:
 
 def methods() -> Tuple[str, ...]:
   """The names that `place(method=...)` takes."""
-  return ("auto",) + tuple(search.METHODS) + tuple(LEARNED) + ONE_SHOT
+  return AUTO + tuple(search.METHODS) + tuple(LEARNED) + ONE_SHOT
 
 
 def check_weights(method: str, policy_weights: Optional[str]) -> None:
@@ -337,11 +340,12 @@ def _search(
 
   learn = _learned_placers(root_dir, announce, config.policy_weights)
   auto = search.Auto(
-      problem, budget, config.seed, learned=_auto_policies(learn), announce=announce)
+      problem, budget, config.seed, learned=_auto_policies(config.method, learn),
+      announce=announce)
   ledger, interrupted = auto.ledger, False
   problem.observe(lambda: progress(problem, stage[0]))
   try:
-    if config.method == "auto":
+    if config.method in AUTO:
       auto.run()
     else:
       for name, placer in search.BASELINES:
@@ -393,8 +397,11 @@ def _learned_placers(
   return {name: placer(name) for name in (*LEARNED, *ONE_SHOT)}
 
 
-def _auto_policies(learn: Dict[str, search.Placer]) -> Dict[str, search.Learned]:
+def _auto_policies(
+    method: str, learn: Dict[str, search.Placer]) -> Dict[str, search.Learned]:
   """What `auto` is handed: it anneals itself, so that the trained policy need not."""
+  if method == "auto_unlearned":
+    return {}
 
   def sweep(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
     return _sweep(problem, budget, seed, anneal=False)
@@ -430,8 +437,8 @@ def run_method(
   """
   if name in search.METHODS:
     return search.METHODS[name](problem, budget, seed)
-  if name == "auto":
-    learned = _auto_policies(_learned_placers(root_dir, lambda _: None))
+  if name in AUTO:
+    learned = _auto_policies(name, _learned_placers(root_dir, lambda _: None))
     return search.Auto(problem, budget, seed, learned=learned).run()
   report = progress or (lambda problem, stage: None)
   options = dict(root_dir=root_dir, progress=lambda *_: report(problem, name))

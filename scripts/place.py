@@ -20,8 +20,8 @@ shared_flags.define_cluster_flag()
 shared_flags.define_budget_flags(max_seconds=60)
 flags.DEFINE_string("out", None, "Directory to write; its earlier results are replaced only when "
                     "all new ones are there.", required=True)
-flags.DEFINE_string("method", "auto", "Placer: auto, or one by name; an unknown name is answered "
-                    "with the list.")
+flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same without "
+                    "policies), or one by name; an unknown name is answered with the list.")
 flags.DEFINE_integer("seed", 0, "Seed of all that is random.")
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
                     "policy learn it with half of the budget.")

@@ -31,6 +31,13 @@ def test_auto_has_a_row_for_each_contributor(automatic):
       automatic.step_time_us)
 
 
+def test_auto_without_policies_has_the_other_rows(automatic, graph):
+  unlearned = place(graph, "k80:2", "auto_unlearned", max_evaluations=120, max_groups=8, seed=1)
+  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto", "device_pointer"}
+  assert not set(unlearned.baselines) & {*placing.LEARNED, *placing.ONE_SHOT}
+  assert unlearned.placement.method == "auto_unlearned" and unlearned.evaluations <= 120
+
+
 def test_auto_is_no_worse_than_any_of_its_rows(automatic):
   assert automatic.fits
   assert automatic.lower_bound_us <= automatic.step_time_us <= min(
@@ -137,7 +144,7 @@ def test_an_option_that_does_not_exist_is_a_type_error(graph):
 
 def test_every_method_stays_within_its_evaluations(graph):
   for name in placing.methods():
-    if name in (*placing.LEARNED, *placing.ONE_SHOT, "auto"):
+    if name in (*placing.LEARNED, *placing.ONE_SHOT, *placing.AUTO):
       continue  # policies are tested where they are trained, auto above
     result = place(graph, "k80:2", name, max_evaluations=45, max_groups=8)
     assert result.evaluations <= 45, name

@@ -44,7 +44,7 @@ FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_u
           "seconds", "lower_bound_us", "peak_memory_bytes", "placement")
 KEY = FIELDS[:4]
 # What runs from a given start; all others make one placement or several of their own.
-SEARCHES = ("annealing", "auto", "genetic", "local_search", "refine") + tuple(
+SEARCHES = ("annealing", "genetic", "local_search", "refine") + placing.AUTO + tuple(
     placing.LEARNED) + pointer_methods.NAMES
 # Policies that are trained elsewhere.
 WEIGHTED = ("device_pointer", *dict.fromkeys(placing.NEED_WEIGHTS.values()))
