@@ -181,22 +181,17 @@ def calibrate(
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
   if graph is not None and links and config.placements:
     fit = _fit(
-        graph, fit.cluster, compute_us, step_time_us, runtime, config, feeds, device_map, speed,
-        progress)
+        graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
     compute_us = compute_us * fit.compute_scale
   return Calibration(fit.cluster, links, compute_us, step_time_us, fit.seen)
 
 
 def _fit(
-    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, step_time_us: np.ndarray,
-    runtime: Any, config: CalibrationConfig, feeds: Feeds,
-    device_map: Optional[Mapping[str, str]], speed: CoreSpeed, progress: Callable[[str], None],
+    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Any,
+    config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
+    speed: CoreSpeed, progress: Callable[[str], None],
 ) -> fitting.Fit:
-  """Fits transfers to steps of the graph; see `fitting`.
-
-  Costs were measured minutes before; so steps are taken relative to those of the first device in
-  between, and a machine that has become slower since is not held against transfers.
-  """
+  """Fits transfers to steps of the graph; see `fitting`."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "costs.pb")
     write_costs(graph, cluster, compute_us, path)
@@ -205,12 +200,12 @@ def _fit(
       max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
       timeout_seconds=config.timeout_seconds, seed=config.seed)
   with Measurer(graph, cluster, runtime, measuring, feeds=feeds, device_map=device_map,
-                speed=speed) as measurer:
+                reference=None, speed=speed) as measurer:
 
     def measure(placement: np.ndarray) -> float:
       progress("a placement that transfers are fitted to")
-      step = measurer.try_measure(Placement.from_indices(graph, cluster, placement))
-      return step.step_time_us if step.failure else step.against(step_time_us[0])
+      return measurer.try_measure(
+          Placement.from_indices(graph, cluster, placement)).step_time_us
 
     return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
 

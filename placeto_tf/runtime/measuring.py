@@ -102,12 +102,6 @@ class MeasuredStep:
     """The step over the reference's."""
     return self.step_time_us / self.reference_us if self.reference_us else None
 
-  def against(self, reference_us: float) -> float:
-    """The step in us, were the reference's `reference_us`; as it was where that is not known."""
-    if self.relative is None or not np.isfinite(reference_us):
-      return self.step_time_us
-    return self.relative * reference_us
-
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
     """Of a placement that could not be timed."""

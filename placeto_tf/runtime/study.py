@@ -9,7 +9,6 @@ For each graph, in a directory of its own, so that a study that was stopped goes
   core_speed.json                      the full speed of the cores (see `core_speed`)
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
   calibration/placement_NN.json        are those of other placements too
-  calibration/one_worker.json          the step on one worker, as calibration found it
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
   predicted.json                       what is expected of each
   measured.jsonl                       one line a measured placement, appended as it is measured
@@ -158,8 +157,6 @@ def _calibrated(
       Placement.from_indices(
           graph, found.cluster, indices, method="calibration", step_time_us=step_time_us,
       ).save(os.path.join(folder, f"placement_{number:02d}.json"))
-    atomic.write_json(os.path.join(folder, "one_worker.json"), {
-        "step_time_us": float(found.step_time_us[0])})
     found.cluster.save(path)
   return Cluster.load(path), costs
 
@@ -244,7 +241,9 @@ def _measure(
            for row in _rows(os.path.join(directory, name)) if row["steady"]}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  with Measurer(graph, cluster, workers, measuring, speed=speed) as measurer:
+  # The probe of the cores' speed takes the place of a reference.
+  with Measurer(
+      graph, cluster, workers, measuring, reference=None, speed=speed) as measurer:
     for number, (name, path) in enumerate(todo):
       label = os.path.basename(path)
       if (name, label) in known:
@@ -252,7 +251,6 @@ def _measure(
       step = measurer.try_measure(Placement.load(path))
       row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
              "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
-             "reference_us": step.reference_us,
              "steady": step.steady, "failure": step.failure}
       with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
         file.write(json.dumps(
@@ -281,20 +279,12 @@ def _rows(path: str) -> List[Dict[str, Any]]:
   return rows
 
 
-def _measured(directory: str, name: str) -> Dict[str, Dict[str, Any]]:
-  """Placement -> its line on steady cores, or else its last one.
-
-  With `relative_us`, what it would have taken while the graph was calibrated: the machine changes
-  in the minutes between, and the steps on one worker beside it say by how much.
-  """
-  with open(os.path.join(directory, "calibration", "one_worker.json"), encoding="utf-8") as file:
-    one_worker_us = json.load(file)["step_time_us"]
+def _measured(path: str) -> Dict[str, Dict[str, Any]]:
+  """Placement -> its line on steady cores, or else its last one."""
   found: Dict[str, Dict[str, Any]] = {}
-  for row in _rows(os.path.join(directory, name)):
+  for row in _rows(path):
     if row["measured_us"] and not found.get(row["placement"], row).get("kept"):
-      found[row["placement"]] = {
-          **row, "kept": row["steady"],
-          "relative_us": row["measured_us"] / row["reference_us"] * one_worker_us}
+      found[row["placement"]] = {**row, "kept": row["steady"]}
   return found
 
 
@@ -322,9 +312,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   points = []
   for spec in config.graphs:
     directory = os.path.join(out, _slug(spec))
-    if not os.path.exists(os.path.join(directory, "measured.jsonl")):
-      continue
-    everything = _measured(directory, "measured.jsonl")
+    everything = _measured(os.path.join(directory, "measured.jsonl"))
     undisturbed = [row for row in everything.values() if row["steady"]]
     # Calibration has seen the graph on one device.
     rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
@@ -332,21 +320,19 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
       continue
     expected_us = _predicted_us(directory)
     predicted = np.array([expected_us[row["placement"]] for row in rows])
-    measured = np.array([row["relative_us"] for row in rows])
+    measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
     found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
              **agreement(predicted, measured)}
-    as_it_was = agreement(predicted, np.array([row["measured_us"] for row in rows]))
-    found.update({f"{name}_as_it_was": value for name, value in as_it_was.items()})
-    again = {label: row["relative_us"] for label, row in _measured(
-        directory, "repeats.jsonl").items() if row["steady"]}
+    again = {label: row["measured_us"] for label, row in _measured(
+        os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
     twice = [row for row in rows if row["placement"] in again]
     if len(twice) >= 3:
       noise = agreement(np.array([again[row["placement"]] for row in twice]),
-                        np.array([row["relative_us"] for row in twice]))
+                        np.array([row["measured_us"] for row in twice]))
       found.update(noise_error=noise["median_error"],
                    noise_rank_correlation=noise["rank_correlation"])
-    by_kind = {_kind(row["placement"]): row["relative_us"] for row in undisturbed}
+    by_kind = {_kind(row["placement"]): row["measured_us"] for row in undisturbed}
     for kind in ("single", "expert", "best"):
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]

@@ -11,7 +11,7 @@ import pytest
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.placements import Placement
-from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig, measure
+from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
 
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
@@ -25,13 +25,6 @@ def test_a_placement_is_timed_on_two_workers_beside_a_reference(graph, cluster, 
       assert 0 < step.low_us <= step.step_time_us <= step.high_us
       assert step.relative == step.step_time_us / step.reference_us
       assert (step.folded_ops, step.moved_ops, step.failure) == (0, 0, None)
-
-
-def test_a_machine_that_became_slower_is_taken_out_by_the_reference():
-  step = MeasuredStep(300.0, 290.0, 310.0, 8, np.full(8, 300.0), reference_us=400.0)
-  assert step.relative == 0.75 and step.against(200.0) == 150.0
-  assert step.against(float("nan")) == 300.0
-  assert dataclasses.replace(step, reference_us=None).against(200.0) == 300.0
 
 
 def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, cluster, single):

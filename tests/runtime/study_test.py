@@ -43,12 +43,10 @@ def test_agreement_of_equal_and_of_scaled_predictions():
 def test_results_come_from_the_lines_that_are_there(tmp_path):
   config = study.StudyConfig(("zoo:a:b=1",))
   directory = tmp_path / "zoo_a_b=1"
-  (directory / "calibration").mkdir(parents=True)
-  (directory / "calibration" / "one_worker.json").write_text('{"step_time_us": 210.0}')
-  # Since then the machine has become slower by half, which the steps beside show.
+  directory.mkdir()
   rows = [
-      {"placement": f"{i:02d}_{kind}.json", "measured_us": 1.5 * (110.0 * i + 100),
-       "reference_us": 1.5 * 210.0, "steady": True}
+      {"placement": f"{i:02d}_{kind}.json",
+       "measured_us": 110.0 * i + 100, "steady": True}
       for i, kind in enumerate(["best", "single", "near", "op", "op"])]
   (directory / "predicted.json").write_text(json.dumps(
       {row["placement"]: 100.0 * i + 100 for i, row in enumerate(rows)}))
@@ -62,7 +60,6 @@ def test_results_come_from_the_lines_that_are_there(tmp_path):
   summary = study.summarize(config, str(tmp_path))["zoo:a:b=1"]
   assert (summary["placements"], summary["disturbed"]) == (4, 1)
   assert summary["rank_correlation"] == 1
-  assert summary["mean_error"] < 0.1 < 0.3 < summary["mean_error_as_it_was"]
   assert (summary["single_us"], summary["best_us"]) == (210.0, 100.0)
   assert "2.10x" in (tmp_path / "table.md").read_text()
   assert (tmp_path / "scatter.png").stat().st_size > 0
@@ -108,5 +105,5 @@ def test_measurements_go_on_where_they_stopped(graph, cluster, halves, single, t
   assert len(said) == 3  # two placements and a repeat, none of them again
   rows = study._rows(str(tmp_path / "measured.jsonl"))
   assert {row["placement"] for row in rows} == {"00_single.json", "01_halves.json"}
-  assert all(row["measured_us"] > 0 and row["reference_us"] > 0 for row in rows)
+  assert all(row["measured_us"] > 0 for row in rows)
   assert min(study._predicted_us(str(tmp_path)).values()) > 0
