@@ -155,7 +155,8 @@ def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [
-    {"iterations": 0}, {"discount": 1.5}, {"max_devices": 0}, {"patience": -1}, {"target": 0.9}])
+    {"iterations": 0}, {"discount": 1.5}, {"without": ("rang",)}, {"max_devices": 0},
+    {"patience": -1}, {"target": 0.9}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)
