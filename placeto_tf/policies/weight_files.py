@@ -13,6 +13,12 @@ from placeto_tf import atomic
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
 
 
+def directory_of(directory: str) -> str:
+  """Where the files are: in the directory, or in the `weights` of a training run's."""
+  inner = os.path.join(directory, "weights")
+  return inner if os.path.exists(os.path.join(inner, SIDECAR)) else directory
+
+
 def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, Any]) -> None:
   """Writes both files; each appears when it is complete.
 

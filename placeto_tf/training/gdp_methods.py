@@ -12,7 +12,6 @@ Legend: N ops.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Optional
 
 import numpy as np
@@ -84,7 +83,7 @@ def search_gdp(
     network = GdpNetwork(
         dataclasses.replace(config.network, max_devices=nodes.num_devices), weight_seed)
   else:
-    network = load_network(weights_in(weights))
+    network = load_network(weights)
   policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network)
   left = nodes.remaining_evaluations(budget)
   if way == "zero_shot":
@@ -113,9 +112,3 @@ def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> 
     drawn = policy.sample(np.random.default_rng(seed), count - 1).placements
     placements = np.concatenate([placements, drawn])
   nodes.evaluate(placements)
-
-
-def weights_in(directory: str) -> str:
-  """The directory of weights, where that of a run or of its weights is given."""
-  inner = os.path.join(directory, "weights")
-  return inner if os.path.isdir(inner) else directory

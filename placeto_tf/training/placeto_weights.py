@@ -46,8 +46,7 @@ class PlacetoWeights:
     Raises:
       PlacetoError: it holds no weights of Placeto.
     """
-    if not os.path.exists(os.path.join(directory, weight_files.SIDECAR)):
-      directory = os.path.join(directory, "weights")
+    directory = weight_files.directory_of(directory)
     try:
       with open(os.path.join(directory, weight_files.SIDECAR), encoding="utf-8") as file:
         sidecar = json.load(file)

@@ -80,7 +80,12 @@ class ScorerWeights:
 
   @classmethod
   def load(cls, directory: str) -> ScorerWeights:
-    """Raises PlacementError where they are missing or of another list of features."""
+    """Reads the directory, or the `weights` of a run's root directory.
+
+    Raises:
+      PlacementError: they are missing or of another list of features.
+    """
+    directory = weight_files.directory_of(directory)
     sidecar = _sidecar(directory)
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(

@@ -67,11 +67,12 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
 
 
 def load_network(directory: str) -> GdpNetwork:
-  """The network that `save_weights` wrote.
+  """The network that `save_weights` wrote, in the directory or the `weights` of a run's.
 
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
+  directory = weight_files.directory_of(directory)
   path = os.path.join(directory, weight_files.SIDECAR)
   try:
     with open(path, encoding="utf-8") as file:

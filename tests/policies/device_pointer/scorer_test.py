@@ -32,6 +32,12 @@ def test_weights_come_back_from_a_directory(tmp_path):
   assert json.loads((tmp_path / "weights.json").read_text())["commit"] == "abc"
 
 
+def test_weights_are_found_in_the_directory_of_a_training_run(tmp_path):
+  weights = ScorerWeights.untrained()
+  weights.save(str(tmp_path / "weights"))
+  np.testing.assert_array_equal(ScorerWeights.load(str(tmp_path)).output, weights.output)
+
+
 def test_weights_of_other_features_are_refused(tmp_path):
   ScorerWeights.untrained().save(str(tmp_path))
   sidecar = json.loads((tmp_path / "weights.json").read_text())
