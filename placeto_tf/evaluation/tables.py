@@ -200,17 +200,22 @@ def write_plots(rows: Sequence[Row], out: str) -> List[str]:
 
 def _plot(
     out: str, name: str, x: str, y: str, draw: Callable[[Any], None], log_x: bool = False) -> str:
+  import matplotlib
+  from matplotlib import cycler
   from matplotlib.figure import Figure  # no pyplot: no global state, no display
 
-  figure = Figure(figsize=(7, 4.5), layout="constrained")
+  figure = Figure(figsize=(8.5, 4.5), layout="constrained")
   axes = figure.subplots()
+  # There are more methods than colours.
+  axes.set_prop_cycle(
+      cycler(linestyle=["-", "--", ":"]) * matplotlib.rcParamsDefault["axes.prop_cycle"])
   draw(axes)
   axes.set_xlabel(x)
   axes.set_ylabel(y)
   if log_x:
     axes.set_xscale("log")
   axes.grid(alpha=0.3)
-  axes.legend(fontsize=8)
+  axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
   path = os.path.join(out, name)
   figure.savefig(path, dpi=120)
   return path
@@ -241,8 +246,8 @@ def _curves(
     axes: Any, rows: Sequence[Row], best: Dict[tuple, float], out: str, column: int) -> None:
   """The geometric mean over runs of the best so far, at each x where any run improves.
 
-  A method's curve starts where all its runs have a placement, and ends, with a dot, where the
-  last of them ended.
+  A method's curve starts where all its runs have a placement, and ends, with a dot or a square as
+  it is drawn through or dashed, where the last of them ended.
   """
   for method in dict.fromkeys(row["method"] for row in rows):
     histories, ends = [], []
@@ -255,4 +260,5 @@ def _curves(
     logs = [np.log(y[np.searchsorted(x, xs, side="right") - 1]) for x, y in histories]
     mean = np.exp(np.mean(logs, axis=0))
     line, = axes.step(xs, mean, where="post", label=method)
-    axes.plot(xs[-1:], mean[-1:], "o", color=line.get_color(), markersize=4)
+    axes.plot(xs[-1:], mean[-1:], {"-": "o", "--": "s"}.get(line.get_linestyle(), "^"),
+              color=line.get_color(), markersize=4)
