@@ -65,10 +65,9 @@ def main() -> None:
   from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
   from placeto_tf.policies.gdp.node_inputs import node_inputs
   from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
-  from placeto_tf.training.gdp_methods import weights_in
 
   network = GdpNetwork(GdpConfig()) if FLAGS.policy_weights is None else load_network(
-      weights_in(FLAGS.policy_weights))
+      FLAGS.policy_weights)
   problem = None
   if FLAGS.graph is None:
     inputs = synthetic(FLAGS.nodes, network.config.max_devices)
