@@ -136,8 +136,7 @@ def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -
   progress("how fast the cores are")
   speed = CoreSpeed.of(workers)
   speed.learn()
-  with open(path, "w", encoding="utf-8") as file:
-    json.dump({"full_speed_us": speed.full_speed_us}, file)
+  atomic.write_json(path, {"full_speed_us": speed.full_speed_us})
   return speed
 
 
@@ -337,8 +336,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]
     summary[spec] = found
-  with open(os.path.join(out, "summary.json"), "w", encoding="utf-8") as file:
-    json.dump(summary, file, indent=1)
+  atomic.write_json(os.path.join(out, "summary.json"), summary)
   with open(os.path.join(out, "table.md"), "w", encoding="utf-8") as file:
     file.write(table(summary) + "\n")
   if points:
