@@ -5,7 +5,8 @@
       --seeds=0,1,2 --out=runs/table
 
 --start=single,expert,metis has every search begin at the best of these, and
---budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
+--budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run, and
+--reach=METHOD one of how soon each method was as good as METHOD in the end.
 
 Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
 summaries. Every method gets the same budget, in which its starting points count. Stopped midway,
@@ -41,6 +42,8 @@ flags.DEFINE_list("start", [], "Methods that need no search; every search starts
                   "their placements, which counts as one evaluation. Default: starts of its own.")
 flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the best so far is "
                   "made, of the same runs.")
+flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
+                    "method takes to get within 1 % of its best, and of their own.")
 flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
 
@@ -73,6 +76,8 @@ def main() -> None:
   missing = [name for name in ("graphs", "clusters", "methods", "out") if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
+  if FLAGS.reach and FLAGS.reach not in FLAGS.methods:
+    raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(FLAGS.methods)}")
   seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))
   config = EvaluationConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
@@ -91,7 +96,8 @@ def main() -> None:
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join([
       tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]
-      + ([tables.budget_tables(rows, FLAGS.out, budgets)] if budgets else []))
+      + ([tables.budget_tables(rows, FLAGS.out, budgets)] if budgets else [])
+      + ([tables.reach_table(rows, FLAGS.out, FLAGS.reach)] if FLAGS.reach else []))
   with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
     file.write(table + "\n")
   print(table)

@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from placeto_tf.errors import PlacetoError
+
 Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]
 # What the plot of ratios shows as no excess at all, in percent.
@@ -146,6 +148,74 @@ def _budget_table(
         + (f" ({100 * part:.0f} %)" if share else "")
         for column, part in zip(means.T, better)) + " |")
   return "\n".join(lines)
+
+
+def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:
+  """Markdown: how soon each method was near its own best, and near the best of another method.
+
+  A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
+  means. First the evaluations and seconds until the best so far was within a share of what the run
+  ended with, then the same for what the run of `reference` with the same seed ended with, and how
+  many times as many evaluations `reference` took to get there itself. A run that never got there
+  counts with all it had, which flatters it: such figures stand with > and <. By the objective, in
+  which what does not fit pays for it.
+
+  Args:
+    rows: of an evaluation.
+    out: its directory, for the histories.
+    reference: a method among them.
+    within: share of the best.
+
+  Raises:
+    PlacetoError: `reference` is not among the methods.
+  """
+  methods = list(dict.fromkeys(row["method"] for row in rows))
+  if reference not in methods:
+    raise PlacetoError(
+        f"the method to reach is {reference!r}, which was not run; expected one of "
+        + ", ".join(methods))
+  histories = {_run(row): _history(row, out) for row in rows}
+  lines = ["| graph | cluster | method | evaluations to its own best | seconds "
+           f"| evaluations to the best of {reference} | seconds | {reference} takes, times |",
+           "|---|---|---|" + "---:|" * 5]
+  grouped: Dict[tuple, List[Row]] = collections.defaultdict(list)
+  for row in rows:
+    grouped[row["graph"], row["cluster"], row["method"]].append(row)
+  by_method: Dict[str, List[tuple]] = collections.defaultdict(list)
+  for (graph, cluster, method), found in grouped.items():
+    runs = [_reach(row, histories, reference, within) for row in found]
+    *means, times, reached = (np.mean(column) for column in zip(*runs))
+    line = (*means, np.exp(times), reached == 1)
+    by_method[method].append(line)
+    lines.append(_reach_line([graph.replace("zoo:", ""), cluster, method], line))
+  for method, found in by_method.items():
+    *columns, reached = zip(*found)
+    lines.append(_reach_line(
+        ["geometric mean", "", method], (*map(geometric_mean, columns), all(reached))))
+  return "\n".join(lines)
+
+
+def _reach(
+    row: Row, histories: Mapping[tuple, np.ndarray], reference: str, within: float) -> tuple:
+  """Evaluations and seconds to the run's own best, to the reference's; log of times; reached."""
+  history, other = histories[_run(row)], histories[_run({**row, "method": reference})]
+  own = history[history[:, 2] <= (1 + within) * history[-1, 2]][0, :2]
+  target_us = (1 + within) * other[-1, 2]
+  there = history[history[:, 2] <= target_us]
+  its = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
+  takes = other[other[:, 2] <= target_us][0, 0]
+  return (*own, *its, np.log(takes / its[0]), len(there) > 0)
+
+
+def _reach_line(names: List[str], line: tuple) -> str:
+  own, own_seconds, its, seconds, times, reached = line
+  return "| " + " | ".join(names + [
+      f"{own:,.0f}", f"{own_seconds:.1f}", f"{'' if reached else '> '}{its:,.0f}",
+      f"{'' if reached else '> '}{seconds:.1f}", f"{'' if reached else '< '}{times:.2f}"]) + " |"
+
+
+def _run(row: Row) -> tuple:
+  return row["graph"], row["cluster"], row["method"], row["seed"]
 
 
 def _ratio(value: float) -> str:

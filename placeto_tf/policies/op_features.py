@@ -1,8 +1,8 @@
-"""What the policies of Mirhoseini et al. see of groups: op types, output sizes, adjacency.
+"""What one-shot policies see of groups: op types, output sizes, adjacency, where they stand.
 
 Sizes of outputs, which are known for a graph from any file, stand for their shapes.
 
-Legend: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes.
+Legend: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes, W waves.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import Tuple
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
+
+NUM_WAVES = 6
 
 
 def type_counts(graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int) -> np.ndarray:
@@ -81,3 +85,41 @@ def standardized(features: np.ndarray) -> np.ndarray:
   deviation = features.std(axis=0)
   centred = features - features.mean(axis=0)
   return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+
+
+def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
+  """[G] number of each group in a depth-first walk from where the graph ends, against the dataflow.
+
+  What lies on one branch has numbers close together; topological numbers interleave branches.
+
+  Args:
+    sources, targets: [E] groups.
+    num_groups: G.
+  """
+  ends = np.setdiff1d(np.arange(num_groups), sources)
+  rows = np.concatenate([targets, np.full(len(ends), num_groups)])  # a root that reads all ends
+  columns = np.concatenate([sources, ends])
+  walk = csgraph.depth_first_order(
+      sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(num_groups + 1,) * 2),
+      num_groups, return_predecessors=False)[1:]
+  rest = np.setdiff1d(np.arange(num_groups), walk)  # cycles of groups, which nothing else reads
+  number = np.empty(num_groups, dtype=np.int64)
+  number[np.concatenate([walk, rest])] = np.arange(num_groups)
+  return number
+
+
+def shares_before(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+  """[G] float32 share of all weights that comes before a group, with half of its own.
+
+  Args:
+    numbers: [G] each group's place.
+    weights: [G] such as compute times.
+  """
+  ends = np.cumsum(weights[np.argsort(numbers)])[numbers]
+  return ((ends - weights / 2) / max(ends.max(), 1e-9)).astype(np.float32)
+
+
+def waves(share: np.ndarray) -> np.ndarray:
+  """[G, 2 W] float32 sines and cosines of numbers in [0, 1), the shortest wave 1 / 32 long."""
+  phase = 2 * np.pi * share[:, None] * 2.0 ** np.arange(NUM_WAVES)
+  return np.concatenate([np.sin(phase), np.cos(phase)], axis=1).astype(np.float32)

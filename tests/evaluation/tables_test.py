@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import tables
 
 
@@ -76,15 +77,39 @@ def test_budget_tables_read_the_best_so_far_off_each_run(tmp_path):
   rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0),
           row("a", "annealing", 800.0, seed=0, start_us=1600.0),
           row("a", "annealing", 900.0, seed=1, start_us=1600.0)]
-  (tmp_path / "histories").mkdir()
-  for each, history in zip(rows, (
+  write_histories(tmp_path, rows, (
       [[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]],
       [[1, 0.1, 1600.0], [30, 0.2, 1200.0], [90, 1, 800.0]],
-      [[1, 0.1, 1600.0], [31, 0.2, 1000.0], [101, 1, 900.0]])):
-    name = each["placement"].split("/")[-1]
-    (tmp_path / "histories" / name).write_text(json.dumps(history))
+      [[1, 0.1, 1600.0], [31, 0.2, 1000.0], [101, 1, 900.0]]))
   lines = tables.budget_tables(rows, str(tmp_path), (30, 100)).splitlines()
   # 1200 and 1600, then 800 and 1000, over 1600; METIS, one placement, is the start at any budget.
   assert "| metis | 1.000 | 1.000 |" in lines
   assert "| annealing | 0.875 ± 0.177 | 0.562 ± 0.088 |" in lines
   assert "| annealing | 0.875 ± 0.177 (50 %) | 0.562 ± 0.088 (100 %) |" in lines
+
+
+def write_histories(directory, rows, histories):
+  (directory / "histories").mkdir()
+  for each, history in zip(rows, histories):
+    name = each["placement"].split("/")[-1]
+    (directory / "histories" / name).write_text(json.dumps(history))
+
+
+def test_the_reach_table_counts_evaluations_until_another_methods_best(tmp_path):
+  rows = [row("a", "rnn", 1000.0), row("a", "fast", 900.0), row("b", "rnn", 1000.0),
+          row("b", "fast", 1020.0)]
+  write_histories(tmp_path, rows, (
+      [[1, 0.1, 2000.0], [80, 2.0, 1009.0], [90, 3.0, 1000.0]],
+      [[1, 0.1, 1500.0], [20, 1.0, 1010.0], [50, 2.0, 900.0]],
+      [[1, 0.1, 2000.0], [40, 4.0, 1000.0]], [[2, 0.1, 1020.0]]))
+  lines = tables.reach_table(rows, str(tmp_path), "rnn").splitlines()
+  assert "| a | k80:2 | rnn | 80 | 2.0 | 80 | 2.0 | 1.00 |" in lines
+  assert "| a | k80:2 | fast | 50 | 2.0 | 20 | 1.0 | 4.00 |" in lines
+  # Never there: with all it had, 10 evaluations in a second, which rnn took four times of.
+  assert "| b | k80:2 | fast | 2 | 0.1 | > 10 | > 1.0 | < 4.00 |" in lines
+  assert "| geometric mean |  | fast | 10 | 0.4 | > 14 | > 1.0 | < 4.00 |" in lines
+
+
+def test_a_method_that_was_not_run_cannot_be_reached(tmp_path):
+  with pytest.raises(PlacetoError, match="'rnn', which was not run; expected one of fast"):
+    tables.reach_table([row("a", "fast", 900.0)], str(tmp_path), "rnn")

@@ -44,3 +44,26 @@ def test_neighbours_are_numbers_over_all_and_minus_one_is_none():
 def test_standardized_features_have_mean_0_and_deviation_1_and_constants_say_nothing():
   found = op_features.standardized(np.array([[1.0, 5.0], [3.0, 5.0]]))
   np.testing.assert_allclose(found, [[-1, 0], [1, 0]])
+
+
+def test_the_walk_goes_down_one_branch_after_the_other():
+  # 0 -> 1 -> 2 -> 6, 0 -> 3 -> 4 -> 6, and 5, which nothing reads.
+  edges = np.array([(0, 1), (1, 2), (2, 6), (0, 3), (3, 4), (4, 6)])
+  number = op_features.walk_numbers(edges[:, 0], edges[:, 1], 7)
+  assert sorted(number) == list(range(7))
+  for branch in ([1, 2], [3, 4]):
+    assert abs(number[branch[0]] - number[branch[1]]) == 1
+  cycle = op_features.walk_numbers(np.array([0, 1]), np.array([1, 0]), 3)
+  assert sorted(cycle) == [0, 1, 2]
+
+
+def test_waves_tell_near_numbers_apart_and_close_the_circle():
+  found = op_features.waves(np.array([0.0, 0.25, 1.0]))
+  np.testing.assert_allclose(found[0], found[2], atol=1e-5)
+  np.testing.assert_allclose(found[1, [0, 6]], [1.0, 0.0], atol=1e-6)
+
+
+def test_shares_before_count_half_of_a_groups_own_weight():
+  # In the order of their numbers the weights are 2, 4, 2 of 8.
+  found = op_features.shares_before(np.array([2, 0, 1]), np.array([2.0, 2.0, 4.0]))
+  np.testing.assert_allclose(found, [7 / 8, 1 / 8, 4 / 8])

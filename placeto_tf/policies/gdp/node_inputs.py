@@ -3,7 +3,8 @@
 A node is an op, or the ops that must share a device; nodes stand in topological order of their
 first ops. Features have mean 0 and deviation 1 over a graph's nodes, so that one network serves
 many graphs. From the paper (arXiv 1910.01578, section 3) come op type, output shape and the ids of
-adjacent nodes; compute, bytes, memory and degrees are added, and a row for each device.
+adjacent nodes; compute, bytes, memory, degrees and where a node stands in a depth-first walk are
+added, and a row for each device.
 
 Legend: M nodes, E edges, P devices, padded; F node features, C device features.
 """
@@ -28,7 +29,7 @@ OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a 
 _SHAPE_DIMS = 4
 _ADJACENT = 3  # producers, and as many consumers, whose ids are features
 _FURTHEST = 5.0  # deviations from the mean that still make a difference
-NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT
+NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
 OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES = (
@@ -96,8 +97,8 @@ def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
   devices[:d] = _device_features(grouped)
   features = op_features.standardized(np.concatenate([
       _cost_features(grouped), _shape_features(problem.graph, grouped.main_op),
-      op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT)],
-      axis=1))
+      op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT),
+      _position_features(grouped, problem.cluster.op_overhead_us)], axis=1))
   return NodeInputs(
       np.array(types, np.int32), np.clip(features, -_FURTHEST, _FURTHEST), grouped.sources,
       grouped.targets, mask, devices)
@@ -113,6 +114,17 @@ def _cost_features(grouped: GroupedGraph) -> np.ndarray:
       np.bincount(grouped.sources, minlength=m))
   return np.stack(
       [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
+
+
+def _position_features(grouped: GroupedGraph, op_overhead_us: float) -> np.ndarray:
+  """[M, 2 W] waves of the share of compute time that comes before a node in a depth-first walk.
+
+  Neighbouring nodes look alike, and stretches of the graph can be told apart.
+  """
+  numbers = op_features.walk_numbers(grouped.sources, grouped.targets, grouped.num_groups)
+  weights = grouped.compute_us.min(axis=1) + op_overhead_us * grouped.num_ops
+  return op_features.waves(op_features.shares_before(
+      numbers, weights * (grouped.allowed.sum(axis=1) > 1)))
 
 
 def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 
-_VERSION = 1  # of the node inputs: weights of another version see other features
+_VERSION = 2  # of the node inputs: weights of another version see other features
 
 
 class GdpPolicy(OneShotPolicy):

@@ -13,15 +13,12 @@ import dataclasses
 from typing import Tuple
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from placeto_tf.policies import op_features
 from placeto_tf.search.problem import PlacementProblem
 from placeto_tf.search.results import fallback_devices
 
 _SIZES, _NEIGHBOURS = 6, 6  # outputs, and producers as well as consumers, that a unit shows
-_WAVES = 6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,8 +39,8 @@ class Units:
   """The units of a problem whose groups they are.
 
   Attributes:
-    features: [U, S] float32, what the grouper sees besides types: sizes of outputs and, by
-      `walk_numbers`, the numbers of neighbours (both standardized) and waves of `share`.
+    features: [U, S] float32, what the grouper sees besides types: sizes of outputs, neighbours by
+      `op_features.walk_numbers` (both standardized) and waves of `share`.
     share: [U] float32, the share of the compute time of all movable units that comes before a
       unit, with half of its own, in the order of their numbers.
     type_counts: [U, T] float32.
@@ -56,7 +53,7 @@ class Units:
     u = problem.num_groups
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
-    number = walk_numbers(self._sources, self._targets, u)
+    number = op_features.walk_numbers(self._sources, self._targets, u)
     near = op_features.neighbours(
         number[self._sources], number[self._targets], u, _NEIGHBOURS)[number]
     sizes = op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES)
@@ -73,9 +70,8 @@ class Units:
     self._nearest = np.where(problem.allowed, devices, fallback[:, None]).astype(np.int32)
     op_us = problem.costs.compute_us.min(axis=1) + problem.cluster.op_overhead_us
     weight = np.bincount(group_of_op, op_us, minlength=u) * self.movable
-    ends = np.cumsum(weight[np.argsort(number)])[number]
-    self.share = ((ends - weight / 2) / max(ends.max(), 1e-9)).astype(np.float32)
-    self.features = np.concatenate([known, waves(self.share)], axis=1)
+    self.share = op_features.shares_before(number, weight)
+    self.features = np.concatenate([known, op_features.waves(self.share)], axis=1)
     both = self.movable[self._sources] & self.movable[self._targets]
     self._sources, self._targets = self._sources[both], self._targets[both]
     self._typed_units, self._types = np.nonzero(self.type_counts * self.movable[:, None])
@@ -116,33 +112,6 @@ class Units:
     """[B, U] int32: each unit on its group's device [B, K], or where it must go."""
     wanted = np.take_along_axis(devices, groups, axis=1)
     return self._nearest[np.arange(self.num_units), wanted]
-
-
-def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_units: int) -> np.ndarray:
-  """[U] number of each unit in a depth-first walk from where the graph ends, against the dataflow.
-
-  What lies on one branch has numbers close together; topological numbers interleave branches.
-
-  Args:
-    sources, targets: [E] units.
-    num_units: U.
-  """
-  ends = np.setdiff1d(np.arange(num_units), sources)
-  rows = np.concatenate([targets, np.full(len(ends), num_units)])  # a root that reads all ends
-  columns = np.concatenate([sources, ends])
-  walk = csgraph.depth_first_order(
-      sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(num_units + 1,) * 2),
-      num_units, return_predecessors=False)[1:]
-  rest = np.setdiff1d(np.arange(num_units), walk)  # cycles of units, which nothing else reads
-  number = np.empty(num_units, dtype=np.int64)
-  number[np.concatenate([walk, rest])] = np.arange(num_units)
-  return number
-
-
-def waves(share: np.ndarray) -> np.ndarray:
-  """[U, 2 W] float32 sines and cosines of numbers in [0, 1), the shortest wave 1 / 32 long."""
-  phase = 2 * np.pi * share[:, None] * 2.0 ** np.arange(_WAVES)
-  return np.concatenate([np.sin(phase), np.cos(phase)], axis=1).astype(np.float32)
 
 
 def draw(

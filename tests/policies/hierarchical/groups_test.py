@@ -4,7 +4,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Units, draw, walk_numbers, waves
+from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.search.problem import PlacementProblem
 
 
@@ -76,24 +76,7 @@ def test_draws_follow_the_table():
   np.testing.assert_allclose(log_probs, table[np.arange(3), columns])
 
 
-def test_the_walk_goes_down_one_branch_after_the_other():
-  # 0 -> 1 -> 2 -> 6, 0 -> 3 -> 4 -> 6, and 5, which nothing reads.
-  edges = np.array([(0, 1), (1, 2), (2, 6), (0, 3), (3, 4), (4, 6)])
-  number = walk_numbers(edges[:, 0], edges[:, 1], 7)
-  assert sorted(number) == list(range(7))
-  for branch in ([1, 2], [3, 4]):
-    assert abs(number[branch[0]] - number[branch[1]]) == 1
-  cycle = walk_numbers(np.array([0, 1]), np.array([1, 0]), 3)
-  assert sorted(cycle) == [0, 1, 2]
-
-
 def test_shares_follow_the_compute_time_of_what_can_be_moved():
   units = Units(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
   # From the end: d, c, b, a; b is on the host and takes no share.
   np.testing.assert_allclose(units.share[[3, 2, 0]], [1 / 6, 3 / 6, 5 / 6], rtol=1e-6)
-
-
-def test_waves_tell_near_numbers_apart_and_close_the_circle():
-  found = waves(np.array([0.0, 0.25, 1.0]))
-  np.testing.assert_allclose(found[0], found[2], atol=1e-5)
-  np.testing.assert_allclose(found[1, [0, 6]], [1.0, 0.0], atol=1e-6)
