@@ -41,7 +41,7 @@ class HierarchicalSearch:
 
   policy: HierarchicalConfig = HierarchicalConfig()
   training: OneShotConfig = OneShotConfig(
-      learning_rate=1e-2, final_learning_rate=4e-3, scale_advantages=True)
+      baseline="batch", learning_rate=1e-2, final_learning_rate=4e-3, scale_advantages=True)
 
 
 def search_rnn(

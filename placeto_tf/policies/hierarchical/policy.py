@@ -47,12 +47,12 @@ class HierarchicalConfig:
   placer: in two directions; 256 hidden in the paper.
   """
 
-  num_groups: int = 64
+  num_groups: int = 128
   grouper_hidden: int = 64
   type_width: int = 20
   type_scale: float = 0.3
   grouper_scale: float = 1.0
-  stretches: float = 10.0
+  stretches: float = 100.0
   placer_entropy: float = 1.0
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
 
