@@ -25,7 +25,7 @@ from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search
 
 # The paper's reward and algorithm; sizes and rates are not all stated there.
 PPO = OneShotConfig(
-    algorithm="ppo", batch_size=32, epochs=4, baseline="batch", scale_advantages=True,
+    algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
     learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
 # Training on other graphs ended with little exploration; fine-tuning goes on from there.
 FINE_TUNING = dataclasses.replace(

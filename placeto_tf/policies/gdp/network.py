@@ -39,9 +39,7 @@ class GdpConfig:
     layers, heads: of the placer.
     segment: nodes a segment, and a memory.
     superposition: whether graph and cluster gate the placer's layers.
-    initial_spread: about how far the logits of an untrained network lie apart. Nodes are drawn
-      independently: where all are drawn nearly uniformly, no two samples differ in structure,
-      there is nothing to learn from, and a policy stays there.
+    initial_spread: about how far the logits of an untrained network lie apart.
   """
 
   max_devices: int = 9
@@ -51,7 +49,7 @@ class GdpConfig:
   heads: int = 4
   segment: int = 128
   superposition: bool = True
-  initial_spread: float = 2.0
+  initial_spread: float = 1.0
 
   def __post_init__(self):
     for name in ("max_devices", "width", "rounds", "layers", "heads", "segment"):

@@ -1,5 +1,12 @@
 """GDP as a one-shot policy: devices of all nodes drawn from one pass of the network.
 
+Every node is drawn with the probabilities the network gives it, as in the paper. How draws of
+different nodes hang together the paper leaves open; drawn independently, no two placements of
+thousands of nodes differ in structure, and what one of them is worth says little of any node. Here
+stretches of a depth-first walk, of another length in every placement, share the noise that decides:
+nodes of one mind go together. The update, which asks for each node's probability alone, follows
+what a node's device is worth together with those drawn along with it.
+
 Legend: B placements side by side, M nodes, P devices, padded.
 """
 
@@ -12,13 +19,14 @@ from typing import Any, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies import weight_files
+from placeto_tf.policies import op_features, weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import NodeInputs
 from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 
+_LONGEST_STRETCH = 0.25  # of the nodes
 _VERSION = 2  # of the node inputs: weights of another version see other features
 
 
@@ -31,6 +39,8 @@ class GdpPolicy(OneShotPolicy):
     self.network = network
     self._inputs = [
         {name: tf.constant(value) for name, value in inputs.arrays().items()} for inputs in graphs]
+    self._walks = [
+        op_features.walk_numbers(each.sources, each.targets, each.num_nodes) for each in graphs]
     self._forward = tf.function(
         network, input_signature=[network.signature()], autograph=False)
 
@@ -43,11 +53,13 @@ class GdpPolicy(OneShotPolicy):
     return self.logits(graph).numpy().argmax(axis=1).astype(np.int32)
 
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws `count` placements; nodes are independent of one another, given the graph."""
+    """Draws `count` placements; see the module for how nodes hang together."""
     logits = self.logits(graph).numpy()
     log_probs = tf.nn.log_softmax(logits).numpy()
+    walk = self._walks[graph]
     placements = np.stack([
-        (logits + rng.gumbel(size=logits.shape)).argmax(axis=1) for _ in range(count)])
+        (logits + stretched_noise(rng, walk, logits.shape[1])).argmax(axis=1)
+        for _ in range(count)])
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
     return Sample(placements.astype(np.int32), placements.astype(np.int32), chosen)
 
@@ -57,6 +69,22 @@ class GdpPolicy(OneShotPolicy):
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
     chosen = tf.gather(log_probs, tf.transpose(choices), batch_dims=1)
     return tf.transpose(chosen), tf.broadcast_to(entropy, tf.shape(choices))
+
+
+def stretched_noise(rng: np.random.Generator, walk: np.ndarray, num_devices: int) -> np.ndarray:
+  """[M, P] Gumbel noise, the same for all nodes of a stretch of the walk.
+
+  The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
+
+  Args:
+    rng: where chance comes from.
+    walk: [M] each node's place in the walk.
+    num_devices: P.
+  """
+  m = len(walk)
+  length = np.exp(rng.uniform(0.0, np.log(max(_LONGEST_STRETCH * m, 1.0))))
+  stretch = np.cumsum(rng.random(m) < 1 / length)
+  return rng.gumbel(size=(stretch[-1] + 1, num_devices))[stretch[walk]]
 
 
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:

@@ -8,7 +8,12 @@ from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
-from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
+from placeto_tf.policies.gdp.policy import (
+    GdpPolicy,
+    load_network,
+    save_weights,
+    stretched_noise,
+)
 from placeto_tf.training.one_shot import ppo_loss
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=16)
@@ -25,6 +30,18 @@ def test_draws_have_the_probabilities_the_network_gives(policy):
   assert sample.placements.shape == (4000, 20) and sample.placements.max() < 3
   drawn = np.stack([(sample.placements == d).mean(axis=0) for d in range(5)], axis=1)
   np.testing.assert_allclose(drawn, tf.nn.softmax(policy.logits(0)), atol=0.04)
+
+
+def test_noise_is_shared_by_stretches_of_the_walk_of_all_lengths():
+  rng, walk = np.random.default_rng(0), np.random.default_rng(1).permutation(400)
+  stretches = []
+  for _ in range(200):
+    along = stretched_noise(rng, walk, 3)[np.argsort(walk)]
+    same = (along[1:] == along[:-1]).all(axis=1)
+    assert len(np.unique(along[:, 0])) == 1 + (~same).sum()  # none comes back
+    stretches.append(1 + (~same).sum())
+  # Mean lengths from 1 to 100, equally many by their logarithm: the middle is 10, 40 stretches.
+  assert min(stretches) < 8 and max(stretches) > 250 and 25 < np.median(stretches) < 60
 
 
 def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
