@@ -156,9 +156,9 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
   A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
   means. First the evaluations and seconds until the best so far was within a share of what the run
   ended with, then the same for what the run of `reference` with the same seed ended with, and how
-  many times as many evaluations `reference` took to get there itself. A run that never got there
-  counts with all it had, which flatters it: such figures stand with > and <. By the objective, in
-  which what does not fit pays for it.
+  many times as many evaluations `reference` took to get there itself. Where some runs of a method
+  never got there, these count with all they had, which flatters it: such figures stand with > and
+  <; where none did, with "never". By the objective, in which what does not fit pays for it.
 
   Args:
     rows: of an evaluation.
@@ -184,34 +184,36 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
   by_method: Dict[str, List[tuple]] = collections.defaultdict(list)
   for (graph, cluster, method), found in grouped.items():
     runs = [_reach(row, histories, reference, within) for row in found]
-    *means, times, reached = (np.mean(column) for column in zip(*runs))
-    line = (*means, np.exp(times), reached == 1)
+    *means, times, share = (np.mean(column) for column in zip(*runs))
+    line = (*means, np.exp(times), share)
     by_method[method].append(line)
     lines.append(_reach_line([graph.replace("zoo:", ""), cluster, method], line))
   for method, found in by_method.items():
-    *columns, reached = zip(*found)
+    *columns, shares = zip(*found)
     lines.append(_reach_line(
-        ["geometric mean", "", method], (*map(geometric_mean, columns), all(reached))))
+        ["geometric mean", "", method], (*map(geometric_mean, columns), np.mean(shares))))
   return "\n".join(lines)
 
 
 def _reach(
     row: Row, histories: Mapping[tuple, np.ndarray], reference: str, within: float) -> tuple:
-  """Evaluations and seconds to the run's own best, to the reference's; log of times; reached."""
+  """Evaluations, seconds to the run's own best, to the reference's; log of times; 1 if there."""
   history, other = histories[_run(row)], histories[_run({**row, "method": reference})]
   own = history[history[:, 2] <= (1 + within) * history[-1, 2]][0, :2]
   target_us = (1 + within) * other[-1, 2]
   there = history[history[:, 2] <= target_us]
   its = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
   takes = other[other[:, 2] <= target_us][0, 0]
-  return (*own, *its, np.log(takes / its[0]), len(there) > 0)
+  return (*own, *its, np.log(takes / its[0]), float(len(there) > 0))
 
 
 def _reach_line(names: List[str], line: tuple) -> str:
-  own, own_seconds, its, seconds, times, reached = line
-  return "| " + " | ".join(names + [
-      f"{own:,.0f}", f"{own_seconds:.1f}", f"{'' if reached else '> '}{its:,.0f}",
-      f"{'' if reached else '> '}{seconds:.1f}", f"{'' if reached else '< '}{times:.2f}"]) + " |"
+  own, own_seconds, its, its_seconds, times, share = line
+  cells = [f"{own:,.0f}", f"{own_seconds:.1f}", "never", "-", "-"]
+  if share > 0:
+    more, less = ("", "") if share == 1 else ("> ", "< ")
+    cells[2:] = [f"{more}{its:,.0f}", f"{more}{its_seconds:.1f}", f"{less}{times:.2f}"]
+  return "| " + " | ".join(names + cells) + " |"
 
 
 def _run(row: Row) -> tuple:
