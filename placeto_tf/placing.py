@@ -120,10 +120,7 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    if self.grouping == LEARNED_GROUPING and self.method in AUTO:
-      raise PlacementError(
-          "grouping 'learned' is for one method, not for auto, whose placers share the budget; "
-          "choose a method such as placeto, or another grouping")
+    check_grouping(self.grouping, self.method)
     _ = self.budget  # raises where a limit is not positive
 
   @property
@@ -133,6 +130,14 @@ class PlacingConfig:
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
     return Budget(max_evaluations=self.max_evaluations, max_seconds=seconds)
+
+
+def check_grouping(grouping: str, method: str) -> None:
+  """Raises: PlacementError where a grouping that is learned is asked for auto."""
+  if grouping == LEARNED_GROUPING and method in AUTO:
+    raise PlacementError(
+        "grouping 'learned' is for one method, not for auto, whose placers share the budget; "
+        "choose a method such as placeto, or another grouping")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -269,9 +274,8 @@ def place_with(
     costs = estimate_costs(graph, cluster, source=config.costs)
   allowed = _pinned(graph, cluster, config, allowed_devices(graph, cluster))
   with stage("Grouping"):
-    # What is learned is learned within the budget; until then the default has to do.
-    method = "heavy_edge" if config.grouping == LEARNED_GROUPING else config.grouping
-    grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups, method=method)
+    grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups,
+                         method=first_grouping(config.grouping))
     problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
   progress = progress or (lambda problem, stage: None)
   started = time.monotonic()
@@ -366,20 +370,32 @@ def _search(
   return rows, auto.proven, interrupted
 
 
+def first_grouping(grouping: str) -> str:
+  """What is learned is learned within the budget; until then the default has to do."""
+  return "heavy_edge" if grouping == LEARNED_GROUPING else grouping
+
+
+def with_learned_groups(
+    problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
+  """The problem in groups that the hierarchical policy learns with half of what is left."""
+  with contextlib.redirect_stderr(io.StringIO()):  # as in `run_method`
+    from placeto_tf.training import rivals
+  part = share_of(problem, budget, _GROUPING_SHARE)
+  return problem.regrouped(rivals.learn_grouping(problem, part, seed))
+
+
 def _learn_grouping(
     problem: PlacementProblem, ledger: search.Ledger, budget: Budget, seed: int
 ) -> PlacementProblem:
-  """The problem in groups learned with a share of the budget, for which the ledger has a row."""
-  with contextlib.redirect_stderr(io.StringIO()):  # as in `run_method`
-    from placeto_tf.training import rivals
+  """`with_learned_groups`, for which the ledger has a row."""
   learned = []
 
   def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
-    learned.append(rivals.learn_grouping(problem, budget, seed))
+    learned.append(with_learned_groups(problem, budget, seed))
     return problem.best_placement
 
-  ledger.run("learned_grouping", learn, share_of(problem, budget, _GROUPING_SHARE), seed)
-  return problem.regrouped(learned[0])
+  ledger.run("learned_grouping", learn, budget, seed)
+  return learned[0]
 
 
 def _learned_placers(

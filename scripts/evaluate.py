@@ -32,7 +32,8 @@ flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NA
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
+                    "policy, with half of each search's budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py: "
                   "placeto, for the methods placeto_zero_shot, placeto_greedy, placeto_fine_tune, "

@@ -63,7 +63,8 @@ class EvaluationConfig:
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
     start: methods that need no search; where there are any, every search starts from the best of
       their placements, which counts as one evaluation, in place of starts of its own.
-    grouping, max_groups: how ops are grouped.
+    grouping, max_groups: how ops are grouped; "learned" has every search begin with the
+      hierarchical policy learning it, with half of the search's budget.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it: "device_pointer" (by default the weights that ship), "placeto" and "gdp" for the
@@ -92,6 +93,7 @@ class EvaluationConfig:
         if method not in valid:
           raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
     for method in self.methods:
+      placing.check_grouping(self.grouping, method)
       if method in placing.NEED_WEIGHTS:
         placing.check_weights(method, self.policy_weights.get(placing.NEED_WEIGHTS[method]))
     for policy in self.policy_weights:
@@ -263,7 +265,8 @@ def _problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   """Problems that count anew but share costs, groups and the simulator."""
   costs = estimate_costs(graph, cluster)
   allowed = allowed_devices(graph, cluster)
-  grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups, method=config.grouping)
+  grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups,
+                       method=placing.first_grouping(config.grouping))
   simulator = Simulator(graph, costs, cluster)
   return lambda: PlacementProblem(
       graph, costs, cluster, grouping, allowed_ops=allowed, simulator=simulator)
@@ -288,6 +291,8 @@ def _run(
       search.METHODS[simple](problem, config.budget, seed)
   if problem.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
+  if config.grouping == placing.LEARNED_GROUPING and method in SEARCHES:
+    problem = placing.with_learned_groups(problem, config.budget, seed)
   if method in pointer_methods.NAMES:
     weights = config.policy_weights.get("device_pointer")
     pointer_methods.pointer_methods(weights)[method](problem, config.budget, seed)

@@ -17,6 +17,7 @@ from placeto_tf.evaluation import (
 )
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import METHODS
+from placeto_tf.training import rivals
 
 
 @pytest.fixture(name="config")
@@ -100,6 +101,26 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
     evaluate(dataclasses.replace(config, policy_weights={}), str(tmp_path / "out"))
   with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of device_pointer"):
     dataclasses.replace(config, policy_weights={"rnn": "somewhere"})
+
+
+def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monkeypatch):
+  learned = []
+  learn_grouping = rivals.learn_grouping
+
+  def watched(problem, budget, seed=0, **options):
+    before = problem.evaluations
+    grouping = learn_grouping(problem, budget, seed, **options)
+    learned.append((seed, problem.evaluations - before))
+    return grouping
+
+  monkeypatch.setattr(rivals, "learn_grouping", watched)
+  learning = dataclasses.replace(
+      config, methods=("metis", "annealing"), max_evaluations=100, grouping="learned")
+  rows = evaluate(learning, str(tmp_path / "out"))
+  assert learned == [(0, 48), (1, 48)]  # three batches of 16; METIS needs no groups
+  assert [row["evaluations"] <= 100 for row in rows] == [True] * 4
+  with pytest.raises(PlacetoError, match="'learned' is for one method, not for auto"):
+    dataclasses.replace(learning, methods=("auto",))
 
 
 def test_references_are_kept_beside_the_rows_and_use_no_budget(config, tmp_path):
