@@ -1,10 +1,13 @@
-"""Measures how loading, costing, grouping and writing back grow with the graph; prints a table.
+"""Measures loading, costing, grouping, placing and writing back as graphs grow; prints a table.
 
   scripts/with_env python scripts/benchmark_large.py
+  scripts/with_env python scripts/benchmark_large.py --graphs=zoo:rnnlm --cost_graph_ops= \
+      --evaluations=300
 
-A row is a process of its own, so that its peak memory is that of one graph and its seconds hold all
-that a user waits for, imports included. CPU time is that of all threads and forks, for machines
-that do other work beside. Costs are estimated anew, not taken from the cache.
+With --evaluations the shipped policy places; without, groups go round the devices. A row is a
+process of its own, so that its peak memory is that of one graph and its seconds hold all that a
+user waits for, imports included. CPU time is that of all threads and forks, for machines that do
+other work beside. Costs are estimated anew, not taken from the cache.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ flags.DEFINE_list("cost_graph_ops", ["100000", "1000000"],
 flags.DEFINE_string("cluster", "k80:4", "Cluster to cost and group them for.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
+flags.DEFINE_integer("evaluations", 0, "Placements that the shipped policy evaluates; 0: groups go "
+                     "round the devices.", lower_bound=0)
 flags.DEFINE_string("measure", None, "File to measure in this process; prints a JSON line.")
 flags.DEFINE_string("make", None, "What to write to --to: a graph, or a number of ops.")
 flags.DEFINE_string("to", None, "File to write.")
 
-_STAGES = ("import", "load", "cost", "group", "write")
+_STAGES = ("import", "load", "cost", "group", "place", "write")
 _BRANCHES = 8  # of the synthetic graph
 _CELL = 50  # ops of a branch between two joins
 
@@ -95,7 +100,7 @@ def measure(path: str) -> Dict[str, Any]:
   def imports() -> None:
     import tensorflow  # noqa: F401
 
-    from placeto_tf import costs, grouping, placements  # noqa: F401
+    from placeto_tf import costs, grouping, placements, placing  # noqa: F401
 
   timed("import", imports)
   from placeto_tf.clusters import Cluster, allowed_devices
@@ -103,6 +108,8 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
   from placeto_tf.placements import Placement, write_placed
+  from placeto_tf.placing import run_method
+  from placeto_tf.search.problem import Budget, PlacementProblem
 
   cluster = Cluster.parse(FLAGS.cluster)
   graph = timed("load", lambda: load_graph(path))
@@ -116,11 +123,18 @@ def measure(path: str) -> Dict[str, Any]:
 
   grouping, allowed = timed("group", group)
 
-  def write() -> None:
+  def place() -> np.ndarray:
+    if FLAGS.evaluations:
+      problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+      return run_method(problem, "device_pointer", Budget(max_evaluations=FLAGS.evaluations), 0)
     # The groups go round the devices, as far as they may.
     order = np.argsort(~allowed, axis=1, kind="stable")
     turns = grouping.group_of_op % np.maximum(allowed.sum(axis=1), 1)
-    indices = order[np.arange(graph.num_ops), turns].astype(np.int32)
+    return order[np.arange(graph.num_ops), turns].astype(np.int32)
+
+  indices = timed("place", place)
+
+  def write() -> None:
     placement = Placement.from_indices(graph, cluster, indices)
     with tempfile.TemporaryDirectory() as folder:
       write_placed(graph, placement, folder)
@@ -136,7 +150,8 @@ def measure(path: str) -> Dict[str, Any]:
 
 def run(*args: str) -> str:
   """What this program prints when it is run once more with the flags of now and these."""
-  keep = [f"--{name}={FLAGS[name].value}" for name in ("cluster", "max_groups", "grouping")]
+  keep = [f"--{name}={FLAGS[name].value}"
+          for name in ("cluster", "max_groups", "grouping", "evaluations")]
   done = subprocess.run(
       [sys.executable, os.path.abspath(__file__), *keep, *args], stdout=subprocess.PIPE, text=True,
       check=True)
