@@ -12,7 +12,7 @@ from placeto_tf.search.baechi import m_etf, m_etf_links, m_sct, m_sct_links, m_t
 from placeto_tf.search.bounds import lower_bound_us
 from placeto_tf.search.contributions import Contribution, Ledger, Placer
 from placeto_tf.search.exact import ExactResult, exact, prove
-from placeto_tf.search.expert import expert
+from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.genetic import genetic
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.local_search import local_search
@@ -26,6 +26,7 @@ METHODS = MappingProxyType({
     "current": current,
     "single": single,
     "expert": expert,
+    "expert_fewer": expert_fewer,
     "metis": metis,
     "random": random,
     "m_topo": m_topo,
@@ -60,6 +61,7 @@ __all__ = [
     "current",
     "exact",
     "expert",
+    "expert_fewer",
     "genetic",
     "heft",
     "heft_links",

@@ -3,7 +3,8 @@
 What runs, in this order, until the budget is used up or the bound is met:
 
 1. Placements that need no search: the graph's own devices, one device, the expert split, METIS,
-   and list schedules as far as they are sure to leave most of the time to the rest.
+   and, as far as they are sure to leave most of the time to the rest, the expert split on fewer
+   devices and list schedules.
 2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
    the groups cannot be split, the search is over.
 3. The learned policies, which are handed in, from the best of these.
@@ -31,7 +32,7 @@ from placeto_tf.search.baechi import m_etf, m_etf_links
 from placeto_tf.search.bounds import lower_bound_us
 from placeto_tf.search.contributions import NO_BUDGET, Ledger, Placer
 from placeto_tf.search.exact import prove
-from placeto_tf.search.expert import expert
+from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.local_search import local_search
 from placeto_tf.search.metis import metis, metis_groups
@@ -45,7 +46,8 @@ from placeto_tf.search.units import placed_units
 BASELINES: Tuple[Tuple[str, Placer], ...] = (
     ("current", current), ("single", single), ("expert", expert), ("metis", metis))
 SCHEDULES: Tuple[Tuple[str, Placer], ...] = (
-    ("m_etf", m_etf), ("heft", heft), ("metis_groups", metis_groups),
+    ("expert_fewer", expert_fewer), ("m_etf", m_etf), ("heft", heft),
+    ("metis_groups", metis_groups),
     ("heft_links", heft_links), ("m_etf_links", m_etf_links))
 
 # METIS makes many partitions; in small budgets it must not use up everything.

@@ -16,6 +16,7 @@ from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.results import (
     allowed_or_nearest,
     best_of,
+    best_so_far,
     compute_devices,
     device_speeds,
 )
@@ -25,13 +26,33 @@ def expert(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the network cut along its depth into one piece for each device that is not a host."""
   del seed
+  return best_of(problem, _cut(problem, compute_devices(problem)), budget)
+
+
+def expert_fewer(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best of the same on the 2, 3, ... fastest devices, one less than all at most.
+
+  Every further cut sends data once more: where links are slow, some devices are best left out.
+  Beyond 8 devices their number doubles.
+  """
+  del seed
   devices = compute_devices(problem)
+  fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
+  counts = [k for k in range(2, len(devices)) if k <= 8 or k & (k - 1) == 0]
+  if not counts:  # nothing that the expert has not tried
+    return expert(problem, budget) if problem.best_placement is None else best_so_far(
+        problem, problem.best_placement)
+  return best_of(problem, np.stack([
+      _cut(problem, [devices[i] for i in sorted(fastest[:k])]) for k in counts]), budget)
+
+
+def _cut(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
+  """[N] one piece for each of the devices, in this order."""
   shares = device_speeds(problem, devices)
   layer, weight_us = layers(problem, devices)
-  cuts = balanced_cuts(weight_us, shares)
-  piece = np.searchsorted(cuts, layer, side="right")
-  placement = np.asarray(devices, dtype=np.int32)[piece]
-  return best_of(problem, allowed_or_nearest(problem, placement), budget)
+  piece = np.searchsorted(balanced_cuts(weight_us, shares), layer, side="right")
+  return allowed_or_nearest(problem, np.asarray(devices, dtype=np.int32)[piece])
 
 
 def layers(problem: PlacementProblem, devices: List[int]) -> Tuple[np.ndarray, np.ndarray]:

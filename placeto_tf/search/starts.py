@@ -11,14 +11,14 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.search.baechi import m_etf, m_etf_links
-from placeto_tf.search.expert import expert
+from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.metis import metis, metis_groups
 from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.simple import single
 
 # In the order in which a small budget is best spent.
-STARTS = (expert, m_etf, heft, metis_groups, metis, heft_links, m_etf_links)
+STARTS = (expert, m_etf, heft, metis_groups, metis, expert_fewer, heft_links, m_etf_links)
 # What the slowest of them takes an op, generously, and how much of the time starts may take.
 _SECONDS_AN_OP = 2e-4
 _SHARE_OF_TIME = 0.3

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search import expert
+from placeto_tf.search import expert, expert_fewer
 from placeto_tf.search.expert import balanced_cuts
+from placeto_tf.search.problem import Budget
 
 
 @pytest.mark.parametrize("weight, shares, cuts", [
@@ -51,3 +52,29 @@ def test_a_faster_device_gets_more_layers(make_problem, make_cluster):
   problem = make_problem(
       [[1.0, 3.0]] * 8, [(i, i + 1) for i in range(7)], cluster=make_cluster(2, speeds=[0, 1]))
   assert np.bincount(expert(problem)).tolist() == [6, 2]
+
+
+def test_fewer_devices_are_better_where_links_are_slow(make_problem, make_cluster):
+  # A chain: every cut only adds a transfer.
+  problem = make_problem(
+      [1.0] * 6, [(i, i + 1) for i in range(5)], cluster=make_cluster(4))
+  evaluated = []
+  problem.simulator.simulate_many, simulate = (
+      lambda placements, **options: evaluated.append(placements) or simulate(placements, **options),
+      problem.simulator.simulate_many)
+  placement = expert_fewer(problem)
+  assert [len(set(each.tolist())) for each in np.concatenate(evaluated)] == [2, 3]
+  assert placement.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_fastest_devices_are_those_that_stay(make_problem, make_cluster):
+  cluster = make_cluster(3, speeds=[0, 1, 1])
+  problem = make_problem(
+      np.array([[8.0, 4.0]] * 4), [(0, 1), (1, 2), (2, 3)], cluster=cluster)
+  assert expert_fewer(problem).tolist() == [1, 1, 2, 2]
+
+
+def test_of_two_devices_none_is_left_out(make_problem):
+  problem = make_problem([1.0] * 4, [(0, 1), (2, 3)])
+  assert expert_fewer(problem).tolist() == expert(problem).tolist()
+  assert expert_fewer(problem, Budget(max_evaluations=3)).shape == (4,)
