@@ -5,6 +5,7 @@ A root directory holds what `training.runs` says, and
   train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
   train/events*            TensorBoard: returns, loss, entropy, gradient norm, step time over the
                            start's by graph and by family, the same for held-out graphs, speed
+  policies/policy/         SavedModel of the policy on these graphs, when training is done
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
 
 A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
@@ -18,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -35,6 +37,7 @@ from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.family_environment import FamilyEnvironment  # noqa: E402
 from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
 from placeto_tf.graphs import load_graph  # noqa: E402
+from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
 from placeto_tf.search import METHODS  # noqa: E402
 from placeto_tf.search.problem import PlacementProblem  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
@@ -277,6 +280,9 @@ class PlacetoTrainer(runs.TrainingRun):
              f"StepTime/{name}": final, f"BestStepTime/{name}": best}
     last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
     return {**found, "last": float(last), "best": float(top)}
+
+  def _finish(self) -> None:
+    save_policy(self.learner.agent.policy, os.path.join(self.root_dir, "policies", "policy"))
 
   def _variables(self) -> List[tf.Variable]:
     return self.learner.variables

@@ -42,6 +42,7 @@ from placeto_tf.environments.moves_environment import (  # noqa: E402
 from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
+from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
 from placeto_tf.search.problem import Budget  # noqa: E402
 from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
 from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
@@ -236,7 +237,7 @@ class PointerTrainer(runs.TrainingRun):
     return self._stop.reason
 
   def _finish(self) -> None:
-    agent_lib.save_policy(self.agent, os.path.join(self.root_dir, "policies", "policy"))
+    save_policy(self.agent.policy, os.path.join(self.root_dir, "policies", "policy"))
 
   def _variables(self) -> List[tf.Variable]:
     return list(self.agent.actor_net.variables) + list(

@@ -63,6 +63,21 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(tmp_path)) == figures  # done: "a" and "b" are no graphs
 
 
+def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(tmp_path):
+  run = trainer(tmp_path)
+  run.run()
+  loaded = tf.saved_model.load(str(tmp_path / "policies" / "policy"))
+  environment = run._environment  # the observations it was trained on
+  for graph in range(2):
+    environment.graph = graph
+    time_step = environment.reset()
+    for _ in range(3):
+      action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
+      np.testing.assert_array_equal(
+          action, run.learner.logits(time_step.observation).argmax(axis=-1))
+      time_step = environment.step(action)
+
+
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
   whole = trainer(tmp_path / "whole")
   whole.run()

@@ -8,8 +8,7 @@ Legend: B rows, T steps, P devices, padded.
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Sequence, Tuple
+from typing import Sequence, Tuple
 
 import numpy as np
 
@@ -127,12 +126,3 @@ def scores_of(pairs: np.ndarray, weights: ScorerWeights) -> np.ndarray:
   scores = np.empty(len(flat), np.float32)
   score(flat, weights.arrays, scores)
   return scores.reshape(pairs.shape[:-1])
-
-
-def save_policy(agent: Any, directory: str) -> None:
-  """A SavedModel with dense inputs of the greedy policy, by tf-agents' `PolicySaver`."""
-  from tf_agents.policies import policy_saver
-  with warnings.catch_warnings():
-    # About distributions among the outputs of the functions that are saved beside `action`.
-    warnings.filterwarnings("ignore", "Encoding a StructuredValue", UserWarning)
-    policy_saver.PolicySaver(agent.policy).save(directory)

@@ -8,6 +8,7 @@ from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments import moves_environment as moves
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer.network import PairNetwork, PairValueNetwork
+from placeto_tf.policies.saved_policy import save_policy
 
 
 @pytest.fixture(name="observation")
@@ -78,7 +79,7 @@ def test_weights_go_out_and_come_back(observation):
 def test_the_saved_model_takes_dense_inputs_and_acts_like_the_compiled_policy(
     observation, tmp_path):
   agent = agent_lib.make_agent(5)
-  agent_lib.save_policy(agent, str(tmp_path / "policy"))
+  save_policy(agent.policy, str(tmp_path / "policy"))
   loaded = tf.saved_model.load(str(tmp_path / "policy"))
   step = tf.nest.map_structure(tf.constant, ts.restart(observation, batch_size=4))
   actions = loaded.action(step).action.numpy()
