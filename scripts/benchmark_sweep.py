@@ -26,8 +26,8 @@ flags.DEFINE_string("device", "a100", "Preset of the devices.")
 flags.DEFINE_list("counts", ["2", "4", "8"], "Numbers of devices.")
 flags.DEFINE_list("links", ["pcie=24000", "nvlink=225000"],
                   "NAME=BANDWIDTH pairs of the links between devices, in bytes a microsecond.")
-flags.DEFINE_string("method", "device_pointer", "The method that places.")
-flags.DEFINE_integer("max_evaluations", 1000, "Placements a run evaluates.", lower_bound=1)
+flags.DEFINE_string("method", "auto", "The method that places.")
+flags.DEFINE_integer("max_evaluations", 3000, "Placements a run evaluates.", lower_bound=1)
 flags.DEFINE_string("out", None, "Directory of results.", required=True)
 
 
