@@ -28,8 +28,7 @@ PPO = OneShotConfig(
     algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
     learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
 # Training on other graphs ended with little exploration; fine-tuning goes on from there.
-FINE_TUNING = dataclasses.replace(
-    PPO, learning_rate=3e-4, final_learning_rate=3e-4, entropy=0.005)
+FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 WAYS = {"gdp": "scratch", "gdp_zero_shot": "zero_shot", "gdp_fine_tune": "fine_tune"}
 
