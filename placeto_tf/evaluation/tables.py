@@ -15,6 +15,7 @@ Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]
 # What the plot of ratios shows as no excess at all, in percent.
 _LEAST_EXCESS = 0.1
+_LEAST = 1e-3  # seconds that no clock tells from none
 
 
 def step_time_table(rows: Sequence[Row]) -> str:
@@ -156,9 +157,10 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
   A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
   means. First the evaluations and seconds until the best so far was within a share of what the run
   ended with, then the same for what the run of `reference` with the same seed ended with, and how
-  many times as many evaluations `reference` took to get there itself. Where some runs of a method
-  never got there, these count with all they had, which flatters it: such figures stand with > and
-  <; where none did, with "never". By the objective, in which what does not fit pays for it.
+  many times as many evaluations `reference` took to get there itself. Where some seeds
+  never got there, these count with all they had, which flatters them: such figures stand with > and
+  <; where none did, with "never". The closing lines then only say in how
+  many runs. By the objective, in which what does not fit pays for it.
 
   Args:
     rows: of an evaluation.
@@ -190,8 +192,8 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
     lines.append(_reach_line([graph.replace("zoo:", ""), cluster, method], line))
   for method, found in by_method.items():
     *columns, shares = zip(*found)
-    lines.append(_reach_line(
-        ["geometric mean", "", method], (*map(geometric_mean, columns), np.mean(shares))))
+    line = (*(geometric_mean(np.maximum(column, _LEAST)) for column in columns), 1.0)
+    lines.append(_reach_line(["geometric mean", "", method], line, float(np.mean(shares))))
   return "\n".join(lines)
 
 
@@ -207,10 +209,12 @@ def _reach(
   return (*own, *its, np.log(takes / its[0]), float(len(there) > 0))
 
 
-def _reach_line(names: List[str], line: tuple) -> str:
+def _reach_line(names: List[str], line: tuple, of_runs: float = 1.0) -> str:
   own, own_seconds, its, its_seconds, times, share = line
   cells = [f"{own:,.0f}", f"{own_seconds:.1f}", "never", "-", "-"]
-  if share > 0:
+  if of_runs < 1:
+    cells[2] = f"in {100 * of_runs:.0f} % of runs" if of_runs > 0 else "never"
+  elif share > 0:
     more, less = ("", "") if share == 1 else ("> ", "< ")
     cells[2:] = [f"{more}{its:,.0f}", f"{more}{its_seconds:.1f}", f"{less}{times:.2f}"]
   return "| " + " | ".join(names + cells) + " |"
