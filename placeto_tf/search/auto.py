@@ -38,7 +38,7 @@ from placeto_tf.search.local_search import local_search
 from placeto_tf.search.metis import metis, metis_groups
 from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.refinement import refine
-from placeto_tf.search.results import best_so_far
+from placeto_tf.search.results import best_so_far, compute_devices
 from placeto_tf.search.simple import current, single
 from placeto_tf.search.starts import in_time
 from placeto_tf.search.units import placed_units
@@ -124,6 +124,8 @@ class Auto:
     for name, placer in SCHEDULES:
       if self._over() or not in_time(problem, budget):
         break
+      if placer is expert_fewer and len(compute_devices(problem)) < 3:
+        continue  # there are no fewer to cut for
       self._run(name, placer, self._part(name, budget))
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, share_of(problem, budget, EXACT_SHARE))

@@ -79,6 +79,14 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
   assert rows["refine"].evaluations > 0
 
 
+def test_fewer_devices_are_tried_where_there_are_some_to_leave_out(make_problem, make_cluster):
+  for gpus, tried in ((2, False), (3, True)):
+    run = Auto(_wide(make_problem, make_cluster, gpus=gpus), Budget(max_evaluations=100))
+    run.run()
+    assert ("expert_fewer" in _rows(run)) == tried
+    assert all(row.evaluations for row in run.ledger.contributions)
+
+
 def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   problem = make_problem([10.0] * 30, cluster=make_cluster(3), max_groups=30)
   called = []
