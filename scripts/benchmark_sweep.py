@@ -138,12 +138,7 @@ def main() -> None:
       graphs=tuple(graphs.values()), clusters=tuple(paths.values()),
       methods=("single", FLAGS.method), max_evaluations=FLAGS.max_evaluations)
 
-  def show(done, total, row):
-    print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']}: "
-          f"{row['step_time_us'] / 1e3:.1f} ms, {row['seconds']:.1f} s",
-          file=sys.stderr, flush=True)
-
-  found = gains(evaluate(config, FLAGS.out, progress=show), FLAGS.method)
+  found = gains(evaluate(config, FLAGS.out, progress=shared_flags.show_row), FLAGS.method)
   table = _table(found, graphs, paths)
   atomic.write(os.path.join(FLAGS.out, "sweep.md"), (table + "\n").encode())
   print(table)

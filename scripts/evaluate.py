@@ -88,12 +88,7 @@ def main() -> None:
       policy_weights=_pairs(FLAGS.policy_weights))
   reporting.check_out_dir(FLAGS.out)
 
-  def show(done, total, row):
-    print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}: "
-          f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
-          f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
-
-  rows = evaluate(config, FLAGS.out, progress=show)
+  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join([
       tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]

@@ -96,6 +96,13 @@ def graph_options() -> Dict[str, Any]:
       tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops)
 
 
+def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
+  """The progress of an evaluation, a line on stderr for each of its rows."""
+  print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}: "
+        f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
+        f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
+
+
 def whole_numbers(name: str) -> Tuple[int, ...]:
   """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
   try:

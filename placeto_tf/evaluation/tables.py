@@ -157,10 +157,10 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
   A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
   means. First the evaluations and seconds until the best so far was within a share of what the run
   ended with, then the same for what the run of `reference` with the same seed ended with, and how
-  many times as many evaluations `reference` took to get there itself. Where some seeds
-  never got there, these count with all they had, which flatters them: such figures stand with > and
-  <; where none did, with "never". The closing lines then only say in how
-  many runs. By the objective, in which what does not fit pays for it.
+  many times as many evaluations `reference` took to get there itself. Where some seeds never got
+  there, these count with all they had, which flatters them: such figures stand with > and <; where
+  none did, with "never". The closing lines then only say in how many runs. By the objective, in
+  which what does not fit pays for it.
 
   Args:
     rows: of an evaluation.

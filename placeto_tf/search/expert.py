@@ -7,7 +7,7 @@ section 4.1.
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def expert(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the network cut along its depth into one piece for each device that is not a host."""
   del seed
-  return best_of(problem, _cut(problem, compute_devices(problem)), budget)
+  return best_of(problem, _cuts(problem, [compute_devices(problem)]), budget)
 
 
 def expert_fewer(
@@ -43,29 +43,36 @@ def expert_fewer(
   if not counts:  # nothing that the expert has not tried
     return expert(problem, budget) if problem.best_placement is None else best_so_far(
         problem, problem.best_placement)
-  return best_of(problem, np.stack([
-      _cut(problem, [devices[i] for i in sorted(fastest[:k])]) for k in counts]), budget)
+  return best_of(problem, _cuts(problem, [
+      [devices[i] for i in sorted(fastest[:k])] for k in counts]), budget)
 
 
-def _cut(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
-  """[N] one piece for each of the devices, in this order."""
-  shares = device_speeds(problem, devices)
-  layer, weight_us = layers(problem, devices)
-  piece = np.searchsorted(balanced_cuts(weight_us, shares), layer, side="right")
-  return allowed_or_nearest(problem, np.asarray(devices, dtype=np.int32)[piece])
-
-
-def layers(problem: PlacementProblem, devices: List[int]) -> Tuple[np.ndarray, np.ndarray]:
-  """The layer of each op, [N] numbered along the depth, and each layer's compute time, [L].
-
-  Ops that can run on hosts only weigh nothing: they do not load the devices that are cut for.
-  """
+def _cuts(problem: PlacementProblem, device_sets: Sequence[List[int]]) -> np.ndarray:
+  """[B, N] for each set of devices one piece for each of them, in their order."""
   _, layer = np.unique(layer_positions(problem.graph), return_inverse=True)
   layer = layer.reshape(-1)
+  placements = []
+  for devices in device_sets:
+    cuts = balanced_cuts(_weights_us(problem, layer, devices), device_speeds(problem, devices))
+    piece = np.searchsorted(cuts, layer, side="right")
+    placements.append(
+        allowed_or_nearest(problem, np.asarray(devices, dtype=np.int32)[piece]))
+  return np.stack(placements)
+
+
+def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]) -> np.ndarray:
+  """[L] compute time of each layer.
+
+  Ops that can run on hosts only weigh nothing: they do not load the devices that are cut for.
+
+  Args:
+    layer: [N] of each op, numbered along the depth.
+    devices: what is cut for.
+  """
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
   weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
-  return layer, np.bincount(layer, weight)
+  return np.bincount(layer, weight)
 
 
 def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
