@@ -179,8 +179,8 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
 
 def _gdp() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   """The configuration of a run of GDP, and what trains it."""
+  from placeto_tf.methods.gdp.search import PPO
   from placeto_tf.policies.gdp.network import GdpConfig
-  from placeto_tf.training.gdp_methods import PPO
   from placeto_tf.training.gdp_training import GdpTrainingConfig, train
 
   training = dataclasses.replace(
