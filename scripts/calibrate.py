@@ -77,4 +77,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

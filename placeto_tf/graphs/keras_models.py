@@ -189,7 +189,7 @@ def _target_specs(model: Any, losses: Any, batch_size: Optional[int]) -> Any:
   specs = []
   for output, loss in zip(outputs, losses):
     name = getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)
-    sparse = "sparse" in name.lower()
+    sparse = "sparse" in str(name).lower()
     specs.append(_spec(
         output.shape[:-1] if sparse else output.shape, tf.int32 if sparse else output.dtype,
         batch_size))

@@ -9,7 +9,7 @@ Legend: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -91,7 +91,8 @@ def find_loops(
   frames, parents, frame_names = _frames(nodes, types, inputs, order)
   trips, notes = _trip_counts(
       types, nodes, inputs, frames, frame_names, trip_count, feed_shapes or {})
-  executions_of, outermost_of = [], []
+  executions_of: List[float] = []
+  outermost_of: List[int] = []
   for frame, parent in enumerate(parents):  # a parent comes before its children
     above = 1.0 if parent < 0 else executions_of[parent]
     executions_of.append(min(above * trips[frame], MAX_TRIPS))
@@ -109,7 +110,7 @@ def find_loops(
 
 def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.ndarray:
   """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
-  members = {}
+  members: Dict[int, List[int]] = {}
   for op, frame in enumerate(frames):
     members.setdefault(frame, []).append(op)
   rows = []
@@ -269,5 +270,7 @@ class _Bounds:
     if self._types[merge] not in _MERGE:
       return None
     start, step = self._start(merge), self._step(merge)
-    count = self.trips(self._frames[op]) if start is not None and step is not None else None
+    if start is None or step is None:
+      return None
+    count = self.trips(self._frames[op])
     return None if count is None else start + count * step
