@@ -14,7 +14,7 @@ import time
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -29,7 +29,7 @@ flags.DEFINE_integer("repeats", 5, "Repetitions, of which the best counts.", low
 
 def main() -> None:
   """Measures."""
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   import numpy as np
   from tf_agents.utils import common
 
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(shared_flags.run_program(main))
+  sys.exit(entry_point.run_program(main))

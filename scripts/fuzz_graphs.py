@@ -25,7 +25,7 @@ from typing import Any, Dict, List
 
 from absl import app, flags
 
-from placeto_tf.scripts import graph_mutants
+from placeto_tf.programs import graph_mutants
 
 FLAGS = flags.FLAGS
 
