@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import List
+from typing import Dict, List
 
 import numpy as np
 from absl import app, flags
@@ -97,7 +97,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
   from placeto_tf.graphs import ComputationGraph
   from placeto_tf.grouping import group_ops
 
-  first = {}  # a set is named by its first op
+  first: Dict[int, int] = {}  # a set is named by its first op
   colocation = np.array(
       [first.setdefault(int(s), i) for i, s in enumerate(
           np.arange(n) if colocation is None else colocation)], dtype=np.int32)

@@ -121,9 +121,9 @@ def _step(model: Any, optimizer: Any, losses: Any) -> Any:
       total = _total_loss(losses, targets, model(inputs, training=True))
       if model.losses:
         total += tf.add_n([tf.cast(extra, total.dtype) for extra in model.losses])
-      scale = getattr(optimizer, "scale_loss", None) or getattr(
-          optimizer, "get_scaled_loss", lambda value: value)
-      scaled = scale(total)
+      scale: Any = getattr(optimizer, "scale_loss", None) or getattr(
+          optimizer, "get_scaled_loss", None)
+      scaled = total if scale is None else scale(total)
     gradients = tape.gradient(scaled, values)
     if hasattr(optimizer, "get_unscaled_gradients"):  # Keras 3 does that while it applies them
       gradients = optimizer.get_unscaled_gradients(gradients)
