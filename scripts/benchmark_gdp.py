@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from typing import Any, Callable, Dict
 
@@ -134,4 +133,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from typing import Dict, List, Tuple
 
 from absl import flags
@@ -151,4 +150,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

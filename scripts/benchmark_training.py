@@ -9,7 +9,6 @@ the best of some repetitions, because a machine is only ever slowed down by what
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from absl import flags
@@ -70,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(entry_point.run_program(main))
+  entry_point.run_program(main)

@@ -63,7 +63,7 @@ def main() -> None:
       "receiver_us_per_transfer": found.cluster.receiver_us_per_transfer,
       "receiver_us_per_kb": found.cluster.receiver_us_per_byte * 1e3,
       "delivery_us": found.cluster.delivery_us}
-  if graph is not None:
+  if graph is not None and found.compute_us is not None and found.step_time_us is not None:
     path = os.path.join(FLAGS.out, "costs.pb")
     calibrating.write_costs(graph, found.cluster, found.compute_us, path)
     summary.update(costs=path, step_time_us={
@@ -77,4 +77,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

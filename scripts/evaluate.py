@@ -17,7 +17,6 @@ instead.
 from __future__ import annotations
 
 import os
-import sys
 from typing import Dict
 
 from absl import flags
@@ -106,4 +105,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

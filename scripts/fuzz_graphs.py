@@ -66,6 +66,7 @@ def run(first: int, count: int) -> List[Dict[str, Any]]:
          f"--first={first}", f"--mutants={end - first}", f"--cost_share={FLAGS.cost_share}"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     begun, finished = None, False
+    assert worker.stdout is not None  # it is a pipe
     with worker, selectors.DefaultSelector() as selector:
       selector.register(worker.stdout, selectors.EVENT_READ)
       buffer = b""

@@ -80,4 +80,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from absl import flags
@@ -80,4 +79,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

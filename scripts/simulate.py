@@ -9,7 +9,6 @@ A CostGraphDef file as --graph is simulated with its own costs.
 from __future__ import annotations
 
 import json
-import sys
 
 from absl import flags
 
@@ -56,4 +55,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

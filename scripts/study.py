@@ -49,4 +49,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -38,7 +38,7 @@ def import_tensorflow_quietly() -> None:
 def _help(main: Callable[[], None]) -> str:
   """The program's docstring and its flags; absl's own leaves out the shared ones."""
   program = sys.modules[main.__module__]
-  sections = [program.__doc__.strip(), "", "Flags:"]
+  sections = [(program.__doc__ or "").strip(), "", "Flags:"]
   modules = (sys.argv[0], main.__module__, shared_flags.__name__)
   for name, defined in FLAGS.flags_by_module_dict().items():
     if name in modules:

@@ -103,11 +103,12 @@ def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
 
 def whole_numbers(name: str) -> Tuple[int, ...]:
   """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
+  texts: List[str] = FLAGS[name].value or []
   try:
-    return tuple(int(text) for text in FLAGS[name].value)
+    return tuple(int(text) for text in texts)
   except ValueError:
     raise PlacetoError(
-        f"--{name}={','.join(FLAGS[name].value)} are not whole numbers") from None
+        f"--{name}={','.join(texts)} are not whole numbers") from None
 
 
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
