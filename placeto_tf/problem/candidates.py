@@ -26,8 +26,7 @@ def best_of(
     placements = placements[:max(1, remaining)]
     if remaining == 0:
       return placements[0].copy()
-  evaluation = problem.evaluate_ops(placements)
-  return placements[np.lexsort((evaluation.objective_us, ~evaluation.fits))[0]].copy()
+  return placements[problem.evaluate_ops(placements).best()].copy()
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:

@@ -36,12 +36,13 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
-from placeto_tf.search import METHODS
+from placeto_tf.search import PLACERS
 from placeto_tf.simulation import Simulator
 
 _BLOCKS = (4, 8, 16, 32)
@@ -190,9 +191,9 @@ def choose_placements(
   problem = PlacementProblem(graph, costs, cluster, grouping)
   rng = np.random.default_rng(config.seed)
   budget = Budget(max_seconds=config.search_seconds)
-  chosen = [(name, METHODS[name](problem, budget, config.seed))
+  chosen = [(name, PLACERS[name](problem, budget, config.seed))
             for name in ("single", "expert", "metis")]
-  best = METHODS["annealing"](problem, budget, config.seed)
+  best = PLACERS["annealing"](problem, budget, config.seed)
   chosen.append(("best", best))
   movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
   for k in range(max(0, config.near_best - 1)):  # the best with more and more groups moved

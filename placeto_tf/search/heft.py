@@ -11,19 +11,21 @@ from typing import Optional
 
 import numpy as np
 
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_of
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
-def heft(
+def schedule_heft(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] HEFT as published."""
   del seed
   return best_of(problem, _plan(problem, links=False), budget)
 
 
-def heft_links(
+def schedule_heft_links(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] HEFT whose finish times include buses, single sends and overheads."""
   del seed
@@ -46,3 +48,11 @@ def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
         best = (finish, d, ready)
     schedule.place(op, best[1], best[2])
   return np.array(schedule.device, dtype=np.int32)
+
+
+METHODS = (
+    Method("heft", Kind.CONSTRUCTION, plain(schedule_heft), rank=3, start_rank=3,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("heft_links", Kind.CONSTRUCTION, plain(schedule_heft_links), rank=5, start_rank=7,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+)

@@ -63,7 +63,7 @@ def _forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
   if not crossing.any() or cluster.num_devices == 1:
     return 0.0
   apart = ~np.eye(cluster.num_devices, dtype=bool)
-  transfer_us = _edge_bytes(problem) / cluster.bandwidth_bytes_per_us[apart].max()
+  transfer_us = problem.costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
   rest_us = remaining_path_us(graph, fastest_us(problem.costs, cluster, problem.allowed_ops))
   through_us = (end_us[u] + transfer_us + rest_us[v])[crossing]
   least_us = np.full(count, np.inf)
@@ -85,14 +85,6 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
       leader = leader[leader]
 
 
-def _edge_bytes(problem: PlacementProblem) -> np.ndarray:
-  """[E] bytes of the tensor on each edge, 0 on control edges."""
-  outputs = problem.graph.edge_outputs
-  size = np.zeros(problem.graph.num_edges)
-  size[outputs >= 0] = problem.costs.output_bytes[outputs[outputs >= 0]]
-  return size
-
-
 def _earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
   """[N] what no op can end before, on whatever device."""
   graph, cluster = problem.graph, problem.cluster
@@ -102,7 +94,7 @@ def _earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
   bandwidth = cluster.bandwidth_bytes_per_us
   d = cluster.num_devices
   apart = ~np.eye(d, dtype=bool)
-  size = _edge_bytes(problem)
+  size = problem.costs.edge_bytes(graph)
   end = np.where(problem.allowed_ops, compute_us, np.inf)  # [N, D] of ops without producers
 
   # Edges level by level of their consumers, so that all producers are final.

@@ -32,15 +32,21 @@ from placeto_tf.clusters import Cluster  # noqa: E402
 from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
 from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.methods.gdp.search import PPO  # noqa: E402
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork  # noqa: E402
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem  # noqa: E402
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights  # noqa: E402
 from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
-from placeto_tf.search import METHODS  # noqa: E402
+from placeto_tf.search import PLACERS  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
+
+# The paper's reward and algorithm; sizes and rates are not all stated there.
+PPO = OneShotConfig(
+    algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
+    learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
+# Training on other graphs ended with little exploration; fine-tuning goes on from there.
+FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +140,7 @@ class GdpTrainer(runs.TrainingRun):
         for i, each in enumerate(self._problems[:self._num_training])],
         config.training, config.seed)
     self._single_us = [
-        float(each.evaluate_ops(METHODS["single"](each)).objective_us[0])
+        float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
         for each in self._problems]
     size = config.graphs_per_update
     self._batches = [

@@ -1,7 +1,7 @@
 """Trains a policy that is made for one graph, the RNN-based or the hierarchical one.
 
-The same updates as those of the methods `rnn` and `hierarchical` (`rivals`), for a given number of
-them. A root directory holds what `training.runs` says, and
+The same updates as those of the methods `rnn` and `hierarchical`, for a given number of them. A
+root directory holds what `training.runs` says, and
 
   train/           checkpoints: weights, optimizer, baseline, random state, best placement
   train/events*    TensorBoard: step time now and best, reward, loss, gradient norm
@@ -97,7 +97,7 @@ class OneGraphTrainer(runs.TrainingRun):
       config: what is trained.
       root_dir: its directory.
       problem: instead of the one that `config` names.
-      options: the policy's own, see `rivals`.
+      options: the policy's own, see `one_graph_policies`.
       warm_start: not possible: the weights are of one graph.
 
     Raises:

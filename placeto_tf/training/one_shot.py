@@ -32,7 +32,8 @@ import numpy as np
 
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacementError
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 check_legacy_keras()
 

@@ -39,7 +39,7 @@ from placeto_tf.environments.placement_environment import PlacementEnvironment  
 from placeto_tf.graphs import load_graph  # noqa: E402
 from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
 from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
-from placeto_tf.search import METHODS  # noqa: E402
+from placeto_tf.search import PLACERS  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
 from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
 from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
@@ -108,7 +108,7 @@ class FamilyProblem:
 def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
   """[G] the start that `given` names."""
   names = STARTS if given == "best_known" else (given,)
-  starts = np.stack([problem.project(METHODS[name](problem)) for name in names])
+  starts = np.stack([problem.project(PLACERS[name](problem)) for name in names])
   return starts[problem.evaluate(starts).objective_us.argmin()]
 
 

@@ -19,9 +19,9 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
-from placeto_tf.search.annealing import share_of
 
 check_legacy_keras()
 
@@ -106,7 +106,7 @@ def improve(
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
   search, steps, updates, start_us = None, 0, 0, None
   for i, (factor, share) in enumerate(config.levels):
-    part = share_of(problem, budget, share / sum(later for _, later in config.levels[i:]))
+    part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
       if not search.affordable(budget):
         break
