@@ -2,12 +2,30 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.search.problem import PlacementProblem
+
+
+@pytest.fixture
+def eagerly():
+  """Without tracing, which takes longer than the few updates of a test."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+  """Runs end without the SavedModel of their policy, which takes longer to trace than they do."""
+  from placeto_tf.training import placeto_training, pointer_training
+
+  for module in (placeto_training, pointer_training):
+    monkeypatch.setattr(module, "save_policy", lambda policy, directory: None)
 
 
 @pytest.fixture
