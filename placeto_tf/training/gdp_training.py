@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -40,6 +39,7 @@ from placeto_tf.search import PLACERS  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
+from placeto_tf.training.run_config import RunConfig  # noqa: E402
 
 # The paper's reward and algorithm; sizes and rates are not all stated there.
 PPO = OneShotConfig(
@@ -50,40 +50,25 @@ FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 
 @dataclasses.dataclass(frozen=True)
-class GdpTrainingConfig:
+class GdpTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
+      `RunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     graphs_per_update: an update follows the mean gradient of so many graphs. Which ones go
       together stays; in which order they come is drawn anew each time they have all been there.
-    iterations: updates.
-    checkpoint_every, watch_every: iterations.
-    seed: of everything random.
     network, training: see there.
   """
 
-  graphs: Tuple[str, ...]
-  clusters: Tuple[str, ...] = ("k80:4",)
-  held_out: Tuple[str, ...] = ()
-  watch_cluster: str = "k80:4"
   graphs_per_update: int = 2
-  iterations: int = 1000
-  checkpoint_every: int = 50
-  watch_every: int = 100
-  seed: int = 0
   network: GdpConfig = GdpConfig()
   training: OneShotConfig = PPO
 
   def __post_init__(self):
-    for name in ("graphs_per_update", "iterations", "checkpoint_every", "watch_every"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
-
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
+    super().__post_init__()
+    self.check_at_least_one("graphs_per_update")
 
 
 def make_problems(

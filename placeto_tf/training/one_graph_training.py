@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, Dict, List, Optional
 
@@ -37,6 +36,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
 from placeto_tf.training import one_graph_policies, runs  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import make_problem  # noqa: E402
+from placeto_tf.training.run_config import RunConfig  # noqa: E402
 
 # What is searched with, and how the policy is made.
 POLICIES = {"rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
@@ -45,37 +45,36 @@ POLICIES = {"rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy)
 
 
 @dataclasses.dataclass(frozen=True)
-class OneGraphConfig:
+class OneGraphConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    policy: of `POLICIES`.
-    graph, cluster: as `load_graph` and `Cluster.parse` take them.
+    graphs, clusters: one of each; without held-out graphs nothing is watched.
     iterations: updates, of `training.batch_size` placements each.
-    checkpoint_every: iterations.
-    seed: of everything random.
+    checkpoint_every, seed: see `RunConfig`.
+    policy: of `POLICIES`.
     training: by default that of the method.
   """
 
-  policy: str
-  graph: str
-  cluster: str = "k80:4"
-  iterations: int = 1000
-  checkpoint_every: int = 50
-  seed: int = 0
+  policy: str = "rnn"
   training: Optional[OneShotConfig] = None
 
   def __post_init__(self):
     if self.policy not in POLICIES:
       raise PlacetoError(
           f"policy {self.policy!r} is not known; expected one of {', '.join(POLICIES)}")
-    for name in ("iterations", "checkpoint_every"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    super().__post_init__()
+    for name, most in (("graphs", 1), ("clusters", 1), ("held_out", 0)):
+      found = len(getattr(self, name))
+      if found > most:
+        raise PlacetoError(
+            f"{name} has {found} of them; expected {'one' if most else 'none'}: {self.policy} is "
+            "made for one graph")
 
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
+
+def default_config(policy: str) -> OneGraphConfig:
+  """A configuration with the method's own way of training, its graph yet to be given."""
+  return OneGraphConfig((), policy=policy, training=POLICIES[policy][0]().training)
 
 
 class OneGraphTrainer(runs.TrainingRun):
@@ -112,7 +111,8 @@ class OneGraphTrainer(runs.TrainingRun):
     search_type, make_policy = POLICIES[config.policy]
     options = options or search_type()
     training = config.training or options.training
-    problem = problem or make_problem(load_graph(config.graph), Cluster.parse(config.cluster))
+    problem = problem or make_problem(
+        load_graph(config.graphs[0]), Cluster.parse(config.clusters[0]))
     weights, draws = one_graph_policies.seeds(config.seed)
     self.problem, self.policy = make_policy(problem, options, weights)
     self._environment = OneShotEnvironment(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -45,6 +44,7 @@ from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
 from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
 from placeto_tf.training.placeto_weights import PlacetoWeights  # noqa: E402
 from placeto_tf.training.pointer_problems import STARTS, make_problem  # noqa: E402
+from placeto_tf.training.run_config import RunConfig  # noqa: E402
 
 GIVEN = STARTS + ("best_known",)
 
@@ -52,47 +52,35 @@ Progress = Callable[[int, Dict[str, float]], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacetoTrainingConfig:
+class PlacetoTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, clusters: specs of single graphs and of clusters; every graph on every cluster, all of
-      equally many devices.
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs, held_out, watch_cluster, seed: see `RunConfig`.
+    clusters: every graph is placed on every one; all have equally many devices.
     max_groups: a graph is grouped into so many at most, and there is room for so many.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
     iterations: updates, each from `placeto.environment.num_episodes` episodes of one graph.
     checkpoint_every, watch_every: iterations.
-    seed: of everything random.
     placeto: how it learns.
   """
 
-  graphs: Tuple[str, ...]
-  clusters: Tuple[str, ...] = ("k80:4",)
-  held_out: Tuple[str, ...] = ()
-  watch_cluster: str = "k80:4"
   max_groups: int = 48
   given: str = "best_known"
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
-  seed: int = 0
   placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.family)
 
   def __post_init__(self):
-    for name in ("iterations", "checkpoint_every", "watch_every", "max_groups"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    super().__post_init__()
+    self.check_at_least_one("max_groups")
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
-
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import numpy as np
 from placeto_tf import atomic
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
+from placeto_tf.training.run_config import RunConfig
 
 check_legacy_keras()
 
@@ -74,7 +75,7 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
 
 
 def train(
-    trainer_type: Callable[..., Any], config: Any, root_dir: str, *,
+    trainer_type: Callable[..., TrainingRun], config: RunConfig, root_dir: str, *,
     warm_start: Optional[str] = None,
     progress: Progress = lambda *_: None) -> Dict[str, float]:
   """Trains, or goes on training, to the end; returns the last figures.
@@ -83,7 +84,7 @@ def train(
 
   Args:
     trainer_type: makes a trainer from the configuration, the directory and `warm_start`.
-    config: what is trained; has `to_json`.
+    config: what is trained.
     root_dir: of the run.
     warm_start: directory of weights for a new run to begin with.
     progress: called with the iteration and its figures.
@@ -149,7 +150,7 @@ class TrainingRun:
   file holds both.
 
   Attributes:
-    config: what is trained: `iterations`, `checkpoint_every`, `watch_every` and `to_json()`.
+    config: what is trained.
     root_dir: its directory.
     iteration: updates so far.
   """

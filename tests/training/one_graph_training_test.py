@@ -24,8 +24,8 @@ TRAINING = dataclasses.replace(RnnSearch().training, batch_size=4)
 
 def config(policy="rnn", **changes):
   return OneGraphConfig(
-      policy, "a", "k80:2", **{"iterations": 5, "checkpoint_every": 2, "training": TRAINING,
-                               **changes})
+      ("a",), ("k80:2",), policy=policy,
+      **{"iterations": 5, "checkpoint_every": 2, "training": TRAINING, **changes})
 
 
 def trainer(root_dir, given, **options):

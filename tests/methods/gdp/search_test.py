@@ -2,7 +2,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from placeto_tf import placing
 from placeto_tf.errors import PlacementError
@@ -18,14 +17,6 @@ NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segmen
 CONFIG = GdpSearch(
     network=NETWORK, training=dataclasses.replace(PPO, batch_size=8, learning_rate=1e-2),
     fine_tuning=dataclasses.replace(PPO, batch_size=8, epochs=2), fine_tune_updates=2)
-
-
-@pytest.fixture(name="eagerly")
-def eagerly_fixture():
-  """Without tracing, which takes longer than two or three updates."""
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(name="weights", scope="module")
