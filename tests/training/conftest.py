@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow as tf
+
 from small_problems import two_chains  # noqa: F401
 
 
