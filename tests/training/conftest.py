@@ -1,17 +1,8 @@
 """Fixtures of the room."""
 
 import pytest
-import tensorflow as tf
 
 from small_problems import two_chains  # noqa: F401
-
-
-@pytest.fixture
-def eagerly():
-  """Without tracing, which takes longer than the few updates of a test."""
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture
