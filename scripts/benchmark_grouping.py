@@ -19,7 +19,7 @@ from typing import Any, Dict, List
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -181,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  shared_flags.run_program(main)
+  entry_point.run_program(main)

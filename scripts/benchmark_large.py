@@ -82,7 +82,9 @@ def make(what: str, path: str) -> None:
   else:
     from placeto_tf.graphs import load_graph
 
-    proto = load_graph(what).source.proto
+    source = load_graph(what).source
+    assert source is not None  # every graph that is loaded has one
+    proto = source.proto
   with open(path, "wb") as file:
     file.write(proto.SerializeToString())
 

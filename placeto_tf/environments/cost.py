@@ -46,7 +46,7 @@ class SimulatedCost:
     evaluation = self._problem.evaluate_ops(
         self._grouping.expand(placements), start_times=grouped is not None)
     components = {STEP_TIME_US: evaluation.step_time_us, FITS: evaluation.fits}
-    if grouped is not None:
+    if grouped is not None and evaluation.start_us is not None:
       components[START_US] = evaluation.start_us[:, grouped.first_op]
       components[FINISH_US] = evaluation.start_us[:, grouped.last_op]
     return evaluation.objective_us, components

@@ -134,7 +134,7 @@ def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:
   """
   rows = np.zeros((len(main_op), 1 + _SHAPE_DIMS))
   source = graph.source
-  if source is None or source.graph_def is None:
+  if source is None or source.graph_def is None or source.positions is None:
     return rows
   nodes = source.graph_def.node
   for row, op in enumerate(main_op):

@@ -3,7 +3,7 @@
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import shared_flags
 
 
 def test_globs_become_files_and_families_their_members(tmp_path):

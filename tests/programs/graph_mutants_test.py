@@ -2,7 +2,7 @@
 
 import pytest
 
-from placeto_tf.scripts import graph_mutants
+from placeto_tf.programs import graph_mutants
 
 _MUTANTS = 320
 _COSTED = 12  # of those of each format that load, for each takes a process

@@ -146,7 +146,8 @@ def _changed_bytes(rng: random.Random, content: bytes) -> bytes:
 
 def _messages(proto: Any, limit: int = 20_000) -> List[Any]:
   """The proto and all messages inside, of which maps are left out but for their values."""
-  found, stack = [], [proto]
+  found: List[Any] = []
+  stack = [proto]
   while stack and len(found) < limit:
     each = stack.pop()
     found.append(each)
