@@ -38,7 +38,8 @@ FLAGS = flags.FLAGS
 
 _POLICIES = ("device_pointer", "placeto", "gdp", "rnn", "hierarchical")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
-_FIELDS = ("graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
+_FIELDS = (
+    "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
 flags.DEFINE_enum("policy", "device_pointer", _POLICIES, "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
