@@ -21,7 +21,7 @@ CLUSTER = {
 def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_program, tmp_path):
   out, study = tmp_path / "out", tmp_path / "study.json"
   study.write_text(json.dumps({
-      "graphs": [SPEC], "placements": 6, "near_best": 1, "repeats": 1, "max_runs": 6,
+      "graphs": [SPEC], "placements": 6, "near_best": 1, "repeats": 1, "max_runs": 8,
       "max_seconds": 0.2, "search_seconds": 0.1}))
   directory = out / SPEC.replace(":", "_")
   (directory / "calibration").mkdir(parents=True)
