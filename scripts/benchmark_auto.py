@@ -116,6 +116,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
 def optimal() -> None:
   """Auto against proven optima."""
   from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
 
   ratios, unproven = [], 0
   for case in range(FLAGS.cases):
@@ -130,7 +131,7 @@ def optimal() -> None:
             flush=True)
       continue
     problem = generated_problem(seed, devices, FLAGS.max_groups)
-    run = search.Auto(problem, search.Budget(max_seconds=FLAGS.optimal_seconds), seed)
+    run = Auto(problem, search.Budget(max_seconds=FLAGS.optimal_seconds), seed)
     run.run()
     ratios.append(problem.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
@@ -200,13 +201,14 @@ def single() -> None:
 def large() -> None:
   """Auto against METIS on a large graph."""
   from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
 
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   started = time.monotonic()
   search.metis(problem)
   metis_us, metis_seconds = problem.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
-  run = search.Auto(problem, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
+  run = Auto(problem, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
   run.run()
   for row in run.ledger.contributions:
     print(f"  {row.name}: {row.evaluations} evaluations, {row.seconds:.1f} s, gained "

@@ -45,7 +45,7 @@ def main() -> None:
     raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
   reporting.check_out_dir(FLAGS.out)
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.evaluation import graph_sets
+  from placeto_tf.encoding import graph_sets
 
   config = graph_sets.GraphSetConfig(
       family=FLAGS.family, count=FLAGS.count, first=FLAGS.first, cluster=FLAGS.cluster,

@@ -16,7 +16,7 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.grouping.grouping import Grouping
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 STEP_TIME_US = "step_time_us"
 START_US = "start_us"

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from placeto_tf import zoo
-from placeto_tf.encoding import records, schema
+from placeto_tf.encoding import graph_sets, records, schema
 from placeto_tf.errors import GraphError, PlacetoError
-from placeto_tf.evaluation import graph_sets
 from placeto_tf.graphs import load_graph
 from placeto_tf.zoo import families
 

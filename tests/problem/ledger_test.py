@@ -1,7 +1,7 @@
 import pytest
 
+from placeto_tf.problem.ledger import NO_BUDGET
 from placeto_tf.search import Budget, Ledger, metis, single
-from placeto_tf.search.contributions import NO_BUDGET
 
 NONE = Budget()
 

@@ -27,21 +27,21 @@ import numpy as np
 
 from placeto_tf.errors import SetupError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.problem.candidates import best_so_far, compute_devices
+from placeto_tf.problem.ledger import NO_BUDGET, Ledger, Placer
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.units import placed_units
 from placeto_tf.search.annealing import annealing, share_of
 from placeto_tf.search.baechi import m_etf, m_etf_links
-from placeto_tf.search.bounds import lower_bound_us
-from placeto_tf.search.contributions import NO_BUDGET, Ledger, Placer
 from placeto_tf.search.exact import prove
 from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.local_search import local_search
+from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.metis import metis, metis_groups
-from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.refinement import refine
-from placeto_tf.search.results import best_so_far, compute_devices
 from placeto_tf.search.simple import current, single
 from placeto_tf.search.starts import in_time
-from placeto_tf.search.units import placed_units
 
 BASELINES: Tuple[Tuple[str, Placer], ...] = (
     ("current", current), ("single", single), ("expert", expert), ("metis", metis))

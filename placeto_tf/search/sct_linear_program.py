@@ -24,7 +24,7 @@ from typing import List
 
 import numpy as np
 
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 MAX_EDGES = 12_000
 MAX_SECONDS = 10.0

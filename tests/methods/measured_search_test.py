@@ -7,14 +7,14 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.grouping import group_ops
-from placeto_tf.runtime.measured_search import (
-    MeasuredCost,
-    MeasuredPlacements,
-    describe,
-    search_measured,
+from placeto_tf.methods.measured_search import (
+  MeasuredCost,
+  MeasuredPlacements,
+  describe,
+  search_measured,
 )
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep
-from placeto_tf.search.problem import PlacementProblem
 
 
 class _FakeMeasurer:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.bounds import fastest_us, remaining_path_us
 
 _ROUNDS = 200

@@ -14,7 +14,7 @@ import numpy as np
 
 from placeto_tf.grouping.contraction import contract
 from placeto_tf.grouping.heavy_edge import heavy_edge
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 class Units:

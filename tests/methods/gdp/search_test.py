@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from placeto_tf import placing
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from placeto_tf.methods.gdp.search import PPO, WAYS, GdpSearch, search_gdp
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
-from placeto_tf.search.problem import Budget
-from placeto_tf.training.gdp_methods import PPO, WAYS, GdpSearch, search_gdp
+from placeto_tf.problem.placement_problem import Budget
+from random_problem import random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
 CONFIG = GdpSearch(

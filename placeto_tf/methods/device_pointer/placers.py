@@ -18,8 +18,8 @@ import numpy as np
 
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, pretrained
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, improve
-from placeto_tf.search.contributions import Placer
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.ledger import Placer
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 PASS_LEVELS = (0.125, 0.5, 2.0)
 CONFIGS: Mapping[str, SweepConfig] = MappingProxyType({

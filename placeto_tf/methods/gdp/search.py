@@ -20,7 +20,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search_trainer
 
 # The paper's reward and algorithm; sizes and rates are not all stated there.

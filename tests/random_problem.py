@@ -11,7 +11,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def random_problem(

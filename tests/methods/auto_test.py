@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.search import Auto, Budget, auto, lower_bound_us, prove
-from placeto_tf.search.auto import BASELINES, EXACT_GROUPS, Learned
-from placeto_tf.search.contributions import NO_BUDGET
+from placeto_tf.methods.auto import BASELINES, EXACT_GROUPS, Auto, Learned, auto
+from placeto_tf.problem.ledger import NO_BUDGET
+from placeto_tf.search import Budget, lower_bound_us, prove
 
 
 def _rows(run):

@@ -12,8 +12,8 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.training.improve import Improvement, Progress, improve
+from placeto_tf.methods.placeto.improve import Improvement, Progress, improve
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.training.placeto_weights import PlacetoWeights
 
 # What is done -> (policy of `improve`, whether it begins with the weights, whether it learns).

@@ -19,8 +19,8 @@ import numpy as np
 
 from placeto_tf.errors import MeasurementError
 from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer
-from placeto_tf.search.problem import PlacementProblem
 
 _PENALTY = 4.0  # a failed placement counts as so many times the slowest that did not fail
 _NEIGHBOURS = 64  # simulated for each placement that is measured

@@ -9,7 +9,7 @@ from typing import List, Optional
 
 import numpy as np
 
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 
 def best_of(

@@ -10,7 +10,7 @@ from typing import Callable, List, Optional
 
 import numpy as np
 
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 Placer = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"

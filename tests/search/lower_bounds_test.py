@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.search import lower_bound_us
-from placeto_tf.search.bounds import critical_path_us, forced_transfer_us, work_us
+from placeto_tf.search.lower_bounds import critical_path_us, forced_transfer_us, work_us
 
 
 def test_a_chain_is_bound_by_its_path_and_the_cheaper_of_overhead_and_transfer(

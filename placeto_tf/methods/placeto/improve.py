@@ -19,9 +19,9 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.units import placed_units
 from placeto_tf.search.annealing import share_of
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.units import placed_units
 
 check_legacy_keras()
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from placeto_tf import placing
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
-from placeto_tf.search.problem import Budget
-from placeto_tf.training import rivals
+from placeto_tf.problem.placement_problem import Budget
+from placeto_tf.training import one_graph_policies as rivals
+from random_problem import random_problem
 
 RNN = rivals.RnnSearch(
     policy=RnnConfig(placer=PlacerConfig(hidden=16), type_width=4),

@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.environments.placement_environment import EnvironmentConfig
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from placeto_tf.methods.placeto import improve as improve_lib
+from placeto_tf.methods.placeto.improve import improve
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.search.problem import Budget
-from placeto_tf.training import improve as improve_lib
-from placeto_tf.training.improve import improve
+from placeto_tf.problem.placement_problem import Budget
 from placeto_tf.training.placeto_config import PlacetoConfig
+from random_problem import random_problem
 
 SMALL = dataclasses.replace(
     PlacetoConfig(),

@@ -16,7 +16,7 @@ from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
 from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search_trainer
 
 
