@@ -49,7 +49,8 @@ setup(
         "tf-keras>=2.15,<2.19; python_version < '3.10'",
         "tqdm>=4.60",
     ],
-    extras_require={"test": ["hypothesis>=6", "pytest>=7"]},
+    # mypy 1.11 and later need a newer typing-extensions than tf-agents allows.
+    extras_require={"test": ["hypothesis>=6", "mypy>=1.8,<1.11", "pytest>=7", "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
     },

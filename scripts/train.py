@@ -89,7 +89,8 @@ def _text(figures: Mapping[str, float]) -> str:
 
 def _given() -> Dict[str, Any]:
   """Field -> value of the flags that were given."""
-  found = {name: FLAGS[name].value for name in _FIELDS if FLAGS[name].value is not None}
+  found: Dict[str, Any] = {
+      name: FLAGS[name].value for name in _FIELDS if FLAGS[name].value is not None}
   for name in ("graphs", "held_out"):
     if name in found:
       found[name] = shared_flags.expand_globs(found[name])
@@ -100,7 +101,7 @@ def _given() -> Dict[str, Any]:
 
 def _settings() -> List[str]:
   """What --set holds, but for fields that have a flag of their own."""
-  settings: List[str] = FLAGS["set"].value
+  settings: List[str] = FLAGS["set"].value or []
   for setting in settings:
     name = setting.partition("=")[0].strip()
     if name in _FIELDS + ("policy",):

@@ -6,8 +6,6 @@ import os
 import shutil
 import tempfile
 
-import pytest
-
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # oneDNN joins ops that share a device, so results would depend on the placement in the last bits;
@@ -17,13 +15,3 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="placeto_tf_tests_")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
-
-
-@pytest.fixture
-def eagerly():
-  """Without tracing, which takes longer than the few updates of a test."""
-  import tensorflow as tf  # after the environment above is set, and only where it is needed
-
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)

@@ -88,7 +88,7 @@ def make_graph_set(
   rows = _claim(config, out)
   unfinished = os.path.join(out, _UNFINISHED)
   os.makedirs(unfinished, exist_ok=True)
-  made = []
+  made: List[Any] = []
   for spec in config.specs:
     name = config.file_name(spec)
     example = os.path.join(unfinished, name + ".example")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def anneal_units(
   width = speculation(problem, budget)
   batch = np.empty((width, len(current)), dtype=np.int32)
   while since < patience and not problem.exhausted(budget):
-    proposals = []
+    proposals: List[Any] = []
     batch[:] = current
     while len(proposals) < width:
       move = moves.propose(devices)

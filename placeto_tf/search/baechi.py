@@ -143,6 +143,7 @@ class _EarliestFirst:
         key = (start, -self._ranks[op], d, op)
         if best is None or key < best:
           best = key
+      assert best is not None  # an op that is left is on some device's heap
       start, _, d, op = best
       if d in schedule.candidates(op):
         return op, d, start

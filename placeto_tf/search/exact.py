@@ -131,8 +131,8 @@ def prove(
     children, found = children[keep], found[keep]
     best_first = np.argsort(found, kind="stable")
     stack.append((depth + 1, children[best_first], found[best_first]))
-  left = [lower[incumbent.open(lower)] for _, _, lower in stack]
-  left = np.concatenate(left) if left else np.zeros(0)
+  still_open = [lower[incumbent.open(lower)] for _, _, lower in stack]
+  left = np.concatenate(still_open) if still_open else np.zeros(0)
   proven = not len(left)
   bound = incumbent.objective_us if proven else min(float(left.min()), incumbent.objective_us)
   return ExactResult(

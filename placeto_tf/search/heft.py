@@ -7,7 +7,7 @@ finish first, in the first gap that is long enough.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -39,13 +39,14 @@ def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
   position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
   # Ops that cost nothing tie with their consumers: producers go first.
   for op in sorted(range(len(ranks)), key=lambda op: (-ranks[op], position[op])):
-    best = None
+    best: Optional[Tuple[float, int, float]] = None
     for d in schedule.candidates(op):
       ready = schedule.data_ready_us(op, d)
       start = schedule.devices[d].earliest(ready, schedule.occupied_us(op, d))
       finish = start + schedule.compute_us[op][d]
       if best is None or finish < best[0]:
         best = (finish, d, ready)
+    assert best is not None  # every op may run somewhere
     schedule.place(op, best[1], best[2])
   return np.array(schedule.device, dtype=np.int32)
 

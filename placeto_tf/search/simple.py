@@ -79,8 +79,9 @@ def random(
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     batch = problem.grouping.expand(random_groups(problem, rng, count))
-    if budget is not None and problem.remaining_evaluations(budget) is not None:
-      batch = batch[:max(1, problem.remaining_evaluations(budget))]
+    remaining = None if budget is None else problem.remaining_evaluations(budget)
+    if remaining is not None:
+      batch = batch[:max(1, remaining)]
     if best is None and budget is not None and problem.exhausted(budget):
       return batch[0].copy()
     evaluation = problem.evaluate_ops(batch)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -39,9 +39,10 @@ from placeto_tf.training.pointer_problems import make_problem  # noqa: E402
 from placeto_tf.training.run_config import RunConfig  # noqa: E402
 
 # What is searched with, and how the policy is made.
-POLICIES = {"rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
-            "hierarchical": (one_graph_policies.HierarchicalSearch,
-                             one_graph_policies.hierarchical_policy)}
+POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
+    "hierarchical": (one_graph_policies.HierarchicalSearch,
+                     one_graph_policies.hierarchical_policy)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,7 +178,8 @@ class OneShotTrainer:
     self._entropy = tf.Variable(config.entropy, dtype=tf.float32, trainable=False)
     self._steps: Dict[Tuple[int, ...], Callable] = {}
     self.average_return = py_metrics.AverageReturnMetric(buffer_size=100)
-    self.updates, self.skipped, self.losses = 0, 0, {}
+    self.updates, self.skipped = 0, 0
+    self.losses: Dict[str, float] = {}
     self.checkpoint = tf.train.Checkpoint(
         policy=policy, optimizer=self._optimizer, baseline=self._baseline.value)
 

@@ -87,8 +87,10 @@ class PlacetoLearner:
     self._filled = config.environment.num_episodes * max(num_steps) if compiled else None
     self._baselines = [StepBaseline(steps, config.baseline_episodes) for steps in num_steps]
     self._num_steps = num_steps
-    self._first_step, self._seen = 0, []
-    self.updates, self.skipped, self.losses = 0, 0, {}
+    self._first_step = 0
+    self._seen: List[Any] = []
+    self.updates, self.skipped = 0, 0
+    self.losses: Dict[str, float] = {}
 
   @property
   def weights(self) -> List[np.ndarray]:

@@ -140,9 +140,9 @@ class PlacetoTrainer(runs.TrainingRun):
     """
     super().__init__(config, root_dir)
     if problems is None:
-      options = dict(max_groups=config.max_groups, given=config.given)
-      problems = make_family(config.graphs, config.clusters, **options)
-      held_out = make_family(config.held_out, (config.watch_cluster,), **options)
+      make = functools.partial(make_family, max_groups=config.max_groups, given=config.given)
+      problems = make(config.graphs, config.clusters)
+      held_out = make(config.held_out, (config.watch_cluster,))
     self._problems = list(problems) + list(held_out)
     self._num_training = len(problems)
     graphs = [_grouped(each.problem) for each in self._problems]
@@ -173,7 +173,8 @@ class PlacetoTrainer(runs.TrainingRun):
       Step times over the start's: of each held-out graph and their geometric means, for the last
       placement of sampled episodes, the best in them, and the last of a greedy episode.
     """
-    found, means = {}, {"last": [], "best": [], "greedy": []}
+    found: Dict[str, float] = {}
+    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     for graph in self._held_out:
       rng = np.random.default_rng([self.config.seed, graph])
       _, last, best = self._play(graph, rng)

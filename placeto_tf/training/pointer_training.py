@@ -158,7 +158,7 @@ class PointerTrainer(runs.TrainingRun):
           config.graphs, config.clusters, max_groups=config.max_groups, annealed=config.annealed,
           seed=config.seed)
       held_out = pointer_problems.make_problems(config.held_out, (config.watch_cluster,))
-    self._held_out = list(held_out)
+    self._held_out_problems = list(held_out)
     self._environment = MovesEnvironment(
         problems, config.max_devices, config=config.environment, seed=config.seed)
     self._rng = np.random.default_rng(config.seed)
@@ -173,6 +173,10 @@ class PointerTrainer(runs.TrainingRun):
     self._resume(
         agent=self.agent, actor=self.agent.actor_net,
         value=self.agent.collect_policy._value_network, optimizer=self.agent._optimizer)
+
+  @property
+  def _held_out(self) -> Sequence[MovesProblem]:
+    return self._held_out_problems
 
   @property
   def weights(self) -> ScorerWeights:

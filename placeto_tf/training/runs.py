@@ -156,7 +156,15 @@ class TrainingRun:
   """
 
   rate = "steps_a_second"  # name of the figure that says how fast it goes
-  _held_out: Sequence[Any] = ()  # what `watch` looks at; without any it is not called
+  @property
+  def _held_out(self) -> Sequence[Any]:
+    """What `watch` looks at; without any it is not called."""
+    return ()
+
+  @property
+  def weights(self) -> Any:
+    """What `_export` saves, with `save(directory, **what_is_noted)`."""
+    raise NotImplementedError
 
   def __init__(self, config: Any, root_dir: str):
     """Makes the directory that of this run.

@@ -3,6 +3,7 @@
 import pytest
 
 from small_problems import two_chains  # noqa: F401
+from tracing import eagerly  # noqa: F401
 
 
 @pytest.fixture

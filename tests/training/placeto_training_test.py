@@ -136,8 +136,7 @@ def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
     trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=5))
 
 
-def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
-    tmp_path, eagerly):
+def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_path):
   run = trainer(tmp_path / "run")
   run.save()
   weights = PlacetoWeights.load(str(tmp_path / "run"))
