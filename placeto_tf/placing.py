@@ -160,7 +160,7 @@ def place_with(
   interrupted = _search(problem, ledger, config, root_dir, progress)
   rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
 
-  best = problem.best_placement
+  best = problem.best_known
   simulated = problem.simulator.simulate(best)
   if not simulated.fits:
     raise PlacementError(_nothing_fits(problem, simulated))
@@ -193,7 +193,7 @@ def _measure(
   """Runs what the placers found, and goes on from there, in real sessions."""
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
-  found["best"] = problem.best_placement
+  found["best"] = problem.best_known
   progress(problem, "measuring")
   return measured_search.search_on_workers(
       problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
@@ -219,7 +219,8 @@ def _search(
   problem.observe(lambda: progress(problem, stage[0]))
   try:
     if method.kind is Kind.AUTO:  # has the references among its own parts
-      method.load()(problem, budget, config.seed, root_dir=root_dir, ledger=ledger)
+      run_auto: Callable[..., np.ndarray] = method.load()
+      run_auto(problem, budget, config.seed, root_dir=root_dir, ledger=ledger)
       return False
     for reference in registry.references():
       ledger.run(reference.name, reference.load(), budget, config.seed)
@@ -248,7 +249,7 @@ def _grouped(
 
   def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
     learned.append(learned_groups.with_learned_groups(problem, budget, seed))
-    return problem.best_placement
+    return problem.best_known
 
   ledger.run(learned_groups.METHOD, learn, config.budget, config.seed)
   return learned[0]

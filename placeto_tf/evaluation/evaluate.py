@@ -292,11 +292,11 @@ def _run(
     problem = learned_groups.with_learned_groups(problem, budget, seed)
   running.run(problem, method, budget, seed, weights=config.weights_of(method))
   seconds = problem.seconds
-  result = problem.simulator.simulate(problem.best_placement)
+  result = problem.simulator.simulate(problem.best_known)
   bound_us = lower_bound_us(problem)
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(str(part) for part in key))
   placement = Placement.from_indices(
-      problem.graph, problem.cluster, problem.best_placement, method=name, seed=seed,
+      problem.graph, problem.cluster, problem.best_known, method=name, seed=seed,
       evaluations=problem.evaluations, step_time_us=result.step_time_us,
       lower_bound_us=bound_us)
   file_name = os.path.join("placements", f"{stem}.json")

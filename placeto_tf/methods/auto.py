@@ -30,8 +30,8 @@ from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.methods import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.ledger import NO_BUDGET, Ledger
-from placeto_tf.problem.method import Kind, Method, Placer, Progress, Stage
+from placeto_tf.problem.ledger import NO_BUDGET, Called, Ledger
+from placeto_tf.problem.method import AutoPart, Kind, Method, Progress, Stage
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
 from placeto_tf.search.exact import prove
@@ -97,7 +97,7 @@ class Auto:
     for method in registry.parts_of_auto(Stage.CONSTRUCTION):
       if self._over() or not in_time(problem, budget):
         break
-      if method.auto.condition(problem):
+      if _part(method).condition(problem):
         self._construct(method, budget)
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
@@ -105,16 +105,16 @@ class Auto:
       self._improve(method)
     self._search()
     ledger.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
-    return best_so_far(problem, problem.best_placement)
+    return problem.best_known.copy()
 
   def _construct(self, method: Method, budget: Budget) -> None:
-    share = method.auto.share
+    share = _part(method).share
     self._run(method.name, self._placer(method),
               budget if share is None else budget.share(self._problem, share))
 
-  def _placer(self, method: Method) -> Placer:
+  def _placer(self, method: Method) -> Called:
     """The method as it runs here, loaded when it is run."""
-    method = dataclasses.replace(method, load=method.auto.load or method.load)
+    method = dataclasses.replace(method, load=_part(method).load or method.load)
     return functools.partial(
         _run_method, method, self._root_dir, lambda *_: self.ledger.announce(method.name))
 
@@ -130,7 +130,7 @@ class Auto:
 
   def _improve(self, method: Method) -> None:
     """Runs a policy, unless it would not get anything done."""
-    problem, budget, part = self._problem, self._budget, method.auto
+    problem, budget, part = self._problem, self._budget, _part(method)
     share = budget if part.share is None else budget.share(problem, part.share)
     if not part.condition(problem):
       return
@@ -144,7 +144,7 @@ class Auto:
     if share.max_seconds is not None and share.max_seconds - problem.seconds < setup_seconds:
       self.ledger.skip(method.name, "there was too little time")
       return
-    units = placed_units(problem, problem.best_placement, problem.num_groups)
+    units = placed_units(problem, problem.best_known, problem.num_groups)
     grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
     try:
       self._run(method.name, self._placer(method), share, problem.regrouped(grouping))
@@ -155,18 +155,18 @@ class Auto:
     """Every search once, then slices for whichever does best."""
     problem, budget = self._problem, self._budget
     searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)
-                if method.auto.condition(problem)}
+                if _part(method).condition(problem)}
     gains: Dict[str, float] = {}
     for name, method in searches.items():
       if not self._over() and self._time_for_a_search():
-        share = method.auto.share
+        share = _part(method).share
         gains[name] = self._run(
             name, self._placer(method), budget if share is None else budget.share(problem, share))
-    repeating = [name for name in gains if searches[name].auto.repeats]
+    repeating = [name for name in gains if _part(searches[name]).repeats]
     for i in range(SLICES):
       if self._over() or not repeating or not self._time_for_a_search():
         break
-      name = max(repeating, key=gains.get)
+      name = max(repeating, key=gains.__getitem__)
       before = problem.evaluations
       gains[name] = self._run(
           name, self._placer(searches[name]), budget.share(problem, 1 / (SLICES - i)),
@@ -180,11 +180,16 @@ class Auto:
         limit - problem.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)
 
   def _run(
-      self, name: str, placer: Placer, budget: Budget,
+      self, name: str, placer: Called, budget: Budget,
       problem: Optional[PlacementProblem] = None, seed: Optional[int] = None,
   ) -> float:
     return self.ledger.run(
         name, placer, budget, self._seed if seed is None else seed, problem)
+
+
+def _part(method: Method) -> AutoPart:
+  """The method's part; one that is handed in without a part has all of what is left."""
+  return method.auto or AutoPart(Stage.POLICY)
 
 
 def _run_method(

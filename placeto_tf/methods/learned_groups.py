@@ -5,6 +5,8 @@ It takes half of the budget of the method that goes on with the groups.
 
 from __future__ import annotations
 
+from typing import Any
+
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods import registry
 from placeto_tf.problem.budget import Budget
@@ -33,5 +35,5 @@ def first_grouping(grouping: str) -> str:
 def with_learned_groups(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
   """The problem in groups that the hierarchical policy learns with half of what is left."""
-  learn = deferred("placeto_tf.methods.hierarchical.search", "learn_grouping")()
+  learn: Any = deferred("placeto_tf.methods.hierarchical.search", "learn_grouping")()
   return problem.regrouped(learn(problem, budget.share(problem, _SHARE), seed))

@@ -57,9 +57,9 @@ def parts_of_auto(stage: Stage) -> Tuple[Method, ...]:
 
 
 def weighted_policies() -> Tuple[str, ...]:
-  """The policies that have weights which some method takes."""
-  return tuple(dict.fromkeys(
-      method.weights.policy for method in methods() if method.weights is not None))
+  """The policies whose weights some method takes, by name."""
+  return tuple(sorted({
+      method.weights.policy for method in methods() if method.weights is not None}))
 
 
 def check_weights(method: Method, policy_weights: Optional[str]) -> None:
@@ -68,8 +68,8 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
     takers = ", ".join(each.name for each in methods() if each.weights is not None)
     raise PlacementError(
         f"method {method.name!r} takes no policy_weights; expected one of {takers}")
-  needed = method.weights is not None and method.weights.without is WithoutWeights.FAIL
-  if policy_weights is None and needed:
+  if policy_weights is None and method.weights is not None and (
+      method.weights.without is WithoutWeights.FAIL):
     raise PlacementError(
         f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
         f"--policy={method.weights.policy}")

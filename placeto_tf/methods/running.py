@@ -55,6 +55,6 @@ def run(
   """[N] the best placement that one method finds within the budget; arguments as for `Run`."""
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
-    return problem.best_placement
+    return problem.best_known
   return method.load()(
       problem, budget, seed, weights=weights, root_dir=root_dir, progress=progress)

@@ -9,7 +9,8 @@ from typing import List, Optional
 
 import numpy as np
 
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def best_of(

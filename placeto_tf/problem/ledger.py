@@ -11,9 +11,10 @@ from typing import Callable, List, Optional
 import numpy as np
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Placer
 from placeto_tf.problem.placement_problem import PlacementProblem
 
+# What a ledger runs; a `Placer` is one.
+Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
 
 
@@ -57,7 +58,7 @@ class Ledger:
     self.proven = False
 
   def run(
-      self, name: str, placer: Placer, budget: Budget, seed: int,
+      self, name: str, placer: Called, budget: Budget, seed: int,
       problem: Optional[PlacementProblem] = None,
   ) -> float:
     """Runs a placer and returns its gain in us; accounts for it also if it is interrupted.

@@ -18,7 +18,7 @@ import functools
 import importlib
 import io
 import pkgutil
-from typing import Any, Callable, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Protocol, Tuple
 
 import numpy as np
 
@@ -34,13 +34,14 @@ class Run(Protocol):
   """Runs a method: [N] int32, the device of each op in the best placement found."""
 
   def __call__(
-      self, problem: PlacementProblem, budget: Budget, seed: int = 0, *,
+      self, problem: PlacementProblem, budget: Any = None, seed: int = 0, *,
       weights: Optional[str] = None, root_dir: Optional[str] = None,
       progress: Optional[Progress] = None) -> np.ndarray:
     """Args:
 
       problem: evaluates, counts and remembers the best; policies start from its best.
-      budget: counted from the making of the problem.
+      budget: a `Budget`, counted from the making of the problem; without one a placer's own
+        default holds, and policies fail.
       seed: of everything random.
       weights: directory of trained weights, of methods that take some.
       root_dir: where TensorBoard summaries go; None writes none.
@@ -52,7 +53,7 @@ class Placer(Protocol):
   """A method that needs neither weights nor a directory: [N] int32, as `Run` returns it."""
 
   def __call__(
-      self, problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, /
+      self, problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0
   ) -> np.ndarray:
     """Without a budget the placer's own default holds."""
 
@@ -63,7 +64,7 @@ Loader = Callable[[], Run]
 class Kind(enum.Enum):
   """What a method does, in the order in which methods are listed."""
 
-  AUTO = "runs other methods in turn"
+  AUTO = "runs other methods in turn; its `Run` also takes the `ledger` to list them in"
   CURRENT = "the devices that the graph came with"
   BASELINE = "constructs a placement that every other is held against"
   CONSTRUCTION = "constructs one placement, or the best of a few"
@@ -198,7 +199,7 @@ def declared_in(package: str) -> Tuple[Method, ...]:
     PlacementError: two of them have one name.
   """
   root = importlib.import_module(package)
-  found = {}
+  found: Dict[str, Tuple[str, Method]] = {}
   for info in pkgutil.iter_modules(root.__path__):
     module = importlib.import_module(f"{package}.{info.name}")
     for method in getattr(module, "METHODS", ()):
@@ -210,7 +211,7 @@ def declared_in(package: str) -> Tuple[Method, ...]:
   return in_order(method for _, method in found.values())
 
 
-def in_order(methods) -> Tuple[Method, ...]:
+def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
   """Methods by kind, rank and name."""
   kinds = list(Kind)
   return tuple(sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name)))

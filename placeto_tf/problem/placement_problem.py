@@ -160,6 +160,17 @@ class PlacementProblem:
     return self._record.best_placement
 
   @property
+  def best_known(self) -> np.ndarray:
+    """[N] of the best placement so far.
+
+    Raises:
+      PlacementError: nothing has been evaluated.
+    """
+    if self._record.best_placement is None:
+      raise PlacementError("no placement has been evaluated yet; evaluate a start first")
+    return self._record.best_placement
+
+  @property
   def best_objective_us(self) -> float:
     """Of the best placement so far; infinite where there is none."""
     return self._record.best_objective_us

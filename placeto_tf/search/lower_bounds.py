@@ -33,23 +33,18 @@ _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a step time i
 
 def lower_bound_us(problem: PlacementProblem) -> float:
   """A step time that no placement of the problem's ops that fits can be below, in microseconds."""
-  end_us = _earliest_ends_us(problem)
+  end_us = earliest_ends_us(problem)
   return max(
-      float(end_us.max()), work_us(problem), _forced_transfer_us(problem, end_us)) * _ROUNDING
+      float(end_us.max()), work_us(problem), forced_transfer_us(problem, end_us)) * _ROUNDING
 
 
-def critical_path_us(problem: PlacementProblem) -> float:
-  """The critical-path bound."""
-  return float(_earliest_ends_us(problem).max())
+def forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
+  """The bound by forced transfers; 0 where one device can hold every connected part.
 
-
-def forced_transfer_us(problem: PlacementProblem) -> float:
-  """The bound by forced transfers; 0 where one device can hold every connected part."""
-  return _forced_transfer_us(problem, _earliest_ends_us(problem))
-
-
-def _forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
-  """Args: end_us [N], from `_earliest_ends_us`."""
+  Args:
+    problem: what is bounded.
+    end_us: [N], from `earliest_ends_us`.
+  """
   graph, cluster = problem.graph, problem.cluster
   u, v = graph.edge_producers, graph.edge_consumers
   part = _connected_parts(graph.num_ops, u, v)
@@ -85,8 +80,8 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
       leader = leader[leader]
 
 
-def _earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
-  """[N] what no op can end before, on whatever device."""
+def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
+  """[N] what no op can end before, on whatever device; the latest is the critical-path bound."""
   graph, cluster = problem.graph, problem.cluster
   compute_us, overhead_us = _charges(problem)
   if cluster.compute_streams > 1:

@@ -43,7 +43,7 @@ def best_start(
 def start_methods() -> List[Method]:
   """The methods of this room with a `start_rank`, by that rank."""
   ranked = [method for method in declared_in(_ROOM) if method.start_rank is not None]
-  return sorted(ranked, key=lambda method: method.start_rank)
+  return sorted(ranked, key=lambda method: method.start_rank or 0.0)
 
 
 def reference_placers() -> Dict[str, Placer]:

@@ -29,7 +29,7 @@ def place(
 ) -> np.ndarray:
   """[N] by trained weights: those in the directory, or those that ship with the package."""
   del root_dir, progress
-  return improve(problem, problem.best_placement, _trained(weights), budget, seed,
+  return improve(problem, problem.best_known, _trained(weights), budget, seed,
                  config=_config(one_pass))
 
 
@@ -38,7 +38,7 @@ def sweep(
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] by `place` without its annealing."""
   del root_dir, progress
-  return improve(problem, problem.best_placement, _trained(weights), budget, seed,
+  return improve(problem, problem.best_known, _trained(weights), budget, seed,
                  config=SweepConfig(anneal=False))
 
 
@@ -48,7 +48,7 @@ def place_untrained(
 ) -> np.ndarray:
   """[N] by weights as initialized from the seed."""
   del weights, root_dir, progress
-  return improve(problem, problem.best_placement, ScorerWeights.untrained(seed), budget, seed,
+  return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
                  config=_config(one_pass))
 
 
@@ -61,7 +61,7 @@ def place_uniform(
   drawn = ScorerWeights.untrained(seed)
   # Where all scores are equal, the draws from the softmax are uniform.
   equal = dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
-  return improve(problem, problem.best_placement, equal, budget, seed,
+  return improve(problem, problem.best_known, equal, budget, seed,
                  config=dataclasses.replace(_config(one_pass), greedy=0))
 
 

@@ -80,7 +80,7 @@ def search_gdp(
   if way == "zero_shot":
     draws = config.draws if left is None else min(config.draws, left)
     _draw(nodes, policy, max(1, draws), draw_seed)
-    return problem.best_placement
+    return problem.best_known
   training = config.training if way == "scratch" else config.fine_tuning
   # One evaluation is kept for the likeliest devices, which samples miss where nodes are many.
   most = None if left is None else max(1, left - 1)
@@ -93,7 +93,7 @@ def search_gdp(
   search(nodes, trainer, part, root_dir=root_dir, progress=progress)
   if nodes.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
-  return problem.best_placement
+  return problem.best_known
 
 
 def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> None:

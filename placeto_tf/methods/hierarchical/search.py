@@ -33,7 +33,7 @@ def search_hierarchical(
   """
   del weights
   _train_hierarchical(problem, budget, seed, config, root_dir, progress)
-  return problem.best_placement
+  return problem.best_known
 
 
 def learn_grouping(
@@ -56,8 +56,8 @@ def learn_grouping(
 def _train_hierarchical(problem, budget, seed, config, root_dir, progress):
   """The problem with units for groups, and the policy trained on it."""
   config = config or HierarchicalSearch()
-  weights, draws = seeds(seed)
-  units, policy = hierarchical_policy(problem, config, weights)
-  trainer = search_trainer(units, policy, config.training, budget, draws)
+  weight_seed, draw_seed = seeds(seed)
+  units, policy = hierarchical_policy(problem, config, weight_seed)
+  trainer = search_trainer(units, policy, config.training, budget, draw_seed)
   search(units, trainer, budget, root_dir=root_dir, progress=progress)
   return units, policy

@@ -36,7 +36,7 @@ def place(
   """[N] by learning on the problem, from the weights in a directory where one is given."""
   if weights is not None:
     return place_with(problem, budget, seed, weights=weights, way="fine_tune", **options)
-  return improve(problem, problem.best_placement, budget, seed, **options).op_placement
+  return improve(problem, problem.best_known, budget, seed, **options).op_placement
 
 
 def place_at_random(
@@ -45,15 +45,15 @@ def place_at_random(
   """[N] by devices drawn uniformly where `place` asks the policy."""
   del weights
   return improve(
-      problem, problem.best_placement, budget, seed, policy="random", **options).op_placement
+      problem, problem.best_known, budget, seed, policy="random", **options).op_placement
 
 
 def place_with(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: str, way: str,
     **options: Any) -> np.ndarray:
   """[N] the problem's best placement after `improve_with`."""
-  improve_with(weights, way, problem, problem.best_placement, budget, seed, **options)
-  return problem.best_placement
+  improve_with(weights, way, problem, problem.best_known, budget, seed, **options)
+  return problem.best_known
 
 
 def improve_with(

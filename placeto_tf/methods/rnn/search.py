@@ -31,8 +31,8 @@ def search_rnn(
   """
   del weights
   config = config or RnnSearch()
-  weights, draws = seeds(seed)
-  grouped, policy = rnn_policy(problem, config, weights)
-  trainer = search_trainer(grouped, policy, config.training, budget, draws)
+  weight_seed, draw_seed = seeds(seed)
+  grouped, policy = rnn_policy(problem, config, weight_seed)
+  trainer = search_trainer(grouped, policy, config.training, budget, draw_seed)
   search(grouped, trainer, budget, root_dir=root_dir, progress=progress)
-  return problem.best_placement
+  return problem.best_known
