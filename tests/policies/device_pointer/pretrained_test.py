@@ -67,7 +67,8 @@ def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_
 
 
 def test_inference_imports_no_tensorflow():
-  code = ("import sys; from placeto_tf.policies.device_pointer import scorer, sweeps; "
+  code = ("import sys; from placeto_tf.encoding import pair_features; "
+          "from placeto_tf.policies.device_pointer import scorer, sweeps; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.stdout.strip() == "False", done.stderr
