@@ -61,8 +61,13 @@ for name in {_TRAINED}:
 def test_placing_with_the_shipped_policy_works_beside_any_keras():
   assert run_beside_keras_3("""
 import sys
+import tensorflow as tf
 import placeto_tf as placeto
-result = placeto.place("family:tiny[0]", "k80:2", method="device_pointer", max_evaluations=20)
+with tf.Graph().as_default() as graph:
+  x = tf.compat.v1.placeholder(tf.float32, [64, 64], name="x")
+  tf.add(tf.matmul(x, x), tf.matmul(x, tf.nn.relu(x)), name="y")
+result = placeto.place(graph, placeto.Cluster.parse("k80:2"), method="device_pointer",
+                       max_evaluations=20)
 loaded = {name for name in ("tf_agents", "tensorflow_gnn", "tf_keras") if name in sys.modules}
 print(result.step_time_us > 0, len(loaded))
 """) == ["True", "0"]
