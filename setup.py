@@ -1,5 +1,7 @@
 """Installs placeto_tf and its programs (`placeto-place`, ...); see README.md."""
 
+import pathlib
+import re
 import sys
 
 if not (3, 9) <= sys.version_info[:2] <= (3, 11):
@@ -9,13 +11,18 @@ if not (3, 9) <= sys.version_info[:2] <= (3, 11):
 
 from setuptools import find_packages, setup  # noqa: E402  pylint: disable=wrong-import-position
 
+# Read, not imported: the package's own imports are not there while it is installed.
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', pathlib.Path("placeto_tf/__init__.py").read_text(encoding="utf-8"),
+    re.MULTILINE).group(1)
+
 PROGRAMS = (
     "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
     "train")
 
 setup(
     name="placeto_tf",
-    version="0.1.0",
+    version=VERSION,
     description="Learned device placement for TensorFlow graphs",
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",

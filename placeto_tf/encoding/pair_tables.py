@@ -12,7 +12,7 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.bounds import longest_path_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.bounds import fastest_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import fastest_us, remaining_path_us
 
 _ROUNDS = 200
 _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a step time it must not exceed

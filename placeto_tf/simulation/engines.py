@@ -12,7 +12,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.simulation import event_loop
 from placeto_tf.simulation.schedule import Jobs, Transfers
-from placeto_tf.simulation.tables import SimulationTables
+from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:

@@ -19,27 +19,22 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.clusters import Cluster
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork  # noqa: E402
-from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem  # noqa: E402
-from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights  # noqa: E402
-from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
-from placeto_tf.search import PLACERS  # noqa: E402
-from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
-from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
-from placeto_tf.training.run_config import RunConfig  # noqa: E402
+from placeto_tf.graphs import load_graph
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
+from placeto_tf.training import runs
+from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.pointer_problems import expand_clusters, make_problem
+from placeto_tf.training.run_config import RunConfig
 
 # The paper's reward and algorithm; sizes and rates are not all stated there.
 PPO = OneShotConfig(

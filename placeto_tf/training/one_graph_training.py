@@ -19,24 +19,19 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.clusters import Cluster
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.placements import Placement  # noqa: E402
-from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
-from placeto_tf.training import one_graph_policies, runs  # noqa: E402
-from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
-from placeto_tf.training.pointer_problems import make_problem  # noqa: E402
-from placeto_tf.training.run_config import RunConfig  # noqa: E402
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training import one_graph_policies, runs
+from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.pointer_problems import make_problem
+from placeto_tf.training.run_config import RunConfig
 
 # What is searched with, and how the policy is made.
 POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {

@@ -22,29 +22,24 @@ import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
+from placeto_tf.clusters import Cluster
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.family_environment import FamilyEnvironment
+from placeto_tf.environments.placement_environment import PlacementEnvironment
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.family_environment import FamilyEnvironment  # noqa: E402
-from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
-from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
-from placeto_tf.search import PLACERS  # noqa: E402
-from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
-from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
-from placeto_tf.training.placeto_weights import PlacetoWeights  # noqa: E402
-from placeto_tf.training.pointer_problems import STARTS, make_problem  # noqa: E402
-from placeto_tf.training.run_config import RunConfig  # noqa: E402
+from placeto_tf.graphs import load_graph
+from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
+from placeto_tf.training import runs
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_learner import PlacetoLearner
+from placeto_tf.training.placeto_weights import PlacetoWeights
+from placeto_tf.training.pointer_problems import STARTS, make_problem
+from placeto_tf.training.run_config import RunConfig
 
 GIVEN = STARTS + ("best_known",)
 

@@ -23,31 +23,26 @@ import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
+from tf_agents.utils import common
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tensorboard.plugins.hparams import api as hp  # noqa: E402
-from tf_agents.utils import common  # noqa: E402
-
-from placeto_tf.encoding.pair_features import NAMES, TIMING  # noqa: E402
-from placeto_tf.environments.moves_environment import (  # noqa: E402
-    MovesConfig,
-    MovesEnvironment,
-    MovesProblem,
+from placeto_tf.encoding.pair_features import NAMES, TIMING
+from placeto_tf.environments.moves_environment import (
+  MovesConfig,
+  MovesEnvironment,
+  MovesProblem,
 )
-from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
-from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
-from placeto_tf.problem.budget import Budget  # noqa: E402
-from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
-from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
-from placeto_tf.training import pointer_problems, runs  # noqa: E402
-from placeto_tf.training.run_config import RunConfig  # noqa: E402
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.device_pointer import agent as agent_lib
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
+from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.problem.budget import Budget
+from placeto_tf.simulation.schedule import SimulationResult
+from placeto_tf.simulation.timeline import timeline_figure
+from placeto_tf.training import pointer_problems, runs
+from placeto_tf.training.run_config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,16 +12,12 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
+from tf_agents.utils import common
 
 from placeto_tf import atomic
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training.run_config import RunConfig
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.utils import common  # noqa: E402
 
 Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine

@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.graphs.traced import read_concrete_function
 from placeto_tf.placements import applying, coverage
 from placeto_tf.placements.placement import Placement
 
