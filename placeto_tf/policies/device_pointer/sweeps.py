@@ -51,7 +51,7 @@ class SweepConfig:
   anneal: bool = True
   scorer_share: float = 0.7
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
