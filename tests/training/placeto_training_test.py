@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.methods.placeto.with_weights import improve_with
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.problem.placement_problem import Budget
-from placeto_tf.training import trained
 from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.placeto_training import (
   FamilyProblem,
@@ -153,12 +153,12 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_
   problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
   start = problem.allowed_ops.argmax(axis=1)
   placed = [
-      trained.improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
+      improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
       for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
   assert problem.evaluations <= 150
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
-    trained.improve_with(
+    improve_with(
         str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
 
 
