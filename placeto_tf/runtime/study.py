@@ -151,6 +151,7 @@ def _calibrated(
     found = calibrating.calibrate(
         worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
+    assert found.compute_us is not None  # a graph was given
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
     for number, (indices, step_time_us) in enumerate(found.placements):
       Placement.from_indices(
@@ -321,8 +322,9 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
-             **agreement(predicted, measured)}
+    found: Dict[str, Any] = {
+        "placements": len(rows), "disturbed": len(everything) - len(undisturbed),
+        **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in _measured(
         os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
     twice = [row for row in rows if row["placement"] in again]

@@ -106,6 +106,7 @@ class Sweeper:
     if objective_us > self.objective_us:
       return False
     self.placement, self.objective_us = placement, objective_us
+    assert found.start_us is not None  # they were asked for
     self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
     return True
 
