@@ -17,7 +17,7 @@ instead.
 from __future__ import annotations
 
 import os
-from typing import Dict
+from typing import Dict, List
 
 from absl import flags
 
@@ -48,7 +48,7 @@ flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
 
 
-def _pairs(texts) -> Dict[str, str]:
+def _pairs(texts: List[str]) -> Dict[str, str]:
   """{policy: directory}. Raises: PlacetoError where a text is no such pair."""
   from placeto_tf.errors import PlacetoError
 

@@ -33,15 +33,16 @@ from absl import flags
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import entry_point, shared_flags
+from placeto_tf.training import settings as settings_lib
+from placeto_tf.training.trainable import POLICIES
 
 FLAGS = flags.FLAGS
 
-_POLICIES = ("device_pointer", "placeto", "gdp", "rnn", "hierarchical")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-flags.DEFINE_enum("policy", "device_pointer", _POLICIES, "What is trained.")
+flags.DEFINE_enum("policy", "device_pointer", list(POLICIES), "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer and gdp: "
@@ -62,8 +63,6 @@ flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatab
 def main() -> None:
   """Trains."""
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.training.trainable import POLICIES
-
   policy = POLICIES[FLAGS.policy]()
   config = policy.configure(_given(), _settings(), FLAGS.preset)
   warm_start = FLAGS.warm_start
@@ -112,13 +111,10 @@ def _settings() -> List[str]:
 def fields_help() -> str:
   """The fields of the configurations of all policies, with their defaults."""
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.training import settings as settings_lib
-  from placeto_tf.training.trainable import POLICIES
-
   sections = []
-  for name in _POLICIES:
+  for name, policy in POLICIES.items():
     lines = [f"Fields for --policy={name} (--set field=value), with their defaults:"]
-    for line in settings_lib.describe(POLICIES[name]().config):
+    for line in settings_lib.describe(policy().config):
       field = line.partition("=")[0]
       if field in _FIELDS:
         line = f"--{line}"

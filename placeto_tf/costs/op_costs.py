@@ -33,7 +33,7 @@ class OpCosts:
   temporary_bytes: np.ndarray  # [N]
   notes: Tuple[str, ...] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     n = len(self.compute_us)
     for name, ndim in (("compute_us", 2), ("output_bytes", 1), ("persistent_bytes", 1),
                        ("temporary_bytes", 1)):

@@ -161,7 +161,7 @@ def _build(function: Any, graph_def: Any, captures: Dict[str, Tuple[Any, Any]]) 
         body, name="",
         input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
 
-  def find(tensor):
+  def find(tensor: Any) -> Any:
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
     return inner.get(tensor.op.name) if tensor.op.name in inner else (

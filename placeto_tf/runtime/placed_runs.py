@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Tuple
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -111,7 +111,7 @@ class PlacedRun:
     return metadata
 
   @contextlib.contextmanager
-  def _noticing_loss(self):
+  def _noticing_loss(self) -> Iterator[None]:
     try:
       yield
     except BaseException:

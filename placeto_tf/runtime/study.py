@@ -151,6 +151,7 @@ def _calibrated(
     found = calibrating.calibrate(
         worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
+    assert found.compute_us is not None  # a graph was given
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
     for number, (indices, step_time_us) in enumerate(found.placements):
       Placement.from_indices(

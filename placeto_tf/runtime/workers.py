@@ -57,7 +57,7 @@ class WorkerConfig:
   startup_seconds: float = 120.0
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
       if not getattr(self, name) > 0:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")

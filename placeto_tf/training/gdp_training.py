@@ -61,7 +61,7 @@ class GdpTrainingConfig(RunConfig):
   network: GdpConfig = GdpConfig()
   training: OneShotConfig = PPO
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     self.check_at_least_one("graphs_per_update")
 

@@ -55,7 +55,7 @@ class OneGraphConfig(RunConfig):
   policy: str = "rnn"
   training: Optional[OneShotConfig] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.policy not in POLICIES:
       raise PlacetoError(
           f"policy {self.policy!r} is not known; expected one of {', '.join(POLICIES)}")

@@ -79,7 +79,7 @@ class OneShotConfig:
   gradient_clip: float = 1.0
   invalid_reward: float = INVALID_REWARD
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, valid in (("algorithm", ("reinforce", "ppo")),
                         ("baseline", ("moving_average", "batch"))):
       if getattr(self, name) not in valid:

@@ -68,7 +68,7 @@ class PlacetoTrainingConfig(RunConfig):
   watch_every: int = 200
   placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.family)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     self.check_at_least_one("max_groups")
     if self.given not in GIVEN:

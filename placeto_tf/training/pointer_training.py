@@ -83,7 +83,7 @@ class PointerTrainingConfig(RunConfig):
   patience: int = 0
   environment: MovesConfig = MovesConfig()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     self.check_at_least_one("epochs", "max_devices")
     names = [name for each in self.without for name in (TIMING if each == "timing" else (each,))]

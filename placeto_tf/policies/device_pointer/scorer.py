@@ -37,7 +37,7 @@ class ScorerWeights:
   bias_2: np.ndarray
   output: np.ndarray
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in _FIELDS:
       # Writable and contiguous: numba compiles anew for anything else.
       object.__setattr__(

@@ -50,7 +50,7 @@ class SweepConfig:
   anneal: bool = True
   scorer_share: float = 0.7
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
@@ -105,6 +105,7 @@ class Sweeper:
     if objective_us > self.objective_us:
       return False
     self.placement, self.objective_us = placement, objective_us
+    assert found.start_us is not None  # they were asked for
     self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
     return True
 

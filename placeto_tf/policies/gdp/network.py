@@ -46,7 +46,7 @@ class GdpConfig:
   superposition: bool = True
   initial_spread: float = 1.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("max_devices", "width", "rounds", "layers", "heads", "segment"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
