@@ -45,6 +45,8 @@ class GraphSource:
     feed_shapes: feed (tensor name) -> dimensions, every one of them known.
     meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
+    fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
+      function captures.
   """
 
   format: str
@@ -57,6 +59,7 @@ class GraphSource:
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
   cut_ops: FrozenSet[str] = frozenset()
   meta_graph: Any = None
+  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
