@@ -24,8 +24,10 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs import ComputationGraph, load_graph, traced
+from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.grouping import group_ops
+from placeto_tf.live import apply_checked, fixed_cost_note
 from placeto_tf.placements import Placement
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measured_search import MeasuredSearch, search_measured
@@ -165,7 +167,7 @@ class Baseline:
   skipped: str = ""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PlacingResult:
   """What `place()` found.
 
@@ -207,6 +209,32 @@ class PlacingResult:
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
 
+  def __repr__(self) -> str:
+    return (
+        f"PlacingResult({self.graph.num_ops} ops on {', '.join(self.cluster.device_names)}, "
+        f"step_time_us={self.step_time_us:.1f}, method={self.config.method!r})")
+
+  def apply(self, target: Any, **options: Any) -> Any:
+    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+
+    Args:
+      target: see `Placement.apply`.
+      **options: for a function, those of `place_function`.
+
+    Returns:
+      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
+      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+
+    Raises:
+      PlacementError: as `Placement.apply`.
+    """
+    if not (traced.is_concrete_function(target) or traced.is_function(target)):
+      return self.placement.apply(target, **options)
+    return apply_checked(
+        self.placement, target, self.graph, self.costs, self.cluster,
+        promised_us=self.step_time_us, before_us=self.baselines["current"].step_time_us
+        if "current" in self.baselines else None, **options)
+
 
 def methods() -> Tuple[str, ...]:
   """The names that `place(method=...)` takes."""
@@ -242,18 +270,25 @@ def place(
     method: see `methods()`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
     progress: called every now and then.
-    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...).
+    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
+      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
+  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(options) - known)
   if unknown:
-    raise TypeError(f"place() got unknown option {unknown[0]!r}; expected one of {sorted(known)}")
+    raise TypeError(
+        f"place() got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
+  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
   return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
 
 
@@ -291,6 +326,8 @@ def place_with(
     best, proven = measured.placement, False  # what is proven is proven of simulated steps
     simulated = problem.simulator.simulate(best)
     notes += (describe_measured(measured),)
+  fixed = fixed_cost_note(problem.simulator, best)
+  notes += (fixed,) if fixed else ()
   lower_bound_us = search.lower_bound_us(problem)
   placement = Placement.from_indices(
       graph, cluster, best, method=config.method, seed=config.seed,

@@ -62,7 +62,7 @@ class GraphSource:
   fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ComputationGraph:
   """The ops that the fetches need, and how data and control flow between them.
 
@@ -111,6 +111,10 @@ class ComputationGraph:
       value = getattr(self, field.name)
       if isinstance(value, np.ndarray):
         value.flags.writeable = False
+
+  def __repr__(self) -> str:
+    fetches = ", ".join(self.fetches[:3]) + (", ..." if len(self.fetches) > 3 else "")
+    return f"ComputationGraph({self.num_ops} ops, {self.num_edges} edges, fetches: {fetches})"
 
   @classmethod
   def from_edges(

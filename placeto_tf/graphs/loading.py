@@ -6,6 +6,7 @@ A format is added by a reader: a function from the source to a `ReadGraph`, and 
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
@@ -79,6 +80,11 @@ def load_graph(
       feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
       feed_shapes=feed_shapes, trip_count=trip_count, split_loops=split_loops)
 
+
+# What load_graph takes beside the source.
+LOAD_OPTIONS = tuple(
+    name for name, parameter in inspect.signature(load_graph).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY)
 
 _Names = Optional[Tuple[str, ...]]
 

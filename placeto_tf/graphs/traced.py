@@ -13,8 +13,8 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import captures, keras_models
 from placeto_tf.graphs.graph_defs import ReadGraph
 
-# Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the graph
-# that it was made from, in that graph's order, so that both are read alike.
+# Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
+# graph that it was made from, in that graph's order, so that both are read alike.
 PLACED_NAMES = "_placeto_names"
 
 
@@ -32,12 +32,23 @@ def is_function(source: Any) -> bool:
 
 def read_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a `tf.function` that has one trace or one signature."""
+  return read_concrete_function(concrete_of(function))
+
+
+def concrete_of(function: Any) -> Any:
+  """A ConcreteFunction itself, or that of a `tf.function` with one trace or one signature.
+
+  Raises:
+    GraphError: the `tf.function` has none, or several.
+  """
+  if is_concrete_function(function):
+    return function
   traces = function._list_all_concrete_functions() if hasattr(
       function, "_list_all_concrete_functions") else []
   if len(traces) == 1:
-    return read_concrete_function(traces[0])
+    return traces[0]
   if not traces and getattr(function, "input_signature", None) is not None:
-    return read_concrete_function(function.get_concrete_function())
+    return function.get_concrete_function()
   raise GraphError(
       f"the tf.function {getattr(function, '__name__', function)!r} has {len(traces)} traces and "
       "it is not clear which to place; hand over function.get_concrete_function(...)")

@@ -155,7 +155,8 @@ class Placement(collections.abc.Mapping):
     Args:
       target: a GraphDef or MetaGraphDef, of which a placed copy is returned; a CostGraphDef
         likewise; a `tf.Graph`, which is changed in place and returned: do that before its first
-        run, for a session does not notice later; or a ConcreteFunction, of which a placed one is
+        run, for a session does not notice later; or a ConcreteFunction (or a `tf.function` with
+        one trace), of which a placed one is
         returned, and whose variables are moved to their devices for all that uses them
         (`place_function` says which, and can leave them). Function calls of protos come out
         inlined. A SavedModel is written by `write_placed`.

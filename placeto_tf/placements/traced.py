@@ -58,7 +58,7 @@ class PlacedFunction:
   recreated: Tuple[CapturedVariable, ...]
   variables: Dict[str, Any]
 
-  def __call__(self, *args: Any, **kwargs: Any) -> Any:
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
     return self.function(*args, **kwargs)
 
   def __str__(self) -> str:
