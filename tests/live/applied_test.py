@@ -1,31 +1,22 @@
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import placeto_tf as placeto
+import subprograms
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.live.applied import devices_now
 
 _PROGRAM = pathlib.Path(__file__).with_name("live_devices.py")
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", name="found")
 def found_fixture():
   """What `live_devices.py` saw on two CPU devices."""
-  path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-  done = subprocess.run(
-      [sys.executable, str(_PROGRAM)], capture_output=True, text=True, timeout=300,
-      env={**os.environ, "PYTHONPATH": path}, check=False)
-  assert done.returncode == 0, done.stderr[-2000:]
-  return json.loads(done.stdout)
+  return subprograms.run(_PROGRAM)
 
 
 def test_what_is_promised_is_what_runs(found):

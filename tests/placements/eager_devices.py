@@ -9,8 +9,8 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from device_traces import compared, same, traced
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.graphs import load_graph
@@ -55,47 +55,6 @@ class Model(tf.Module):
 def random_placement(graph, seed):
   indices = np.random.default_rng(seed).integers(0, 2, graph.num_ops, np.int32)
   return Placement.from_indices(graph, CLUSTER, indices[graph.colocation])
-
-
-def traced(function, *args):
-  """What a first call returns, and op -> devices in the graphs that were run."""
-  context.context().enable_run_metadata()
-  results = function(*args)
-  metadata = context.context().export_run_metadata()
-  context.context().disable_run_metadata()
-  devices = {}
-  for graphs in metadata.function_graphs:
-    for graph in graphs.partition_graphs:
-      for node in graph.node:
-        devices.setdefault(node.name, set()).add(node.device.rpartition("/device:")[2])
-  return results, devices
-
-
-def compared(graph, placement, devices):
-  """Ops that ran elsewhere and ops that were not seen.
-
-  What is fed or made before is left out, the op that keeps a call's name for sessions, and Consts,
-  of which newer TensorFlow runs copies on the devices that read them.
-  """
-  elsewhere, unseen = [], []
-  for op, op_type in zip(graph.op_names, graph.op_types):
-    found = set()
-    for name, where in devices.items():
-      if name == op or name.endswith(f"/{op}"):
-        found |= where
-    if op_type in ("Placeholder", "VarHandleOp", "IdentityN", "Const"):
-      continue
-    if not found:
-      unseen.append(op)
-    elif found and placement[op][1:] not in found:
-      elsewhere.append(op)
-  return {"ops": graph.num_ops, "elsewhere": elsewhere, "unseen": unseen,
-          "share": sum(device == "/CPU:1" for device in placement.values()) / len(placement)}
-
-
-def same(left, right):
-  left, right = tf.nest.flatten(left), tf.nest.flatten(right)
-  return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right))
 
 
 def saved_model(seed):
