@@ -37,7 +37,9 @@ def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
   def infer(inputs):
     return model(inputs, training=False)
 
-  return tf.function(infer).get_concrete_function(specs)
+  function = tf.function(infer).get_concrete_function(specs)
+  function._placeto_model = model  # TensorFlow's graphs hold their variables weakly
+  return function
 
 
 def training_function(

@@ -7,6 +7,7 @@ which it is (a lookup table, a variable that a tf.data pipeline reads) is fixed 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, List, Mapping, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
@@ -56,7 +57,9 @@ def concrete_of(function: Any) -> Any:
 
 def read_keras_model(model: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The inference of a Keras model; see `keras_models.training_function` for its training."""
-  return read_concrete_function(keras_models.inference_function(model))
+  read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
+  note = "taken is the inference of the Keras model; see compile_placed for its training"
+  return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds
 
 
 def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
