@@ -23,6 +23,8 @@ from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs.loading import LOAD_OPTIONS
+from placeto_tf.live import fixed_cost_note
 from placeto_tf.methods import learned_groups, measured_search, registry, running
 from placeto_tf.placements import Placement
 from placeto_tf.placing_result import Baseline, PlacingResult
@@ -117,18 +119,25 @@ def place(
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
     progress: called every now and then.
-    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...).
+    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
+      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
+  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(options) - known)
   if unknown:
-    raise TypeError(f"place() got unknown option {unknown[0]!r}; expected one of {sorted(known)}")
+    raise TypeError(
+        f"place() got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
+  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
   return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
 
 
@@ -170,6 +179,8 @@ def place_with(
     best, proven = measured.placement, False  # what is proven is proven of simulated steps
     simulated = problem.simulator.simulate(best)
     notes += (measured_search.describe(measured),)
+  fixed = fixed_cost_note(problem.simulator, best)
+  notes += (fixed,) if fixed else ()
   bound_us = lower_bound_us(problem)
   placement = Placement.from_indices(
       graph, cluster, best, method=config.method, seed=config.seed,

@@ -6,13 +6,15 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
+from placeto_tf.live import apply_checked
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import Placement
 from placeto_tf.problem.ledger import Entry
@@ -59,7 +61,7 @@ class Baseline:
         entry.evaluations, entry.seconds, entry.gain_us)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PlacingResult:
   """What `place()` found.
 
@@ -100,3 +102,29 @@ class PlacingResult:
   cluster: Cluster
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
+
+  def __repr__(self) -> str:
+    return (
+        f"PlacingResult({self.graph.num_ops} ops on {', '.join(self.cluster.device_names)}, "
+        f"step_time_us={self.step_time_us:.1f}, method={self.config.method!r})")
+
+  def apply(self, target: Any, **options: Any) -> Any:
+    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+
+    Args:
+      target: see `Placement.apply`.
+      **options: for a function, those of `place_function`.
+
+    Returns:
+      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
+      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+
+    Raises:
+      PlacementError: as `Placement.apply`.
+    """
+    if not (is_concrete_function(target) or is_function(target)):
+      return self.placement.apply(target, **options)
+    return apply_checked(
+        self.placement, target, self.graph, self.costs, self.cluster,
+        promised_us=self.step_time_us, before_us=self.baselines["current"].step_time_us
+        if "current" in self.baselines else None, **options)

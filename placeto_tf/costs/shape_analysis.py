@@ -59,7 +59,7 @@ def analyse(graph_def: Any) -> Analysis:
     guessed.extend(found)
     if not found and not evaluated:
       evaluated = True  # shape functions have no more to say the next time
-      found = _evaluated_shapes(straight, outputs)
+      found = _evaluated_shapes(analysed, outputs)
     if not found:
       break
     bound.update(found)

@@ -39,6 +39,8 @@ def define_reading_flags() -> None:
                       "serving_default, or the only one.")
   flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
                     "only one.")
+  flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
+                       "layers, to load it.")
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
   flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
@@ -91,7 +93,8 @@ def graph_options() -> Dict[str, Any]:
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes), signature=FLAGS.signature,
-      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops)
+      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops,
+      trusted=FLAGS.trusted)
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
