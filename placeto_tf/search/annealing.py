@@ -1,4 +1,4 @@
-"""Simulated annealing on groups, then on smaller units.
+"""Simulated annealing on units of ops, from coarse to fine.
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). What matters here:
 
@@ -6,9 +6,9 @@ Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Wh
   the beginning (0.1 % of the start's step time): a hot start forgets what the start knew.
 - Moves. Half of them send a group where one of its neighbours is, or a whole cluster of
   neighbours to one device: moving single groups at random cuts more edges than it mends.
-- Levels. Groups are cheap to search and coarse. As the budget is used up, the search goes on
-  with smaller units, made anew by merging along heavy edges only where the placement so far has
-  both ends on one device, so that each level starts from exactly what the last one found.
+- Levels. The search begins with a few large units and goes on, as the budget is used up, with
+  ever smaller ones. Each level's units are merged along heavy edges only where the placement so
+  far has both ends on one device, so that it starts from exactly what the last one found.
 
 Legend: N ops, U units, D devices.
 """
@@ -34,8 +34,10 @@ END_TEMPERATURE = 1e-5
 STALL, STALL_AT_LEAST = 10, 100
 # What is left of the budget then is used for another round of all levels, this much hotter.
 REHEAT, HOTTEST = 4.0, 0.05
-# (units over the number of groups, share of the budget)
-LEVELS = ((1.0, 0.4), (4.0, 0.35), (16.0, 0.25))
+# (units over the number of groups, share of the budget): coarse to fine, a handful of large units
+# first, which moves whole layers at once.
+LEVELS = ((0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1),
+          (4.0, 0.1), (8.0, 0.1))
 
 
 def annealing(
@@ -66,11 +68,14 @@ def annealing(
 
 
 def _levels(problem: PlacementProblem) -> List[Tuple[int, float]]:
-  """(number of units, share of the budget) of each level; no level is finer than single ops."""
-  smallest = len(np.unique(problem.graph.colocation))
+  """(number of units, share of the budget) of each level.
+
+  None is coarser than a unit a device or finer than single ops.
+  """
+  finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   levels: List[Tuple[int, float]] = []
   for factor, share in LEVELS:
-    count = min(int(problem.num_groups * factor), max(smallest, problem.num_groups))
+    count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
     if levels and levels[-1][0] == count:
       share += levels.pop()[1]
     levels.append((count, share))
