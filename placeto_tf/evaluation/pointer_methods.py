@@ -45,7 +45,7 @@ def pointer_methods(weights_dir: Optional[str] = None) -> Dict[str, Placer]:
     placers[name] = _placer(trained, config)
     placers[f"{name}_untrained"] = _placer(ScorerWeights.untrained, config)
     # Where all scores are equal, the draws from the softmax are uniform.
-    placers[f"{name}_uniform"] = _placer(_indifferent, dataclasses.replace(config, greedy=0))
+    placers[f"{name}_uniform"] = _placer(indifferent, dataclasses.replace(config, greedy=0))
   return placers
 
 
@@ -55,6 +55,7 @@ def _placer(weights: Callable[[int], ScorerWeights], config: SweepConfig) -> Pla
   return place
 
 
-def _indifferent(seed: int) -> ScorerWeights:
+def indifferent(seed: int) -> ScorerWeights:
+  """Weights that score all devices alike."""
   drawn = ScorerWeights.untrained(seed)
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))

@@ -37,6 +37,8 @@ class SweepConfig:
     greedy: how many rounds take the best score before the draws begin.
     block: moves between two simulations, at most and at first.
     temperature: of the draws.
+    grow, shrink: what the length of a block is multiplied by after it was kept, and undone.
+    stay: added to the score of a group's own device in draws, in units of the temperature.
     patience: rounds in a row without any gain that end the scorer's work.
     anneal: whether the rest of the budget goes to annealing.
     scorer_share: how much of the budget the scorer takes at most where annealing follows.
@@ -47,6 +49,9 @@ class SweepConfig:
   greedy: int = 1
   block: int = 4
   temperature: float = 3.0
+  grow: float = 1.5
+  shrink: float = 0.7
+  stay: float = 0.0
   patience: int = 6
   anneal: bool = True
   scorer_share: float = 0.7
@@ -115,6 +120,8 @@ class Sweeper:
     noise = np.zeros((len(order), self._problem.num_devices), np.float32)
     if not greedy:
       noise[:] = self._config.temperature * self._rng.gumbel(size=noise.shape)
+      noise[np.arange(len(order)), self._groups[order]] += (
+          self._config.temperature * self._config.stay)
     scratch, pairs = self._buffers
     cursor, state = 0, self._state.states[0]
     while cursor < len(order) and not self._problem.exhausted(budget):
@@ -127,8 +134,8 @@ class Sweeper:
         if kept:
           self._groups = groups
         self._look()
-        self._block = min(self._config.block, self._block * 1.5) if kept else max(
-            1.0, self._block * 0.7)
+        self._block = min(self._config.block, self._block * self._config.grow) if kept else max(
+            1.0, self._block * self._config.shrink)
     return before - self.objective_us
 
   def run(self, budget: Budget) -> None:
