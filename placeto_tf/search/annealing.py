@@ -43,6 +43,8 @@ class AnnealingConfig:
     levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
       large units first, which moves whole layers at once.
     start_temperature, end_temperature: of every level, over its start's step time.
+    evaluations_a_unit: a level whose share is less than so many for each of its units is left out, as
+      there are too few to get anything done.
     coarse_heat: a level of f times as many units as there are groups begins f^-coarse_heat times
       as hot.
     rounds: of all levels, in equal parts of the budget.
@@ -55,6 +57,7 @@ class AnnealingConfig:
       (8.0, 0.1))
   start_temperature: float = 1e-3
   end_temperature: float = 1e-5
+  evaluations_a_unit: float = 0.08
   coarse_heat: float = 0.0
   rounds: int = 1
   reheat: float = 4.0
@@ -80,7 +83,7 @@ def annealing(
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
   rng = random.Random(seed)
-  levels = _levels(problem, config)
+  levels = _levels(problem, config, problem.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
   while not problem.exhausted(budget):
     before = problem.evaluations
@@ -101,7 +104,9 @@ def annealing(
   return best_so_far(problem, placement)
 
 
-def _levels(problem: PlacementProblem, config: AnnealingConfig) -> List[Tuple[int, float]]:
+def _levels(
+    problem: PlacementProblem, config: AnnealingConfig, evaluations: Optional[int]
+) -> List[Tuple[int, float]]:
   """(number of units, share of the budget) of each level.
 
   None is coarser than a unit a device or finer than single ops.
@@ -113,6 +118,10 @@ def _levels(problem: PlacementProblem, config: AnnealingConfig) -> List[Tuple[in
     if levels and levels[-1][0] == count:
       share += levels.pop()[1]
     levels.append((count, share))
+  if evaluations is not None:
+    enough = [(count, share) for count, share in levels
+              if share * evaluations >= config.evaluations_a_unit * count]
+    levels = enough or levels[:1]
   return levels
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.shapes import declared_shape
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies import op_features
 from placeto_tf.search.problem import PlacementProblem
@@ -96,7 +94,8 @@ def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
   features = op_features.standardized(np.concatenate([
-      _cost_features(grouped), _shape_features(problem.graph, grouped.main_op),
+      _cost_features(grouped),
+      op_features.output_shapes(problem.graph, grouped.main_op, _SHAPE_DIMS),
       op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT),
       _position_features(grouped, problem.cluster.op_overhead_us)], axis=1))
   return NodeInputs(
@@ -125,24 +124,6 @@ def _position_features(grouped: GroupedGraph, op_overhead_us: float) -> np.ndarr
   weights = grouped.compute_us.min(axis=1) + op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       numbers, weights * (grouped.allowed.sum(axis=1) > 1)))
-
-
-def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:
-  """[M, 1 + 4] whether the first output's shape is known, and its dimensions, the last first.
-
-  A graph made of costs alone states no shapes: bytes have to do.
-  """
-  rows = np.zeros((len(main_op), 1 + _SHAPE_DIMS))
-  source = graph.source
-  if source is None or source.graph_def is None:
-    return rows
-  nodes = source.graph_def.node
-  for row, op in enumerate(main_op):
-    shape = declared_shape(nodes[int(source.positions[op])])
-    if shape is not None:
-      dims = [max(dim, 1) for dim in shape[::-1][:_SHAPE_DIMS]]
-      rows[row, :1 + len(dims)] = [1.0, *(1.0 + np.log(dims))]
-  return rows
 
 
 def _device_features(grouped: GroupedGraph) -> np.ndarray:

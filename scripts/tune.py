@@ -1,12 +1,14 @@
-"""Tunes the searches that do not learn: as many settings of each, on the same validation graphs.
+"""Tunes methods: searches that do not learn, as many settings of each, and one-shot policies.
 
-  scripts/with_env python scripts/tune_searches.py --out=runs/tuning
+  scripts/with_env python scripts/tune.py --out=runs/tuning
+  scripts/with_env python scripts/tune.py --methods=hierarchical,gdp --seeds=0,1,2 --budgets=3200 \
+      --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
 
 Fields are tried one after the other, each value with the best values of the fields before it. A
 setting is run on every graph with every seed, anew for each number of evaluations in --budgets,
-from the best of one device, expert and METIS; its score is the geometric mean of what it ends with
-over that start. Prints a table per method and the chosen settings. Stopped midway, the same command
-goes on where it stopped.
+from the best of one device, expert and METIS, but for one-shot policies, which start from nothing;
+its score is the geometric mean of what it ends with over that start. Prints a table per method and
+the chosen settings. Stopped midway, the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from placeto_tf.scripts import shared_flags
 FLAGS = flags.FLAGS
 
 flags.DEFINE_list("methods", ["annealing", "local_search", "genetic", "uniform"],
-                  "Searches to tune; device_pointer has fewer settings than the others.")
+                  "Methods to tune; the searches have 30 settings each.")
 flags.DEFINE_list("graphs", ["family:ptb[20:24]", "family:nmt[20:24]", "family:cifar10[20:24]"],
                   "Validation graphs.")
 flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
@@ -35,6 +37,7 @@ flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
 flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
 
 FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
+ONE_SHOT = ("hierarchical",)
 STARTS = ("single", "expert", "metis")
 Key = Tuple[str, str, str, str, str]
 
@@ -58,12 +61,13 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """method -> (the setting to begin with, (field, values to try) in order).
 
   30 settings each with the first one, as many as the learned policy's use was tuned with; only
-  `device_pointer`, whose other settings were tuned before, has fewer.
+  `device_pointer`, whose other settings were tuned before, has fewer. A field's name may be a path.
   """
   from placeto_tf.policies.device_pointer.sweeps import SweepConfig
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
+  from placeto_tf.training.rivals import HierarchicalSearch
 
   first = _moves(0.3, 0.4, 0.1)
   sizes = tuple(_moves(0.3, 0.4, 0.1, each) for each in ((2, 4), (2, 16), (4, 16)))
@@ -71,7 +75,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   return {
       "annealing": (AnnealingConfig(
           levels=_shares(FACTORS, SHARES), start_temperature=1e-3, end_temperature=1e-5,
-          coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
+          evaluations_a_unit=0.0, coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
               ("levels", (
                   _shares((1.0, 4.0, 16.0), (0.4, 0.35, 0.25)),
                   _shares((0.03125, *FACTORS), (0.05, *SHARES)),
@@ -83,7 +87,8 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("start_temperature", (1e-4, 3e-4, 2e-3, 4e-3)),
               ("end_temperature", (1e-6, 1e-4, 3e-4)),
               ("coarse_heat", (-0.5, 0.5, 1.0)),
-              ("rounds", (2, 3)),
+              ("evaluations_a_unit", (0.08,)),
+              ("rounds", (2,)),
               ("moves", (_moves(0.1, 0.6, 0.1), _moves(0.5, 0.3, 0.1), _moves(0.2, 0.5, 0.0),
                          _moves(0.3, 0.2, 0.1), _moves(0.1, 0.3, 0.1), *sizes))]),
       "local_search": (LocalSearchConfig(
@@ -130,7 +135,27 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("rounds", (2, 4))]),
       "device_pointer": (SweepConfig(), [
           ("scorer_share", (0.1, 0.2, 0.3, 0.5, 1.0))]),
+      # Without what the authors' code has against collapse, then with one after the other.
+      "hierarchical": (_replace(HierarchicalSearch(), {
+          "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
+          "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
+          "training.batch_size": 16}), [
+              ("policy.placer.tanh_constant", (1.0,)),
+              ("policy.disturbance", (0.5,)),
+              ("policy.groups_a_device", (20,)),
+              ("policy.counts", (True,)),
+              ("policy.shapes", (True,)),
+              ("training.batch_size", (4,))]),
   }
+
+
+def _replace(config: Any, values: Dict[str, Any]) -> Any:
+  """A copy with other values of the fields at these paths."""
+  for path, value in values.items():
+    name, _, rest = path.partition(".")
+    config = dataclasses.replace(config, **{
+        name: _replace(getattr(config, name), {rest: value}) if rest else value})
+  return config
 
 
 def placer(method: str, config: Any) -> Callable:
@@ -141,8 +166,10 @@ def placer(method: str, config: Any) -> Callable:
   from placeto_tf.search.annealing import annealing
   from placeto_tf.search.genetic import genetic
   from placeto_tf.search.local_search import local_search
+  from placeto_tf.training import rivals
 
-  searches = {"annealing": annealing, "local_search": local_search, "genetic": genetic}
+  searches = {"annealing": annealing, "local_search": local_search, "genetic": genetic,
+              **{name: rivals.METHODS[name] for name in ONE_SHOT}}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else pointer_methods.indifferent(0)
@@ -187,7 +214,8 @@ class Bench:
         self._problems[graph] = _load(graph)
       make, start, start_us = self._problems[graph]
       problem = make()
-      problem.evaluate_ops(start)
+      if method not in ONE_SHOT:
+        problem.evaluate_ops(start)
       placer(method, config)(problem, Budget(max_evaluations=evaluations), seed)
       self._results[key] = problem.best_objective_us / start_us
       self._writer.writerow((*key, repr(self._results[key])))
@@ -228,7 +256,7 @@ def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float]
   for field, values in fields:
     base = best
     for value in values:
-      config = dataclasses.replace(base, **{field: value})
+      config = _replace(base, {field: value})
       found = bench.measure(method, config)
       better = score(found) < least
       if better:
