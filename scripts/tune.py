@@ -37,7 +37,7 @@ flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
 flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
 
 FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
-ONE_SHOT = ("hierarchical",)
+ONE_SHOT = ("hierarchical", "gdp")
 STARTS = ("single", "expert", "metis")
 Key = Tuple[str, str, str, str, str]
 
@@ -67,6 +67,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
+  from placeto_tf.training.gdp_methods import GdpSearch
   from placeto_tf.training.rivals import HierarchicalSearch
 
   first = _moves(0.3, 0.4, 0.1)
@@ -92,19 +93,21 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("moves", (_moves(0.1, 0.6, 0.1), _moves(0.5, 0.3, 0.1), _moves(0.2, 0.5, 0.0),
                          _moves(0.3, 0.2, 0.1), _moves(0.1, 0.3, 0.1), *sizes))]),
       "local_search": (LocalSearchConfig(
-          coarse_levels=(), passes=1, fine_passes=None, first_improvement=False, by_weight=False,
-          kick_moves=6, kick_units=1.0, moves=first), [
+          coarse_levels=(), passes=1, rounds=1, finest=None, fine_passes=None,
+          first_improvement=False, by_weight=False, kick_moves=6, kick_units=1.0, moves=first), [
               ("coarse_levels", (
                   (0.25, 0.5), (0.125, 0.25, 0.5), FACTORS[:4], (0.03125, *FACTORS[:4]), (0.125,),
-                  (0.0625, 0.25))),
-              ("passes", (2, 3)),
-              ("fine_passes", (1, 2)),
+                  (0.0625, 0.25), (0.125, 0.5), (0.125, 0.18, 0.25, 0.35, 0.5, 0.7))),
+              ("passes", (2,)),
+              ("fine_passes", (1,)),
+              ("rounds", (2, 3, 4)),
               ("first_improvement", (True,)),
               ("by_weight", (True,)),
-              ("kick_moves", (2, 4, 12, 24, 48)),
-              ("kick_units", (0.125, 0.25, 0.5, 2.0)),
+              ("finest", (1.0, 4.0)),
+              ("kick_moves", (2, 3, 12, 24)),
+              ("kick_units", (0.125, 0.25, 0.5)),
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
-                         _moves(0.1, 0.3, 0.1), _moves(0.5, 0.3, 0.1), *sizes))]),
+                         _moves(0.1, 0.3, 0.1), sizes[0]))]),
       "genetic": (GeneticConfig(
           levels=((1.0, 1.0),), population=48, elite=0.2, newcomers=0.1, inherit=0.7, linked=0.7,
           first_moves=12, mutations=1, moves=first), [
@@ -140,12 +143,15 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
           "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
           "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
           "training.batch_size": 16}), [
-              ("policy.placer.tanh_constant", (1.0,)),
-              ("policy.disturbance", (0.5,)),
-              ("policy.groups_a_device", (20,)),
+              ("policy.placer.tanh_constant", (4.0, 1.0)),
               ("policy.counts", (True,)),
+              ("training.batch_size", (4,)),
+              ("policy.groups_a_device", (20,)),
               ("policy.shapes", (True,)),
-              ("training.batch_size", (4,))]),
+              ("policy.disturbance", (0.5,))]),
+      "gdp": (GdpSearch(order="first", joint=False), [
+          ("joint", (True,)),
+          ("order", ("main", "walk"))]),
   }
 
 
@@ -166,10 +172,14 @@ def placer(method: str, config: Any) -> Callable:
   from placeto_tf.search.annealing import annealing
   from placeto_tf.search.genetic import genetic
   from placeto_tf.search.local_search import local_search
-  from placeto_tf.training import rivals
+  from placeto_tf.training.gdp_methods import search_gdp
+  from placeto_tf.training.rivals import search_hierarchical
+
+  def gdp(problem, budget, seed, config):
+    return search_gdp(problem, "gdp", budget, seed, config=config)
 
   searches = {"annealing": annealing, "local_search": local_search, "genetic": genetic,
-              **{name: rivals.METHODS[name] for name in ONE_SHOT}}
+              "hierarchical": search_hierarchical, "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else pointer_methods.indifferent(0)

@@ -43,8 +43,8 @@ class AnnealingConfig:
     levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
       large units first, which moves whole layers at once.
     start_temperature, end_temperature: of every level, over its start's step time.
-    evaluations_a_unit: a level whose share is less than so many for each of its units is left out, as
-      there are too few to get anything done.
+    evaluations_a_unit: a level whose share is less than so many for each of its units is left out,
+      as there are too few to get anything done.
     coarse_heat: a level of f times as many units as there are groups begins f^-coarse_heat times
       as hot.
     rounds: of all levels, in equal parts of the budget.

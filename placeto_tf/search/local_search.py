@@ -33,6 +33,8 @@ class LocalSearchConfig:
   Attributes:
     coarse_levels: units over the number of groups, before the levels from groups down to ops.
     passes: over the units of a coarse level, at most.
+    rounds: of the coarse levels, each with units made anew, before the levels from groups down.
+    finest: units over the number of groups, on the last level before a restart; None is ops.
     fine_passes: over the units of the other levels, at most; None is until nothing improves.
     first_improvement: whether a unit stays on the first device that is better; else the best.
     by_weight: whether a pass begins with the units that compute longest; else in random order.
@@ -43,6 +45,8 @@ class LocalSearchConfig:
 
   coarse_levels: Tuple[float, ...] = ()
   passes: int = 1
+  rounds: int = 1
+  finest: Optional[float] = None
   fine_passes: Optional[int] = None
   first_improvement: bool = False
   by_weight: bool = False
@@ -51,7 +55,7 @@ class LocalSearchConfig:
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self):
-    for name in ("passes", "kick_moves", "kick_units"):
+    for name in ("passes", "rounds", "kick_moves", "kick_units"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
 
@@ -85,8 +89,10 @@ def _levels(
   """(number of units, passes) of each level."""
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
-  return [(count, config.passes) for count in coarse if count < problem.num_groups] + [
-      (count, config.fine_passes) for count in level_counts(problem)]
+  finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
+  return config.rounds * [
+      (count, config.passes) for count in coarse if count < problem.num_groups] + [
+      (count, config.fine_passes) for count in level_counts(problem) if count <= finest]
 
 
 def descend(

@@ -1,10 +1,11 @@
 """What GDP sees of a graph on a cluster: arrays of nodes, edges and devices.
 
-A node is an op, or the ops that must share a device; nodes stand in topological order of their
-first ops. Features have mean 0 and deviation 1 over a graph's nodes, so that one network serves
-many graphs. From the paper (arXiv 1910.01578, section 3) come op type, output shape and the ids of
-adjacent nodes; compute, bytes, memory, degrees and where a node stands in a depth-first walk are
-added, and a row for each device.
+A node is an op, or the ops that must share a device; nodes stand in topological order of their main
+ops, those that compute longest: by their first ops, variables that are updated would all stand at
+the front, far from what reads and updates them. Features have mean 0 and deviation 1 over a graph's
+nodes, so that one network serves many graphs. From the paper (arXiv 1910.01578, section 3) come op
+type, output shape and the ids of adjacent nodes; compute, bytes, memory, degrees and where a node
+stands in a depth-first walk are added, and a row for each device.
 
 Legend: M nodes, E edges, P devices, padded; F node features, C device features.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
+from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
 from placeto_tf.search.problem import PlacementProblem
 
@@ -68,10 +70,23 @@ class NodeInputs:
     return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def node_problem(problem: PlacementProblem) -> PlacementProblem:
+def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementProblem:
   """The same problem with nodes as groups: together is only what must share a device."""
+  grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
+  if order == "first":
+    return problem.regrouped(grouping)
+  rank = topological_rank(problem.graph)
+  if order == "walk":
+    sources, targets = op_features.group_edges(
+        problem.graph, grouping.group_of_op, grouping.num_groups)
+    numbers = op_features.walk_numbers(sources, targets, grouping.num_groups)
+    return problem.regrouped(number_groups(grouping.group_of_op, numbers[grouping.group_of_op]))
+  longest = problem.costs.compute_us.max(axis=1)
+  by_group = np.lexsort((rank, -longest, grouping.group_of_op))
+  first = np.unique(grouping.group_of_op[by_group], return_index=True)[1]
+  main_op = by_group[first]
   return problem.regrouped(
-      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+      number_groups(grouping.group_of_op, rank[main_op[grouping.group_of_op]]))
 
 
 def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
