@@ -17,13 +17,12 @@ import csv
 import dataclasses
 import functools
 import os
-import sys
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -63,12 +62,12 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   30 settings each with the first one, as many as the learned policy's use was tuned with; only
   `device_pointer`, whose other settings were tuned before, has fewer. A field's name may be a path.
   """
+  from placeto_tf.methods.gdp.search import GdpSearch
   from placeto_tf.policies.device_pointer.sweeps import SweepConfig
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
-  from placeto_tf.training.gdp_methods import GdpSearch
-  from placeto_tf.training.rivals import HierarchicalSearch
+  from placeto_tf.training.one_graph_policies import HierarchicalSearch
 
   first = _moves(0.3, 0.4, 0.1)
   sizes = tuple(_moves(0.3, 0.4, 0.1, each) for each in ((2, 4), (2, 16), (4, 16)))
@@ -166,14 +165,14 @@ def _replace(config: Any, values: Dict[str, Any]) -> Any:
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
-  from placeto_tf.evaluation import pointer_methods
+  from placeto_tf.methods.device_pointer.placers import indifferent
+  from placeto_tf.methods.gdp.search import search_gdp
   from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.policies.device_pointer.sweeps import improve
   from placeto_tf.search.annealing import annealing
   from placeto_tf.search.genetic import genetic
   from placeto_tf.search.local_search import local_search
-  from placeto_tf.training.gdp_methods import search_gdp
-  from placeto_tf.training.rivals import search_hierarchical
+  from placeto_tf.training.one_graph_policies import search_hierarchical
 
   def gdp(problem, budget, seed, config):
     return search_gdp(problem, "gdp", budget, seed, config=config)
@@ -182,7 +181,7 @@ def placer(method: str, config: Any) -> Callable:
               "hierarchical": search_hierarchical, "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
-  weights = pretrained() if method == "device_pointer" else pointer_methods.indifferent(0)
+  weights = pretrained() if method == "device_pointer" else indifferent(0)
   return lambda problem, budget, seed: improve(
       problem, problem.best_placement, weights, budget, seed, config=config)
 
@@ -289,8 +288,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

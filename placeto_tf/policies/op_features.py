@@ -54,7 +54,7 @@ def output_shapes(graph: ComputationGraph, ops: np.ndarray, num_dims: int) -> np
   """
   rows = np.zeros((len(ops), 1 + num_dims), dtype=np.float32)
   source = graph.source
-  if source is None or source.graph_def is None:
+  if source is None or source.graph_def is None or source.positions is None:
     return rows
   nodes = source.graph_def.node
   for row, op in enumerate(ops):

@@ -6,7 +6,7 @@ import dataclasses
 import random
 from typing import List, Sequence, Tuple
 
-from placeto_tf.search.units import Units
+from placeto_tf.problem.units import Units
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a hundred
 _SHAPE_DIMS = 4
