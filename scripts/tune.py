@@ -37,6 +37,7 @@ flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
 
 FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
 ONE_SHOT = ("hierarchical", "gdp")
+TOGETHER = "together"  # in place of a field: the values are dictionaries of several
 STARTS = ("single", "expert", "metis")
 Key = Tuple[str, str, str, str, str]
 
@@ -47,6 +48,7 @@ def _shares(factors: Tuple[float, ...], shares: Tuple[float, ...] = ()) -> Tuple
 
 
 FACTORS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+DENSE = (0.0625, 0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 2.0, 4.0, 8.0)
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.2, 0.1, 0.1, 0.1)
 
 
@@ -71,7 +73,6 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
 
   first = _moves(0.3, 0.4, 0.1)
   sizes = tuple(_moves(0.3, 0.4, 0.1, each) for each in ((2, 4), (2, 16), (4, 16)))
-  sweep_levels = FACTORS[1:]
   return {
       "annealing": (AnnealingConfig(
           levels=_shares(FACTORS, SHARES), start_temperature=1e-3, end_temperature=1e-5,
@@ -123,18 +124,19 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("mutations", (0, 2, 4)),
               ("moves", (_moves(0.1, 0.6, 0.1),))]),
       "uniform": (SweepConfig(
-          levels=sweep_levels, block=4, greedy=0, patience=6, scorer_share=0.7, grow=1.5,
+          levels=FACTORS[1:], block=4, greedy=0, patience=6, scorer_share=0.7, grow=1.5,
           shrink=0.7, stay=0.0, rounds=1000), [
               ("scorer_share", (0.1, 0.3, 0.5, 1.0)),
               ("levels", (
-                  FACTORS, FACTORS[2:], FACTORS[3:], (1.0, 4.0), FACTORS[1:-1],
-                  (*FACTORS[1:], 16.0), (0.125, 0.5, 2.0, 8.0), sweep_levels[::-1], FACTORS[1:5])),
-              ("block", (1, 2, 6, 8, 16)),
-              ("stay", (1.0, 2.0, 4.0)),
-              ("grow", (1.2, 2.0)),
-              ("shrink", (0.5, 0.85)),
-              ("patience", (2, 12)),
-              ("rounds", (2, 4))]),
+                  FACTORS, FACTORS[2:], (1.0, 4.0), FACTORS[1:-1], (0.125, 0.5, 2.0, 8.0),
+                  FACTORS[1:][::-1], DENSE, DENSE[2:])),
+              ("block", (1, 2, 8, 16)),
+              ("stay", (-20.0, -0.5, 1.0, 2.0)),
+              ("levels", (FACTORS, DENSE, DENSE[2:])),
+              ("scorer_share", (0.3, 0.7, 1.0)),
+              ("grow", (1.2,)),
+              ("shrink", (0.5,)),
+              ("patience", (12,))]),
       "device_pointer": (SweepConfig(), [
           ("scorer_share", (0.1, 0.2, 0.3, 0.5, 1.0))]),
       # Without what the authors' code has against collapse, then with one after the other.
@@ -142,12 +144,11 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
           "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
           "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
           "training.batch_size": 16}), [
-              ("policy.placer.tanh_constant", (4.0, 1.0)),
+              ("policy.placer.tanh_constant", (4.0, 1.0, 2.5)),
               ("policy.counts", (True,)),
-              ("training.batch_size", (4,)),
-              ("policy.groups_a_device", (20,)),
-              ("policy.shapes", (True,)),
-              ("policy.disturbance", (0.5,))]),
+              (TOGETHER, ({"policy.placer.tanh_constant": 2.5, "policy.groups_a_device": 20,
+                           "policy.counts": True, "policy.shapes": True,
+                           "policy.disturbance": 0.5},))]),
       "gdp": (GdpSearch(order="first", joint=False), [
           ("joint", (True,)),
           ("order", ("main", "walk"))]),
@@ -265,7 +266,7 @@ def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float]
   for field, values in fields:
     base = best
     for value in values:
-      config = _replace(base, {field: value})
+      config = _replace(base, value if field == TOGETHER else {field: value})
       found = bench.measure(method, config)
       better = score(found) < least
       if better:

@@ -43,12 +43,12 @@ class LocalSearchConfig:
     moves: of a kick.
   """
 
-  coarse_levels: Tuple[float, ...] = ()
+  coarse_levels: Tuple[float, ...] = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
   passes: int = 1
   rounds: int = 1
   finest: Optional[float] = None
   fine_passes: Optional[int] = None
-  first_improvement: bool = False
+  first_improvement: bool = True
   by_weight: bool = False
   kick_moves: int = 6
   kick_units: float = 1.0

@@ -25,7 +25,7 @@ PASS_LEVELS = (0.125, 0.5, 2.0)
 CONFIGS: Mapping[str, SweepConfig] = MappingProxyType({
     "device_pointer": SweepConfig(),
     "pointer_pass": SweepConfig(
-        levels=PASS_LEVELS, rounds=1, greedy=1, block=1, anneal=False),
+        levels=PASS_LEVELS, rounds=1, greedy=1, block=1, greedy_stay=0.0, anneal=False),
 })
 NAMES = tuple(config + kind for config in CONFIGS for kind in ("", "_untrained", "_uniform"))
 
