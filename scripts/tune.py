@@ -166,23 +166,22 @@ def _replace(config: Any, values: Dict[str, Any]) -> Any:
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
-  from placeto_tf.methods.device_pointer.placers import indifferent
+  from placeto_tf.methods.device_pointer.placers import improve, indifferent
   from placeto_tf.methods.gdp.search import search_gdp
+  from placeto_tf.methods.hierarchical.search import search_hierarchical
   from placeto_tf.policies.device_pointer.scorer import pretrained
-  from placeto_tf.policies.device_pointer.sweeps import improve
-  from placeto_tf.search.annealing import annealing
-  from placeto_tf.search.genetic import genetic
-  from placeto_tf.search.local_search import local_search
-  from placeto_tf.training.one_graph_policies import search_hierarchical
+  from placeto_tf.search.annealing import anneal
+  from placeto_tf.search.genetic import evolve
+  from placeto_tf.search.local_search import search_locally
 
   def gdp(problem, budget, seed, config):
-    return search_gdp(problem, "gdp", budget, seed, config=config)
+    return search_gdp(problem, budget, seed, config=config)
 
-  searches = {"annealing": annealing, "local_search": local_search, "genetic": genetic,
+  searches = {"annealing": anneal, "local_search": search_locally, "genetic": evolve,
               "hierarchical": search_hierarchical, "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
-  weights = pretrained() if method == "device_pointer" else indifferent(0)
+  weights = pretrained() if method == "device_pointer" else indifferent()
   return lambda problem, budget, seed: improve(
       problem, problem.best_placement, weights, budget, seed, config=config)
 
@@ -216,7 +215,7 @@ class Bench:
     return {budget: float(np.exp(np.mean(each))) for budget, each in logs.items()}
 
   def _one(self, method: str, config: Any, graph: str, seed: int, evaluations: int) -> float:
-    from placeto_tf.search import Budget
+    from placeto_tf.problem.budget import Budget
 
     key = (method, repr(config), graph, str(seed), str(evaluations))
     if key not in self._results:
@@ -237,7 +236,8 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
   """(a maker of fresh problems that share a simulator, [N] their start, its objective)."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
-  from placeto_tf.search import METHODS, PlacementProblem
+  from placeto_tf.problem.placement_problem import PlacementProblem
+  from placeto_tf.search import PLACERS
   from placeto_tf.training.pointer_problems import make_problem
 
   problem = make_problem(load_graph(graph), Cluster.parse(FLAGS.cluster), num_threads=1)
@@ -249,7 +249,7 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
 
   first = fresh()
   for name in STARTS:
-    METHODS[name](first)
+    PLACERS[name](first)
   return fresh, first.best_placement, first.best_objective_us
 
 

@@ -18,13 +18,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import PlacementError
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, placed_units
 from placeto_tf.search.moves import MoveConfig, Moves
 from placeto_tf.search.starts import best_start
@@ -72,7 +74,7 @@ class AnnealingConfig:
           f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")
 
 
-def annealing(
+def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: AnnealingConfig = AnnealingConfig()) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
@@ -87,14 +89,14 @@ def annealing(
   heat, rounds = 1.0, config.rounds
   while not problem.exhausted(budget):
     before = problem.evaluations
-    this_round = share_of(problem, budget, 1 / max(1, rounds))
+    this_round = budget.share(problem, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
       if problem.exhausted(this_round):
         break
-      part = share_of(problem, this_round, share / sum(later for _, later in levels[i:]))
+      part = this_round.share(problem, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
-      placement, objective_us = anneal(
+      placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.evaluations == before:
@@ -125,18 +127,7 @@ def _levels(
   return levels
 
 
-def share_of(problem: PlacementProblem, budget: Budget, share: float) -> Budget:
-  """The budget that ends after this share of what is left of another one."""
-  evaluations, seconds = budget.max_evaluations, budget.max_seconds
-  if evaluations is not None:
-    left = max(0, evaluations - problem.evaluations)
-    evaluations = max(1, problem.evaluations + math.ceil(share * left))
-  if seconds is not None:
-    seconds = problem.seconds + max(1e-9, share * (seconds - problem.seconds))
-  return Budget(evaluations, seconds, budget.target_us)
-
-
-def anneal(
+def anneal_units(
     problem: PlacementProblem,
     units: Units,
     placement: np.ndarray,
@@ -176,7 +167,7 @@ def anneal(
   width = speculation(problem, budget)
   batch = np.empty((width, len(current)), dtype=np.int32)
   while since < patience and not problem.exhausted(budget):
-    proposals = []
+    proposals: List[Any] = []
     batch[:] = current
     while len(proposals) < width:
       move = drawn.propose(devices)
@@ -230,3 +221,8 @@ class _Progress:
       part = max(part, (problem.seconds - self._seconds) / max(
           1e-9, budget.max_seconds - self._seconds))
     return min(1.0, part)
+
+
+METHODS = (
+    Method("annealing", Kind.SEARCH, plain(anneal), rank=1,
+           auto=AutoPart(Stage.SEARCH, share=0.9)),)

@@ -20,10 +20,11 @@ from typing import List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacementError
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.method import Kind, Method, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, placed_units
-from placeto_tf.search.annealing import share_of
 from placeto_tf.search.moves import MoveConfig, Moves
 from placeto_tf.search.starts import best_start
 
@@ -67,7 +68,7 @@ class GeneticConfig:
           f"levels is {self.levels}, first_moves {self.first_moves}; expected one of each at least")
 
 
-def genetic(
+def evolve(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: GeneticConfig = GeneticConfig()) -> np.ndarray:
   """[N] the best placement that evolves from the best simple one within the budget."""
@@ -81,12 +82,12 @@ def genetic(
     count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
     units = placed_units(problem, best, count)
     if units.movable:
-      part = share_of(problem, budget, share / sum(later for _, later in config.levels[i:]))
-      best, best_us = _evolve(problem, units, best, best_us, part, rng, config)
+      part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
+      best, best_us = _generations(problem, units, best, best_us, part, rng, config)
   return best_so_far(problem, best)
 
 
-def _evolve(
+def _generations(
     problem: PlacementProblem, units: Units, best: np.ndarray, best_us: float, budget: Budget,
     rng: random.Random, config: GeneticConfig) -> Tuple[np.ndarray, float]:
   """The best placement [N], and its objective, of generations around a placement [N] of units."""
@@ -145,3 +146,6 @@ def _cross(
     source[unit] = known
     child[unit] = first[unit] if known else second[unit]
   return child
+
+
+METHODS = (Method("genetic", Kind.SEARCH, plain(evolve), rank=4),)

@@ -63,9 +63,9 @@ class HierarchicalConfig:
   disturbed_draws: int = 750
   counts: bool = True
   shapes: bool = True
-  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=1.0)
+  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=4.0)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_groups", "groups_a_device", "grouper_hidden", "type_width"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
