@@ -48,7 +48,7 @@ def learn_grouping(
   units, policy = _train_hierarchical(problem, budget, seed, config, root_dir, progress)
   _, pattern = np.unique(units.allowed, axis=0, return_inverse=True)
   movable = units.allowed.sum(axis=1) > 1
-  labels = pattern.reshape(-1) * (policy.config.num_groups + 1) + np.where(
+  labels = pattern.reshape(-1) * (policy.num_groups + 1) + np.where(
       movable, 1 + policy.likeliest_groups(), 0)
   return number_groups(units.grouping.expand(labels), topological_rank(problem.graph))
 
