@@ -29,7 +29,7 @@ class EnvironmentConfig:
   Attributes:
     num_episodes: B.
     groups_per_step: K; 1 in the paper.
-    order: "topological", or "random": another order in every episode.
+    order: "topological", as the environment was told, or "random": another in every episode.
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
     start: "given", "best" (of all evaluated so far) or "random", in every episode anew.
@@ -73,13 +73,12 @@ class _State:
   Attributes:
     placement: [B, G] int32.
     objective_us: [B] float64.
-    start, finish: [B, G] float32, over the step time.
+    start: [B, G] float32, over the step time.
   """
 
   placement: np.ndarray
   objective_us: np.ndarray
   start: np.ndarray
-  finish: np.ndarray
 
   def rows(self, index) -> _State:
     return _State(*(getattr(self, f.name)[index].copy() for f in dataclasses.fields(self)))
@@ -94,13 +93,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, start: np.ndarray, *,
-      config: Optional[EnvironmentConfig] = None, seed: int = 0):
+      order: Optional[np.ndarray] = None, config: Optional[EnvironmentConfig] = None,
+      seed: int = 0):
     """Makes the environment and evaluates the given start once.
 
     Args:
       allowed: [G, D] bool, where each group may be placed.
       cost: see `environments.cost`.
       start: [G] int32, the given start.
+      order: [G] int32, in which episodes visit the groups, `GroupedGraph.order`; None is by number.
       config: the rules.
       seed: of random orders, random starts and undoing at a temperature.
 
@@ -121,6 +122,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       wrong = int(np.flatnonzero(~(inside & self._allowed[np.arange(g), start % d]))[0])
       raise PlacementError(
           f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
+    self._topological = np.arange(g) if order is None else np.asarray(order)
     self._k = min(config.groups_per_step, g)
     self._observation_spec = observation_lib.observation_spec(g, d, self._k)
     self._action_spec = observation_lib.action_spec(d, self._k)
@@ -199,7 +201,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       if self.config.perturb:
         self._perturb()
     self._checked = self._state.rows(slice(None))
-    order = np.broadcast_to(np.arange(g), (b, g))
+    order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
       order = self._rng.permuted(order, axis=1)
     # The last step is filled up with the first groups of the order, which it visits again.
@@ -266,15 +268,11 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     objective_us = np.asarray(objective_us, dtype=np.float64)
     step_us = np.asarray(components.get(cost_lib.STEP_TIME_US, objective_us))[:, None]
 
-    def share(name):
-      times = components.get(name)
-      if times is None:
-        return np.zeros(placements.shape, dtype=np.float32)
-      return np.clip(times / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
-
-    return _State(
-        np.array(placements, dtype=np.int32), objective_us.copy(), share(cost_lib.START_US),
-        share(cost_lib.FINISH_US))
+    start_us = components.get(cost_lib.START_US)
+    if start_us is None:
+      start_us = np.zeros(placements.shape)
+    start = np.clip(start_us / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
+    return _State(np.array(placements, dtype=np.int32), objective_us.copy(), start)
 
   def _keep_best(self) -> None:
     b = int(self._state.objective_us.argmin())
@@ -289,5 +287,4 @@ class PlacementEnvironment(py_environment.PyEnvironment):
         observation_lib.CURRENT: self._order[:, t].copy(),
         observation_lib.VISITED: self._visited.copy(),
         observation_lib.START: self._state.start.copy(),
-        observation_lib.FINISH: self._state.finish.copy(),
     }

@@ -154,15 +154,15 @@ class _Level:
     grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
     seeds = seed.generate_state(3)
     self.environment = PlacementEnvironment(
-        allowed, SimulatedCost(problem, grouped, grouping), start, config=rules,
-        seed=int(seeds[0]))
+        allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
+        config=rules, seed=int(seeds[0]))
     self._problem, self._budget, self._grouping = problem, budget, grouping
     self._greedy = policy == "greedy"
     self._sample = np.random.default_rng(seeds[1])
     self.actor = (
         _Uniform(allowed) if policy == "random"
         else PlacetoLearner(
-            self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
+            self.environment, [grouped], config, int(seeds[2]),
             weights=weights, compiled=compiled))
     self.steps = 0
 

@@ -19,13 +19,13 @@ from placeto_tf.training.placeto_training import (
 )
 from placeto_tf.training.placeto_weights import PlacetoWeights
 
-FAMILY = PlacetoConfig.family()
+TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=7, iterations=6, checkpoint_every=2, watch_every=3,
+    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2, watch_every=3,
     placeto=dataclasses.replace(
-        FAMILY, environment=dataclasses.replace(
-            FAMILY.environment, num_episodes=2, start="best", order="random"),
-        network=NetworkConfig(rounds=1, width=3, squash=True, device_scores=False)))
+        TIED, environment=dataclasses.replace(
+            TIED.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3)))
 
 
 def problems():
