@@ -65,9 +65,9 @@ flags.DEFINE_integer("patience", 0, "Device pointer: after so many looks at the 
                      "without a better ratio training ends; 0 is never.")
 flags.DEFINE_integer("seed", 0, "Seed of everything random.")
 # Of Placeto alone.
-flags.DEFINE_bool("paper", False, "Placeto: every choice as in the paper, also those that stood in "
-                  "the way of learning.")
-flags.DEFINE_enum("start", "best_known",
+flags.DEFINE_bool("paper", False, "Placeto: every choice as in the paper; else equal devices are "
+                  "tied and learning is faster.")
+flags.DEFINE_enum("start", "random",
                   ["single", "expert", "metis", "best_known", "best", "random"],
                   "Placeto: what episodes start from; best_known is the best of the three before "
                   "it, best the best met so far.")
@@ -75,10 +75,9 @@ flags.DEFINE_enum("order", "topological", ["topological", "random"],
                   "Placeto: in which order an episode visits the groups.")
 flags.DEFINE_enum("reward", "intermediate", ["intermediate", "final"],
                   "Placeto: the fall of the step time at each step, or the last step time.")
-flags.DEFINE_integer("rounds", 8, "Placeto: of message passing.", lower_bound=1)
+flags.DEFINE_integer("rounds", 8, "Placeto: of message passing; 4 unless given with --paper.",
+                     lower_bound=1)
 flags.DEFINE_bool("start_times", True, "Placeto: whether groups' simulated times are features.")
-flags.DEFINE_bool("device_scores", False, "Placeto: whether each device is also scored by what "
-                  "putting the group there would mean; not in the paper.")
 flags.DEFINE_bool("simple_aggregator", False, "Placeto: the paper's ablation that sums over all "
                   "groups, without message passing.")
 flags.DEFINE_bool("simple_partitioner", False, "Placeto: the paper's ablation that has the three "
@@ -86,9 +85,9 @@ flags.DEFINE_bool("simple_partitioner", False, "Placeto: the paper's ablation th
 flags.DEFINE_float("final_learning_rate", 1e-4, "Placeto, gdp: the learning rate at the end.")
 flags.DEFINE_float("final_entropy", 0.003,
                    "Placeto, gdp: the entropy bonus's weight at the end.")
-# Of GDP alone.
-flags.DEFINE_integer("graphs_per_update", 2, "GDP: an update follows the mean gradient of so many "
-                     "graphs.", lower_bound=1)
+# Of GDP, the first of Placeto too.
+flags.DEFINE_integer("graphs_per_update", 2, "GDP, Placeto: an update follows the gradient of so "
+                     "many graphs.", lower_bound=1)
 flags.DEFINE_integer("segment", 128, "GDP: nodes a segment of the placer.", lower_bound=1)
 flags.DEFINE_bool("superposition", True, "GDP: whether graph and cluster gate the placer's layers.")
 
@@ -153,7 +152,7 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   max_groups = shared_flags.whole_numbers("max_groups") if FLAGS["max_groups"].present else (48,)
   if len(max_groups) != 1:
     raise PlacetoError(f"--max_groups={','.join(FLAGS.max_groups)}: placeto takes one number")
-  base = PlacetoConfig.paper() if FLAGS.paper else PlacetoConfig.family()
+  base = PlacetoConfig.paper() if FLAGS.paper else PlacetoConfig.tied()
   anew = FLAGS.start in ("best", "random")
   placeto = dataclasses.replace(
       base,
@@ -161,8 +160,8 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
           base.environment, num_episodes=_given("rows", base.environment.num_episodes),
           order=FLAGS.order, reward=FLAGS.reward, start=FLAGS.start if anew else "given"),
       network=dataclasses.replace(
-          base.network, embedding=embedding, rounds=FLAGS.rounds, start_times=FLAGS.start_times,
-          device_scores=FLAGS.device_scores),
+          base.network, embedding=embedding, rounds=_given("rounds", base.network.rounds),
+          start_times=FLAGS.start_times),
       discount=_given("discount", base.discount),
       learning_rate=_given("learning_rate", base.learning_rate),
       final_learning_rate=_given("final_learning_rate", base.final_learning_rate),
@@ -173,6 +172,7 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
       clusters=tuple(_given("clusters", ("k80:4",))),
       held_out=shared_flags.expand_globs(FLAGS.held_out), watch_cluster=FLAGS.watch_cluster,
       max_groups=max_groups[0], given="best_known" if anew else FLAGS.start,
+      graphs_per_update=_given("graphs_per_update", None),
       iterations=FLAGS.iterations, checkpoint_every=FLAGS.checkpoint_every,
       watch_every=FLAGS.watch_every, seed=FLAGS.seed, placeto=placeto), train
 

@@ -63,7 +63,8 @@ class PlacetoTrainingConfig:
     max_groups: a graph is grouped into so many at most, and there is room for so many.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
-    graphs_per_update: P, or as many graphs as there are; 8 in the paper, as many as workers.
+    graphs_per_update: P, or as many graphs as there are; None, as in the paper, has each episode be
+      of another graph.
     iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
       graphs.
     checkpoint_every, watch_every: iterations.
@@ -77,7 +78,7 @@ class PlacetoTrainingConfig:
   watch_cluster: str = "k80:4"
   max_groups: int = 48
   given: str = "best_known"
-  graphs_per_update: int = 8
+  graphs_per_update: Optional[int] = None
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
@@ -85,16 +86,15 @@ class PlacetoTrainingConfig:
   placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.tied)
 
   def __post_init__(self):
-    for name in ("iterations", "checkpoint_every", "watch_every", "max_groups",
-                 "graphs_per_update"):
+    for name in ("iterations", "checkpoint_every", "watch_every", "max_groups"):
       if getattr(self, name) < 1:
         raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
-    if self.placeto.environment.num_episodes % self.graphs_per_update:
+    episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
+    if graphs is not None and (graphs < 1 or episodes % graphs):
       raise PlacetoError(
-          f"num_episodes is {self.placeto.environment.num_episodes}; expected a multiple of "
-          f"graphs_per_update, {self.graphs_per_update}")
+          f"num_episodes is {episodes}; expected a multiple of graphs_per_update, {graphs}")
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
@@ -167,7 +167,8 @@ class PlacetoTrainer(runs.TrainingRun):
     self._problems = list(problems) + list(held_out)
     self._num_training = len(problems)
     graphs = [_grouped(each.problem) for each in self._problems]
-    self._side_by_side = min(config.graphs_per_update, self._num_training)
+    self._side_by_side = min(
+        config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
     self._environment = FamilyEnvironment(
         [self._single(i, graph) for i, graph in enumerate(graphs)], max_groups=config.max_groups,
         side_by_side=self._side_by_side)

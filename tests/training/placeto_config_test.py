@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from placeto_tf.errors import PlacementError
@@ -21,7 +23,9 @@ def test_the_papers_choices_are_the_papers():
 
 def test_tied_devices_are_a_choice_of_the_network_beside_the_papers_process():
   paper, tied = PlacetoConfig.paper(), PlacetoConfig.tied()
-  assert tied.network.tied and tied.environment == paper.environment
+  assert tied.network.tied and not paper.network.tied
+  assert tied.environment == dataclasses.replace(
+      paper.environment, num_episodes=tied.environment.num_episodes)
   assert tied.baseline == paper.baseline
 
 

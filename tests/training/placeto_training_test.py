@@ -21,7 +21,8 @@ from placeto_tf.training.placeto_weights import PlacetoWeights
 
 TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2, watch_every=3,
+    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2,
+    watch_every=3,
     placeto=dataclasses.replace(
         TIED, environment=dataclasses.replace(
             TIED.environment, num_episodes=2, start="best", order="random"),
@@ -68,8 +69,8 @@ def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(tmp_path):
   run.run()
   loaded = tf.saved_model.load(str(tmp_path / "policies" / "policy"))
   environment = run._environment  # the observations it was trained on
-  for graph in range(2):
-    environment.graph = graph
+  for graphs in ([0, 1], [1, 2]):
+    environment.choose(graphs)
     time_step = environment.reset()
     for _ in range(3):
       action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
@@ -91,14 +92,14 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   assert whole.learner.state_dict() == resumed.learner.state_dict()
-  assert whole.env_steps == resumed.env_steps == 2 * (3 * 5 + 3 * 6)
+  assert whole.env_steps == resumed.env_steps == 6 * (5 + 6)
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
   run = PlacetoTrainer.__new__(PlacetoTrainer)
-  run.config, run._num_training = CONFIG, 5
-  laps = [[run._turn(lap * 5 + i) for i in range(5)] for lap in range(4)]
-  assert all(sorted(lap) == [0, 1, 2, 3, 4] for lap in laps)
+  run.config, run._num_training, run._side_by_side = CONFIG, 6, 2
+  laps = [sum((run._turn(lap * 3 + i) for i in range(3)), []) for lap in range(4)]
+  assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
   assert laps[0] != laps[1] or laps[1] != laps[2]
 
 

@@ -160,7 +160,7 @@ def test_tied_weights_fit_any_number_of_devices():
 
 def test_a_faster_device_is_told_from_a_slower_one_by_what_the_group_takes_there():
   grouped = grouped_graph(random_problem(devices="k80:1+v100:1"))
-  network, observation = with_larger_head(network_for(grouped, TIED)), observe(grouped)
+  observation = observe(grouped)
   observation["placement"][:] = 0
   faster = dataclasses.replace(grouped, compute_us=grouped.compute_us * [1.0, 0.2, 1.0])
   slower = dataclasses.replace(grouped, compute_us=grouped.compute_us * [1.0, 5.0, 1.0])
