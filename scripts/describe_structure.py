@@ -9,7 +9,7 @@ groups between which no path leads, along all edges; `left out`, the share of th
 policies do not see; and both shares again along the edges that they do see. Ends with an error
 if what policies see has a cycle, or no more than --least_parallel of its pairs are parallel.
 
---draw=FILE.png draws what the GraphTensor of the first graph holds, on --cluster, all on one device.
+--draw=FILE.png draws what the GraphTensor of the first graph holds, all of it on one device.
 """
 
 from __future__ import annotations

@@ -96,6 +96,13 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return np.repeat([self._t < each.num_steps for each in self.chosen], rows)
 
   @property
+  def values(self) -> np.ndarray:
+    """[B, D] see `PlacementEnvironment.values`; 0 for episodes that are over."""
+    return np.concatenate([
+        each.values if self._t <= each.num_steps else np.zeros_like(each.values)
+        for each in self.chosen])
+
+  @property
   def objectives(self) -> np.ndarray:
     """[B] float64: of the placements now, over those of the given starts."""
     return np.concatenate([each.objective_us / each.scale_us for each in self.chosen])

@@ -39,6 +39,8 @@ class EnvironmentConfig:
       back to that one; 0, as in the paper, never.
     undo_temperature: worse by x is kept with probability exp(-x / temperature), x over the
       objective of the given start.
+    all_values: whether every step also evaluates the group at hand on each device it may go to,
+      for `PlacementEnvironment.values`; needs groups_per_step 1.
     worse_weight: what a step that is undone earns, times the (negative) fall it would have been.
       0 keeps returns equal to the fall of the objective.
   """
@@ -52,6 +54,7 @@ class EnvironmentConfig:
   undo_steps: int = 0
   undo_temperature: float = 0.0
   worse_weight: float = 0.0
+  all_values: bool = False
 
   def __post_init__(self):
     for name, valid in (("order", ("topological", "random")),
@@ -64,6 +67,9 @@ class EnvironmentConfig:
                         ("undo_steps", 0), ("undo_temperature", 0), ("worse_weight", 0)):
       if not getattr(self, name) >= least:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    if self.all_values and self.groups_per_step != 1:
+      raise PlacementError(
+          f"groups_per_step is {self.groups_per_step}; expected 1, or all_values is not defined")
 
 
 @dataclasses.dataclass
@@ -164,6 +170,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return float(self._best.objective_us[0])
 
   @property
+  def values(self) -> np.ndarray:
+    """[B, D] float32: what the last step would have earned on each device, 0 where not allowed.
+
+    Only with `EnvironmentConfig.all_values`; what is undone, or rewarded at the end, is no part of
+    it.
+    """
+    return self._values
+
+  @property
   def placements(self) -> np.ndarray:
     """[B, G] int32: where the episodes stand."""
     return self._state.placement.copy()
@@ -219,6 +234,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     # A device that is not allowed is no move: the network masks it, others may not.
     keep = ~self._allowed[groups, action]
     proposed[rows, groups] = np.where(keep, proposed[rows, groups], action)
+    if self.config.all_values:
+      self._values = self._value_of_each(groups[:, 0])
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
@@ -240,6 +257,20 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
     discount = np.ones(self.batch_size, dtype=np.float32)
     return ts.transition(self._observe(), reward, discount, outer_dims=(self.batch_size,))
+
+  def _value_of_each(self, groups: np.ndarray) -> np.ndarray:
+    """[B, D] the fall of the objective, over the scale, if groups [B] went to each device."""
+    here = self._state.placement[np.arange(self.batch_size), groups]
+    other = self._allowed[groups].copy()
+    other[np.arange(self.batch_size), here] = False
+    rows, devices = np.nonzero(other)
+    values = np.zeros(other.shape, dtype=np.float32)
+    if len(rows):
+      placements = self._state.placement[rows]
+      placements[np.arange(len(rows)), groups[rows]] = devices
+      fall_us = self._state.objective_us[rows] - self._evaluate(placements).objective_us
+      values[rows, devices] = fall_us / self.scale_us
+    return values
 
   def _perturb(self) -> None:
     draws = np.where(

@@ -30,6 +30,9 @@ class PlacetoConfig:
       their end, and then learned from in parts of so many steps.
     decisions_per_update: how many of those steps' decisions, drawn at random, an update learns
       from; None, as in the paper, is all.
+    values: "taken", as in the paper: what a decision earned says what it is worth; or "all": while
+      a family is trained, every device the group at hand may go to is simulated, and an update
+      follows the gradient of what the policy is expected to earn at once. Needs discount 0.
     advantages: "ranks", where a decision stands among those of its update, from -1 to 1 (a few
       moves that cost half a step would otherwise drown the rest), "normalized", over their
       standard deviation, or "raw" as in the paper.
@@ -60,6 +63,7 @@ class PlacetoConfig:
   baseline_updates: int = 64
   steps_per_update: Optional[int] = 16
   decisions_per_update: Optional[int] = 64
+  values: str = "taken"
   advantages: str = "ranks"
   hold_keep: bool = True
   learning_rate: float = 3e-3
@@ -78,6 +82,10 @@ class PlacetoConfig:
     if self.baseline not in ("step", "batch", "moves", "none"):
       raise PlacementError(
           f"baseline is {self.baseline!r}; expected one of step, batch, moves, none")
+    if self.values not in ("taken", "all"):
+      raise PlacementError(f"values is {self.values!r}; expected taken or all")
+    if self.values == "all" and self.discount:
+      raise PlacementError(f"discount is {self.discount}; expected 0 where values is 'all'")
     if self.advantages not in ("ranks", "raw", "normalized"):
       raise PlacementError(
           f"advantages is {self.advantages!r}; expected ranks, raw or normalized")
@@ -118,8 +126,8 @@ class PlacetoConfig:
     return cls(
         environment=EnvironmentConfig(num_episodes=8, start="random"),
         network=NetworkConfig(
-            tied=False, weigh_edges=False, squash=False, mean_pooling=False, initial_keep=None,
-            least_exploration=0.0),
+            tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False,
+            initial_keep=None, least_exploration=0.0),
         discount=1.0, baseline="step", baseline_updates=10, steps_per_update=None,
         decisions_per_update=None, advantages="raw", hold_keep=False, learning_rate=1e-3,
         final_learning_rate=1e-4, entropy=1.0, final_entropy=0.0, clip_globally=True,
@@ -129,15 +137,17 @@ class PlacetoConfig:
   def tied(cls) -> PlacetoConfig:
     """The paper's choices with equal devices tied, and what it takes to learn in minutes.
 
-    A reward is what its own move gained (discount 0), advantages are divided by their standard
-    deviation, and the entropy bonus falls from 0.1, not from 1. Four rounds of messages of width 8,
-    with a tanh after each, are enough. Episodes of 24 graphs take their steps together, and an
-    update follows 4 steps of them.
+    A decision is worth what its own move gains (discount 0), which is simulated for each device;
+    advantages are divided by their standard deviation, and the entropy bonus falls from 0.1, not
+    from 1. Four rounds of messages of width 8, weighed by bytes, with a tanh after each, are
+    enough, and poolings see raw features beside. Episodes of 24 graphs take their steps together,
+    and an update follows 4 steps of them.
     """
     paper = cls.paper()
     return dataclasses.replace(
         paper, environment=dataclasses.replace(paper.environment, num_episodes=24),
-        network=dataclasses.replace(paper.network, tied=True, squash=True, rounds=4, width=8),
-        discount=0.0, steps_per_update=4, advantages="normalized", learning_rate=3e-3,
+        network=dataclasses.replace(
+            paper.network, tied=True, skip=True, weigh_edges=True, squash=True, rounds=4, width=8),
+        discount=0.0, values="all", steps_per_update=4, advantages="normalized", learning_rate=3e-3,
         final_learning_rate=3e-4, entropy=0.1, final_entropy=0.01, entropy_decay="exponential",
         sum_gradients=False)

@@ -89,7 +89,8 @@ class PlacetoLearner:
     if weights is not None:
       self._assign(weights)
     self._rng = np.random.default_rng(seed)
-    self._choices = [graph.allowed.sum(axis=1) > 1 for graph in graphs]
+    self._allowed = [graph.allowed for graph in graphs]
+    self._choices = [allowed.sum(axis=1) > 1 for allowed in self._allowed]
 
     @tf.function(autograph=False)
     def act(observation):
@@ -117,9 +118,9 @@ class PlacetoLearner:
     return self._act(
         {name: tf.constant(value) for name, value in observation.items()}).numpy()
 
-  def observe(self, observation, action, reward) -> None:
-    """Remembers a step of all episodes."""
-    self._seen.append((observation, action, reward))
+  def observe(self, observation, action, reward, values: Optional[np.ndarray] = None) -> None:
+    """Remembers a step of all episodes; values [B, D] where devices not taken were tried too."""
+    self._seen.append((observation, action, reward, values))
 
   def ready(self, last: bool) -> bool:
     """Whether an update is due; `last` after the last step of an episode."""
@@ -133,7 +134,7 @@ class PlacetoLearner:
       graphs: [P] what the episodes are of, in the order of their rows.
     """
     config, t = self._config, len(self._seen)
-    rewards = np.stack([reward for _, _, reward in self._seen]).astype(np.float64)  # [T, B]
+    rewards = np.stack([seen[2] for seen in self._seen]).astype(np.float64)  # [T, B]
     returns = discounted_returns(rewards, config.discount)
     steps = np.repeat([self._num_steps[graph] for graph in graphs], rewards.shape[1] // len(graphs))
     first = self._first_step
@@ -141,7 +142,11 @@ class PlacetoLearner:
     taken = first + np.arange(t)[:, None] < steps  # [T, B]
     self._first_step = (first + t) % int(steps.max())
     if config.learn:
-      advantages = (returns - self._baseline(graphs, first, returns)) * taken
+      if self._seen[0][3] is not None:
+        advantages = self._compared(np.stack([seen[3] for seen in self._seen]), graphs)
+        advantages *= taken[:, :, None]
+      else:
+        advantages = (returns - self._baseline(graphs, first, returns)) * taken
       self._learn(advantages, taken, spent)
       if config.hold_keep:
         self.network.hold_keep(self._kept(graphs))
@@ -191,6 +196,15 @@ class PlacetoLearner:
         part[:count] = self._baselines[graph](first, count)
     return found
 
+  def _compared(self, values: np.ndarray, graphs: Sequence[int]) -> np.ndarray:
+    """[T, B, D] values less their mean over the allowed devices, 0 for the others."""
+    current = np.stack([seen[0][observation_lib.CURRENT][:, 0] for seen in self._seen])  # [T, B]
+    allowed = np.concatenate([
+        self._allowed[graph][part]
+        for graph, part in zip(graphs, np.split(current, len(graphs), axis=1))], axis=1)
+    mean = (values * allowed).sum(axis=2, keepdims=True) / allowed.sum(axis=2, keepdims=True)
+    return np.where(allowed, values - mean, 0.0)
+
   def _kept(self, graphs: Sequence[int]) -> float:
     """Share of the groups, of those that had a choice, that the last actions left in place."""
     kept = np.stack([
@@ -203,7 +217,7 @@ class PlacetoLearner:
     return float(kept[choice].mean()) if choice.any() else 1.0
 
   def _learn(self, advantages: np.ndarray, taken: np.ndarray, spent: float) -> None:
-    """Args: advantages [T, B]; taken [T, B] bool, which decisions count."""
+    """Args: advantages [T, B], or of each device [T, B, D]; taken [T, B] bool, which count."""
     config = self._config
     if config.advantages == "ranks":
       advantages = _ranks(advantages.reshape(-1)).reshape(advantages.shape)
@@ -223,7 +237,7 @@ class PlacetoLearner:
         self._step(self._seen[part], advantages[part], taken[part])
 
   def _step(self, seen: List[Any], advantages: np.ndarray, taken: np.ndarray) -> None:
-    """One step along the gradient. Args: seen: T steps; advantages, taken: [T, B]."""
+    """One step along the gradient. Args: seen: T steps; advantages, taken: as in `_learn`."""
     config = self._config
     observations = {name: np.stack([step[0][name] for step in seen]) for name in seen[0][0]}
     actions = np.stack([step[1] for step in seen])
@@ -248,9 +262,12 @@ class PlacetoLearner:
       actions, advantages = actions[chosen], advantages[chosen][:, None]
     if config.sum_gradients:
       weights = weights * taken.shape[1]
+    values = {}
+    if advantages.ndim == 3:
+      values, advantages = {"values": tf.constant(advantages, tf.float32)}, advantages[:, :, 0]
     experience = agent_lib.decisions(observations, actions, advantages)
     try:
-      loss = self._train(experience, weights=tf.constant(weights, tf.float32))
+      loss = self._train(experience, weights=tf.constant(weights, tf.float32), **values)
     except tf.errors.InvalidArgumentError:  # the agent found its loss infinite or not a number
       self.skipped += 1
       self.losses = {}

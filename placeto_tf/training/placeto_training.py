@@ -221,6 +221,8 @@ class PlacetoTrainer(runs.TrainingRun):
   def _single(self, graph: int, grouped: GroupedGraph) -> PlacementEnvironment:
     each, rules = self._problems[graph], self.config.placeto.environment
     rules = dataclasses.replace(rules, num_episodes=rules.num_episodes // self._side_by_side)
+    rules = dataclasses.replace(
+        rules, all_values=self.config.placeto.values == "all" and graph < self._num_training)
     if graph >= self._num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # no better for having been watched before
     return PlacementEnvironment(
@@ -258,7 +260,8 @@ class PlacetoTrainer(runs.TrainingRun):
       objectives = environment.objectives.reshape(len(graphs), -1)
       best = np.minimum(best, objectives.min(axis=1))
       if learn:
-        self.learner.observe(observation, action, time_step.reward)
+        values = environment.values if self.config.placeto.values == "all" else None
+        self.learner.observe(observation, action, time_step.reward, values)
       if time_step.is_last().all():
         return total, np.exp(np.log(objectives).mean(axis=1)), best
 

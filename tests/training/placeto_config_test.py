@@ -32,6 +32,8 @@ def test_tied_devices_are_a_choice_of_the_network_beside_the_papers_process():
 @pytest.mark.parametrize("fields,message", [
     ({"baseline": "median"}, "baseline is 'median'"), ({"discount": 1.5}, "discount is 1.5"),
     ({"steps_per_update": 0}, "steps_per_update is 0"),
+    ({"values": "some"}, "values is 'some'"),
+    ({"values": "all", "discount": 0.5}, "discount is 0.5"),
     ({"advantages": "best"}, "advantages is .best.")])
 def test_wrong_choices_are_named(fields, message):
   with pytest.raises(PlacementError, match=message):

@@ -64,6 +64,16 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(tmp_path)) == figures  # done: "a" and "b" are no graphs
 
 
+def test_all_values_are_learned_from_and_evaluated_in_training_only(tmp_path):
+  all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
+  before = run.learner.weights
+  run.run()
+  assert any((one != other).any() for one, other in zip(before, run.learner.weights))
+  trained, watched = run._environment.environments[0], run._environment.environments[2]
+  assert trained.config.all_values and not watched.config.all_values
+
+
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(tmp_path):
   run = trainer(tmp_path)
   run.run()

@@ -56,19 +56,23 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     """Adam, with its slots."""
     return self._optimizer
 
-  def _train(self, experience, weights=None):
+  def _train(self, experience, weights=None, values=None):
+    """Args: values: [R, T, D] what each device would have earned, where that is known; the loss is
+    then the expected one, whichever was drawn."""
     # The parent's step, of which each episode here is one decision: its return is its reward.
     if weights is None:
       weights = tf.ones_like(experience.reward)
     variables = self._actor_network.trainable_weights
-    split = [tf.split(x, self._pieces, axis=1) for x in tf.nest.flatten((experience, weights))]
+    returns = experience.reward if values is None else values
+    batch = (experience, weights, returns)
+    split = [tf.split(x, self._pieces, axis=1) for x in tf.nest.flatten(batch)]
     infos, gradients = [], None
     for part in zip(*split):
       with tf.control_dependencies(gradients):  # one piece after the other
-        part, part_weights = tf.nest.pack_sequence_as(
-            (experience, weights), [tf.identity(x) for x in part])
+        part, part_weights, part_returns = tf.nest.pack_sequence_as(
+            batch, [tf.identity(x) for x in part])
       with tf.GradientTape() as tape:
-        info = self.total_loss(part, part.reward, weights=part_weights, training=True)
+        info = self.total_loss(part, part_returns, weights=part_weights, training=True)
         tf.debugging.check_numerics(info.loss, "Loss is inf or nan")
       found = [
           tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
@@ -87,6 +91,15 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     self._optimizer.apply_gradients(zip(gradients, variables))
     self.train_step_counter.assign_add(1)
     return tf.nest.map_structure(tf.identity, info)
+
+  def policy_gradient_loss(
+      self, actions_distribution, actions, is_boundary, returns, num_episodes, weights=None):
+    """The parent's; of returns [R, T, D], one a device, minus the mean expected return."""
+    if returns.shape.rank == 2:
+      return super().policy_gradient_loss(
+          actions_distribution, actions, is_boundary, returns, num_episodes, weights)
+    expected = tf.reduce_sum(actions_distribution.probs_parameter()[:, :, 0] * returns, axis=-1)
+    return -tf.reduce_mean(expected * (1.0 if weights is None else weights))
 
   def entropy_regularization_loss(self, actions_distribution, weights=None):
     """Minus the mean entropy of a decision, times the coefficient."""

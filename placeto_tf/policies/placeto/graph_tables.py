@@ -29,6 +29,7 @@ SOURCES, TARGETS = "sources", "targets"  # [F]
 WEIGHT = "weight"  # [F], bytes over the largest edge's
 REAL = "real"  # [F], 0 for padding
 HAS_PARENTS, HAS_CHILDREN = "has_parents", "has_children"  # [G], 0 for groups without
+TRAFFIC = "traffic"  # [G, G] transfer time from each group to each, over the longest compute time
 RELATIVES = "relatives"  # [3, G, G], marks ancestors, descendants, parallels of each group
 EVERYONE = "everyone"  # [G], marks all groups, with 0 for padding
 
@@ -107,6 +108,7 @@ def _tables(graph: GroupedGraph, mean_pooling: bool) -> Dict[str, np.ndarray]:
       REAL: np.ones(len(graph.flow_sources)),
       HAS_PARENTS: np.isin(np.arange(graph.num_groups), graph.flow_targets),
       HAS_CHILDREN: np.isin(np.arange(graph.num_groups), graph.flow_sources),
+      TRAFFIC: _traffic(graph),
       RELATIVES: relatives * mark,
       EVERYONE: np.full(graph.num_groups, mark),
   }
@@ -123,7 +125,7 @@ def _padded(
   for name, table in tables.items():
     if name in per_edge:
       pads = [(0, f - len(graph.flow_sources))]
-    elif name == RELATIVES:
+    elif name in (RELATIVES, TRAFFIC):
       pads = [(0, 0)] * (table.ndim - 2) + [(0, g - graph.num_groups)] * 2
     else:
       pads = [(0, g - graph.num_groups)] + [(0, 0)] * (table.ndim - 1)
@@ -134,6 +136,15 @@ def _padded(
 def _fastest_us(grouped: GroupedGraph) -> np.ndarray:
   """[G] compute time on the fastest allowed device."""
   return np.where(grouped.allowed, grouped.compute_us, np.inf).min(axis=1)
+
+
+def _traffic(grouped: GroupedGraph) -> np.ndarray:
+  """[G, G] along all edges, also those that `encoding.structure` leaves out: they cost time."""
+  g, others = grouped.num_groups, ~np.eye(grouped.num_devices, dtype=bool)
+  bandwidth = np.median(grouped.bandwidth_bytes_per_us[others]) if others.any() else np.inf
+  traffic = np.zeros((g, g))
+  traffic[grouped.sources, grouped.targets] = grouped.edge_bytes / bandwidth
+  return np.minimum(traffic / max(float(_fastest_us(grouped).max()), 1e-9), 10.0)
 
 
 def _static_features(grouped: GroupedGraph) -> np.ndarray:

@@ -6,10 +6,13 @@ two-layer head gives the logits of the devices. As in the paper, where a group i
 device's number, and the head has an output for each device, which it has to learn for itself.
 
 `NetworkConfig.tied` gives devices that are equal the same score by construction, and weights that
-fit any number of devices: the network runs once for each candidate device, side by side, sees of
-each group whether it is on the candidate, on the device that the current group is on, or on a host,
-and gives one score. Devices of different kinds are told apart by what groups take there, in time
-and memory, by their links, and by whether they are hosts.
+fit any number of devices: the network runs once for each candidate device, side by side, and gives
+one score. Of each group it sees whether it is on the candidate, on the device that the current
+group is on, or on a host; how long transfers from it and to it would take the current group; and,
+so that sums over groups are what the candidate has to compute and what moving there would save,
+compute time and transfers once more for groups on the candidate alone. Devices of different kinds
+are told apart by what groups take there, in time and memory, by their links, and by whether they
+are hosts.
 
 One network serves several graphs, padded to one size; observations name the graph they are of.
 
@@ -54,6 +57,7 @@ class NetworkConfig:
   squash: whether embeddings pass a tanh after every round; False in the paper.
   mean_pooling: whether pooled sums are divided by the number of groups; False in the paper. With
     it, what the other groups do starts out small in the head's eyes.
+  skip: whether poolings see raw features beside the embedding; False in the paper.
   start_times: whether the groups' simulated start times, relative to the current group's, are
     features; they are in the authors' code, not in the paper.
   initial_keep: probability with which the untrained policy leaves a group where it is; None, as in
@@ -69,6 +73,7 @@ class NetworkConfig:
   weigh_edges: bool = True
   squash: bool = True
   mean_pooling: bool = True
+  skip: bool = True
   start_times: bool = True
   initial_keep: Optional[float] = 0.8
   least_exploration: float = 0.05
@@ -117,7 +122,7 @@ class PlacetoNetwork(network.DistributionNetwork):
     self._config, self._tables, self._num_devices = config, tables, tables.num_devices
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
     seeds = embedding_lib.Seeds(seed)
-    of_devices = (4 + graph_tables.NUM_ON_DEVICE) if config.tied else tables.num_devices
+    of_devices = (9 + graph_tables.NUM_ON_DEVICE) if config.tied else tables.num_devices
     width = config.width or (graph_tables.NUM_STATIC + 2 + config.start_times + of_devices)
     self._passes, poolings = [], embedding_lib.SumOfAll
     if config.embedding == "placeto":
@@ -174,12 +179,13 @@ class PlacetoNetwork(network.DistributionNetwork):
   def _logits(self, stack, of_graphs: graph_tables.Tables) -> tf.Tensor:
     """[P, S, K, D]."""
     placement, current = stack[observation_lib.PLACEMENT], stack[observation_lib.CURRENT]
-    joined = self._raw_features(stack, of_graphs)  # [P, G, S, C, F]
+    raw = joined = self._raw_features(stack, of_graphs)  # [P, G, S, C, F]
     if self._passes:
-      shape = tf.shape(joined)
-      graph = embedding_lib.group_graph(of_graphs, joined)
+      graph = embedding_lib.group_graph(of_graphs, raw)
       joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
-      joined = tf.reshape(joined, tf.concat([shape[:4], joined.shape[-1:]], axis=0))
+      joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:4], joined.shape[-1:]], axis=0))
+      if self._config.skip:
+        joined = tf.concat([joined, raw], axis=-1)
       joined.set_shape([None, placement.shape[-1], None, self._num_candidates, None])
     scores = self._head(self._poolings(joined, current, of_graphs))  # [P, S, K, C, 1 or D]
     if self._config.tied:  # a device that is no candidate has 0, and is taken or not by the mask
@@ -237,10 +243,20 @@ class PlacetoNetwork(network.DistributionNetwork):
     at_present = tf.stack([
         tf.reduce_sum(on * on_device[:, :, None, :, _COMPUTE], axis=-1),
         tf.reduce_sum(on * on_device[:, :, None, :, _HOST], axis=-1),
-        tf.cast(placement == mine[:, None], tf.float32)], axis=-1)  # [P, G, S, 3]
+        tf.cast(placement == mine[:, None], tf.float32),
+        *self._traffic(of_graphs, current)], axis=-1)[:, :, :, None]  # [P, G, S, 1, 5]
     candidates = self._tables.candidates
+    on_candidate = tf.gather(on, candidates, axis=3)[..., None]  # [P, G, S, C, 1]
+    not_current = (1.0 - is_current)[:, :, :, None, None]
     parts += [
-        spread(at_present[:, :, :, None]),
-        tf.gather(on, candidates, axis=3)[..., None],
+        spread(at_present), on_candidate,
+        on_candidate * not_current * tf.gather(at_present, [_COMPUTE, 3, 4], axis=-1),
         spread(tf.gather(on_device, candidates, axis=2)[:, :, None])]
     return tf.concat(parts, axis=-1)
+
+  def _traffic(self, of_graphs: graph_tables.Tables, current: tf.Tensor):
+    """Twice [P, G, S]: transfers from each group to the current one [P, S, K], and back."""
+    traffic, first = of_graphs[graph_tables.TRAFFIC], current[:, :, 0]
+    back = tf.gather(traffic, first, axis=1, batch_dims=1)  # [P, S, G]
+    to = tf.gather(tf.transpose(traffic, [0, 2, 1]), first, axis=1, batch_dims=1)
+    return tf.transpose(to, [0, 2, 1]), tf.transpose(back, [0, 2, 1])

@@ -97,3 +97,13 @@ def test_an_update_in_pieces_is_the_same_update(two_groups):
     for variable, value in zip(network.variables, before):
       variable.assign(value)
   assert found[0] > 0 and found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_the_value_of_every_device_makes_the_loss_minus_what_is_expected(two_groups):
+  agent, network, observation = two_groups
+  values = np.random.default_rng(0).normal(size=(3, 1, 3))
+  experience = singles(observation, np.zeros((3, 1), dtype=np.int32), np.zeros(3))
+  p = probabilities(network, observation)[:, 0]
+  info = agent.train(experience, values=tf.constant(values, tf.float32))
+  expected = -(p * values[:, 0]).sum(axis=1).mean()
+  assert float(info.extra.policy_gradient_loss) == pytest.approx(expected, rel=1e-4)

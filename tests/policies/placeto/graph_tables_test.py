@@ -29,7 +29,7 @@ def network(of, room, several, config):
 
 @pytest.mark.parametrize("config", [
     SMALL, NetworkConfig(
-        rounds=2, tied=False, weigh_edges=False, squash=False, mean_pooling=False),
+        rounds=2, tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False),
     NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
   together, rng = network(graphs(), 15, True, config), np.random.default_rng(0)
@@ -58,7 +58,7 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
       embedding="simple_aggregator", initial_keep=None, start_times=False)
   graph = graphs()[0]
   made = network([graph], 12, False, config)
-  state = np.random.default_rng(0).random((1, 12, 1, 3, 13)).astype(np.float32)
+  state = np.random.default_rng(0).random((1, 12, 1, 3, 18)).astype(np.float32)
   tables = GraphTables([graph])()
   one, other = (
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))

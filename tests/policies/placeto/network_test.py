@@ -10,8 +10,9 @@ from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
 
 PAPER = NetworkConfig(
-    tied=False, weigh_edges=False, squash=False, initial_keep=None, least_exploration=0.0)
-TIED = dataclasses.replace(PAPER, tied=True)
+    tied=False, skip=False, weigh_edges=False, squash=False, initial_keep=None,
+    least_exploration=0.0)
+TIED = dataclasses.replace(PAPER, tied=True, skip=True)
 
 
 def network_for(grouped, config=None, groups_per_step=1, seed=5):
