@@ -9,8 +9,9 @@ device's number, and the head has an output for each device, which it has to lea
 fit any number of devices: the network runs once for each candidate device, side by side, and gives
 one score. Of each group it sees whether it is on the candidate, on the device that the current
 group is on, or on a host; how long transfers from it and to it would take the current group; and,
-so that sums over groups are what the candidate has to compute and what moving there would save,
-compute time and transfers once more for groups on the candidate alone. Devices of different kinds
+so that sums over groups are what the candidate has to compute, at about the same time and in all,
+and what moving there would save, compute time and transfers once more for groups on the candidate
+alone. Devices of different kinds
 are told apart by what groups take there, in time and memory, by their links, and by whether they
 are hosts.
 
@@ -42,6 +43,8 @@ from tf_agents.utils import nest_utils  # isort: skip
 
 EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
 _COMPUTE, _HOST = 0, 3  # columns of graph_tables.ON_DEVICE
+# How far apart, as a share of the step, two groups may start and still compete for a device.
+_WINDOWS = (0.03, 0.15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +125,9 @@ class PlacetoNetwork(network.DistributionNetwork):
     self._config, self._tables, self._num_devices = config, tables, tables.num_devices
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
     seeds = embedding_lib.Seeds(seed)
-    of_devices = (9 + graph_tables.NUM_ON_DEVICE) if config.tied else tables.num_devices
+    of_devices = tables.num_devices
+    if config.tied:
+      of_devices = 9 + graph_tables.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
     width = config.width or (graph_tables.NUM_STATIC + 2 + config.start_times + of_devices)
     self._passes, poolings = [], embedding_lib.SumOfAll
     if config.embedding == "placeto":
@@ -247,10 +252,13 @@ class PlacetoNetwork(network.DistributionNetwork):
         *self._traffic(of_graphs, current)], axis=-1)[:, :, :, None]  # [P, G, S, 1, 5]
     candidates = self._tables.candidates
     on_candidate = tf.gather(on, candidates, axis=3)[..., None]  # [P, G, S, C, 1]
-    not_current = (1.0 - is_current)[:, :, :, None, None]
+    there = on_candidate * (1.0 - is_current)[:, :, :, None, None]
+    compute = at_present[..., :1]
+    parts += [spread(at_present), on_candidate, there * compute, there * at_present[..., 3:]]
+    if self._config.start_times:
+      apart = tf.abs(columns[-1])[:, :, :, None, None]
+      parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
     parts += [
-        spread(at_present), on_candidate,
-        on_candidate * not_current * tf.gather(at_present, [_COMPUTE, 3, 4], axis=-1),
         spread(tf.gather(on_device, candidates, axis=2)[:, :, None])]
     return tf.concat(parts, axis=-1)
 
