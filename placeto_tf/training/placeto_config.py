@@ -138,7 +138,7 @@ class PlacetoConfig:
     """The paper's choices with equal devices tied, and what it takes to learn in minutes.
 
     A decision is worth what its own move gains (discount 0), which is simulated for each device;
-    advantages are divided by their standard deviation, and the entropy bonus falls from 0.1, not
+    advantages are divided by their standard deviation, and the entropy bonus falls from 0.1 to 0.05, not
     from 1. Four rounds of messages of width 8, weighed by bytes, with a tanh after each, are
     enough, and poolings see raw features beside. Episodes of 24 graphs take their steps together,
     and an update follows 4 steps of them.
@@ -149,5 +149,5 @@ class PlacetoConfig:
         network=dataclasses.replace(
             paper.network, tied=True, skip=True, weigh_edges=True, squash=True, rounds=4, width=8),
         discount=0.0, values="all", steps_per_update=4, advantages="normalized", learning_rate=3e-3,
-        final_learning_rate=3e-4, entropy=0.1, final_entropy=0.01, entropy_decay="exponential",
+        final_learning_rate=3e-4, entropy=0.1, final_entropy=0.05, entropy_decay="exponential",
         sum_gradients=False)
