@@ -183,8 +183,8 @@ class _Level:
     grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
     seeds = seed.generate_state(3)
     self.environment = PlacementEnvironment(
-        allowed, SimulatedCost(problem, grouped, grouping), start, config=rules,
-        seed=int(seeds[0]))
+        allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
+        config=rules, seed=int(seeds[0]))
     self._problem, self._budget, self._grouping = problem, budget, grouping
     self._greedy = policy == "greedy"
     self._sample = np.random.default_rng(seeds[1])
@@ -193,8 +193,7 @@ class _Level:
       self.actor = _Uniform(allowed)
     else:
       self.actor = PlacetoLearner(
-          self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
-          weights=weights, compiled=compiled)
+          self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
     self.steps = 0
 
   @property
