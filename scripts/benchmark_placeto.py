@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -51,7 +51,7 @@ def figures(
     weights: `PlacetoWeights` of training runs that differ in their seeds.
     budgets: of the searches.
   """
-  from placeto_tf.training.improve import improve
+  from placeto_tf.methods.placeto.improve import improve
   from placeto_tf.training.placeto_training import given_start
 
   problem = problem_of()
@@ -131,7 +131,7 @@ def _random(problem, rng: np.random.Generator, count: int) -> np.ndarray:
 
 def main() -> None:
   """Prints the table."""
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.training.placeto_weights import PlacetoWeights
@@ -155,7 +155,7 @@ def main() -> None:
 
 def run() -> None:
   """Entry point."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":

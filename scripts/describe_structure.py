@@ -19,7 +19,7 @@ import sys
 from absl import flags
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -36,7 +36,7 @@ _COLUMNS = ("groups", "edges", "cyclic", "parallel", "left out", "cyclic seen", 
 
 def main() -> None:
   """Prints the table."""
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.clusters import Cluster
   from placeto_tf.encoding.grouped_graph import GroupedGraph
   from placeto_tf.graphs import load_graph
@@ -81,7 +81,7 @@ def _draw(grouped, problem) -> None:
 
 def run() -> None:
   """Entry point."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ flags.DEFINE_integer("checkpoint_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("seed", None, "Seed of everything random.")
 flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
-                    "that stood in the way of learning, or 'tied', the default, in which equal devices are equal to the network.")
+                    "that stood in the way of learning, or 'tied', the default, in which equal "
+                    "devices are equal to the network.")
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 
 
