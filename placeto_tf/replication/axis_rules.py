@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.replication.dataflow import Dataflow
-from placeto_tf.replication.kinds import MEAN, MIXES_ROWS, SAME, Kind, Rows, Unclear
+from placeto_tf.replication.kinds import AFTER, MEAN, MIXES_ROWS, SAME, Kind, Rows, Unclear
 
 _UNKNOWN = "is of a type for which it is not known where the batch is in its result"
 _NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed through it"
@@ -249,7 +249,7 @@ class AxisRules:
       else:
         axis = out - 2 + i
       found.append(Rows(axis, kind.outer))
-    if contracted and found:
+    if contracted and (found or MEAN in kinds or AFTER in kinds):
       raise _NotFollowed(MIXES_ROWS)
     return MEAN if contracted else self._agree(found)
 

@@ -5,7 +5,7 @@ Legend: N needed ops.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any, FrozenSet, List, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import registered_op_def
@@ -78,9 +78,12 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
     GraphError: there is none, or a feed is no batch.
   """
   graph = flow.graph
+  captures = _captures(graph.source)
   shapes = {}
   for name, shape in graph.source.feed_shapes.items():
-    shapes[graph.op_index[name.rpartition(":")[0]]] = (name, shape)
+    op_name = name.rpartition(":")[0]
+    if op_name not in captures:
+      shapes[graph.op_index[op_name]] = (name, shape)
   pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
   sizes = [shape[0] for _, shape in shapes.values() if shape]
   for op in pipelines:
@@ -97,6 +100,13 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
           "replicas cannot divide it; make it a constant or a variable of the graph, or put the "
           "batch into its first dimension")
   return batch, sorted(set(shapes) | set(pipelines))
+
+
+def _captures(source: Any) -> FrozenSet[str]:
+  """What a function captures: it comes in as arguments do, but is the same for every batch."""
+  if source.format != "concrete_function":
+    return frozenset()
+  return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
 
 
 def check_state(flow: Dataflow, copied: Set[int]) -> None:

@@ -92,7 +92,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
         graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
         count, found.batch, {name: (name,) for name in graph.feeds}, notes)
   function = source.format == "concrete_function"
-  written = rewriting.rewrite(flow, found, cut, replicas, split_feeds or function, fetched)
+  written = rewriting.rewrite(flow, found, cut, replicas, split_feeds or function, fetched, run)
   result = _load(graph, written, replicas, live is not None)
   names = graph.op_index
   return ReplicatedGraph(

@@ -9,7 +9,7 @@ Legend: N needed ops, R replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication import cuts, op_roles
@@ -42,17 +42,29 @@ class Rewritten:
 
 def rewrite(
     flow: Dataflow, spread: Spread, cut: Cut, replicas: int, split_feeds: bool,
-    fetched: Sequence[Tensor]) -> Rewritten:
-  """Writes the replicas; see `replicate`."""
-  return _Writer(flow, spread, cut, replicas, split_feeds, fetched).run()
+    fetched: Sequence[Tensor], run: Sequence[int]) -> Rewritten:
+  """Writes the replicas; see `replicate`.
+
+  Args:
+    flow: the graph.
+    spread: what the batch reaches in it.
+    cut: which ops are copied.
+    replicas: R.
+    split_feeds: whether a feed takes the global batch, which the graph cuts.
+    fetched: tensors that are fetched.
+    run: ops that are fetched without a result.
+  """
+  return _Writer(flow, spread, cut, replicas, split_feeds, fetched, run).run()
 
 
 class _Writer:
 
-  def __init__(self, flow, spread, cut, replicas, split_feeds, fetched):
+  def __init__(
+      self, flow: Dataflow, spread: Spread, cut: Cut, replicas: int, split_feeds: bool,
+      fetched: Sequence[Tensor], run: Sequence[int]):
     self._flow, self._spread, self._cut = flow, spread, cut
     self._replicas, self._split_feeds = replicas, split_feeds
-    self._fetched = set(fetched)
+    self._fetched, self._run_ops = set(fetched), run
     source = flow.graph.source.graph_def
     self._source = source
     self._result = type(source)()
@@ -71,6 +83,7 @@ class _Writer:
   def run(self) -> Rewritten:
     flow, cut = self._flow, self._cut
     index = flow.graph.op_index
+    frames = {flow.frames[op].encode() for op in cut.copies if flow.frames[op]}
     by_op: Dict[int, List[Tensor]] = {}
     for tensor in cut.joined:
       by_op.setdefault(tensor[0], []).append(tensor)
@@ -80,7 +93,7 @@ class _Writer:
     for node in self._source.node:
       op = index.get(node.name)
       if op is None:
-        self._shared(node, self._unneeded_input)
+        self._rename_frame(self._shared(node, self._unneeded_input), frames)
         continue
       if op in cut.copies:
         for r in range(self._replicas):
@@ -195,7 +208,12 @@ class _Writer:
 
   # What there is once.
 
-  def _shared(self, original: Any, translate: Any) -> None:
+  def _rename_frame(self, node: Any, frames: Set[bytes]) -> None:
+    """Has an op that the fetches do not need go round the first replica's loop."""
+    if "frame_name" in node.attr and node.attr["frame_name"].s in frames:
+      node.attr["frame_name"].s = f"{self._prefixes[0]}/".encode() + node.attr["frame_name"].s
+
+  def _shared(self, original: Any, translate: Any) -> Any:
     node = self._add(original, original.name, None, original.name)
     if "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]  # rows of all replicas are more
@@ -206,6 +224,7 @@ class _Writer:
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
     self._colocate(node, self._name_once)
+    return node
 
   def _shared_input(self, op: int, text: str) -> Sequence[str]:
     index = self._flow.graph.op_index
@@ -284,6 +303,11 @@ class _Writer:
       kept.attr["T"].list.type.extend(
           self._flow.dtype((op, port)) % 100 for port in range(len(tensors)))
       self._original_of[kept.name] = kept.name
+    for op in self._run_ops:
+      if op in self._cut.copies and op not in self._cut.shared and op not in by_op:
+        name = self._names[op]
+        self._new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._prefixes])
+        self._original_of[name] = name
 
   # Nodes.
 

@@ -3,7 +3,8 @@
 An embedding's gradient is rows with their indices. What follows may scale the rows, take their
 norm, or add up those of equal index; all of that has to see the rows of every replica. So from an
 update that takes rows, the way is followed back through such ops to the rows as the gradient left
-them.
+them. The same goes for rows that are made dense after they have been squared or the like, as
+optimizers of Keras 3 do: the sum of squares is no mean over replicas.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from placeto_tf.replication.dataflow import Dataflow, Tensor
 _SCALING = frozenset((
     "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 Maximum "
     "Minimum ClipByValue Sqrt Rsqrt Pow StopGradient Abs Sign").split())
+_NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
 
@@ -34,6 +36,9 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   found = []
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
+    if arguments is None and flow.types[op] == "UnsortedSegmentSum" and (
+        flow.types[flow.inputs[op][0][0]] in _NOT_LINEAR):
+      arguments = flow.inputs[op][0], flow.inputs[op][1]
     if arguments is not None:
       values, indices = arguments
       first = _gradient_indices(flow, indices)
