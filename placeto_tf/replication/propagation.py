@@ -142,13 +142,29 @@ class _Propagation:
     self._kinds: Dict[int, List[Kind]] = {}
     self._pushed: Dict[int, Kind] = {}  # stack op -> kind of what is on it
     self._statistics: Set[int] = set()
+    self._own: Set[int] = set()  # ops whose results go into single examples of their replica
 
   def run(self) -> Spread:
     flow = self._flow
     order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
              if op in self._copied]
+    self._settle(order)
+    if self._statistics:
+      # What goes into single examples again belongs to the replica, whatever is done with it.
+      producers = [[producer for producer, _ in data] for data in flow.inputs]
+      before = closure(set(self._statistics), producers)
+      self._own = {op for op in before if op in self._copied and not any(
+          isinstance(kind, Rows) for kind in self._kinds[op])}
+      self._settle(order)
+    return Spread(
+        self._batch, self._sources, self._noise, frozenset(self._copied), self._kinds,
+        frozenset(tensor for tensor in (*self._values, *self._indices)
+                  if self._kind(tensor) is SPARSE),
+        frozenset(self._statistics))
+
+  def _settle(self, order: Sequence[int]) -> None:
     self._kinds = {op: [SAME] * self._width(op) for op in order}
-    for _ in range(_MAX_PASSES if any(flow.frames[op] for op in order) else 1):
+    for _ in range(_MAX_PASSES if any(self._flow.frames[op] for op in order) else 1):
       changed = False
       self._statistics.clear()
       for op in order:
@@ -157,11 +173,6 @@ class _Propagation:
           self._kinds[op], changed = found, True
       if not changed:
         break
-    return Spread(
-        self._batch, self._sources, self._noise, frozenset(self._copied), self._kinds,
-        frozenset(tensor for tensor in (*self._values, *self._indices)
-                  if self._kind(tensor) is SPARSE),
-        frozenset(self._statistics))
 
   def _width(self, op: int) -> int:
     offsets = self._flow.graph.output_offsets
@@ -203,6 +214,9 @@ class _Propagation:
     unclear = next((each for each in inputs if isinstance(each, Unclear)), None)
     if unclear is not None:
       return [unclear] * width
+    if any(tensor[0] in self._own and each is not SAME
+           for tensor, each in zip(flow.inputs[op], inputs)):
+      return [MEAN] * width
     if AFTER in inputs:
       return [AFTER] * width
     if MEAN in inputs:

@@ -34,6 +34,7 @@ from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
 from placeto_tf.replication.propagation import Spread, spread
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.sparse_updates import sparse_updates
+from placeto_tf.replication.statistics import check_statistics
 
 # Collections that refer to ops by what only the building of gradients needs.
 _CONTEXTS = ("while_context", "cond_context")
@@ -84,6 +85,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
   flow = analyse_dataflow(graph)
   fetched, run = _endpoints(graph)
   found = spread(flow, sparse_updates(flow))
+  check_statistics(flow, found)
   cut = find_cut(flow, found, fetched, run)
   notes = _notes(flow, found, replicas)
   if replicas == 1:

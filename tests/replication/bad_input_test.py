@@ -90,7 +90,7 @@ def test_examples_that_are_compared_with_one_another(training):
     y = linear(x)
     return tf.reduce_mean(tf.matmul(y, y, transpose_b=True, name="similarity"))
 
-  refused(training(build), "one another")
+  refused(training(build), "batch")
 
 
 def test_a_maximum_over_the_batch(training):
@@ -118,3 +118,13 @@ def test_a_graph_of_costs_alone():
   costs = cost_graph_pb2.CostGraphDef()
   costs.node.add(name="a", id=0, compute_cost=1)
   refused(load_graph(costs), "TensorFlow nodes")
+
+
+def test_a_loss_divided_by_what_is_found_in_the_batch(training):
+  import tensorflow as tf
+
+  def build(x):
+    used = tf.cast(x[:, 0] > 0, tf.float32)
+    return tf.reduce_sum(tf.reduce_sum(linear(x), 1) * used) / tf.reduce_sum(used)
+
+  refused(training(build), "over the whole batch into single examples")
