@@ -66,6 +66,7 @@ class Spread:
     copied: ops that each replica has of its own, unless they turn out to come after the means.
     kinds: op of `copied` -> kinds of its outputs.
     sparse: tensors of kind `SPARSE`, whatever the op that computes them says.
+    own: ops whose means over the batch go into examples of the same replica.
     statistics: ops that mix what is of all examples into what is of one, as batch normalization.
   """
 
@@ -75,6 +76,7 @@ class Spread:
   copied: FrozenSet[int]
   kinds: Dict[int, List[Kind]]
   sparse: FrozenSet[Tensor]
+  own: FrozenSet[int]
   statistics: FrozenSet[int]
 
   def kind(self, tensor: Tensor) -> Kind:
@@ -160,7 +162,7 @@ class _Propagation:
         self._batch, self._sources, self._noise, frozenset(self._copied), self._kinds,
         frozenset(tensor for tensor in (*self._values, *self._indices)
                   if self._kind(tensor) is SPARSE),
-        frozenset(self._statistics))
+        frozenset(self._own), frozenset(self._statistics))
 
   def _settle(self, order: Sequence[int]) -> None:
     self._kinds = {op: [SAME] * self._width(op) for op in order}

@@ -6,7 +6,7 @@ Legend: N needed ops of the replicated graph, R replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Tuple
+from typing import Any, FrozenSet, Mapping, Tuple
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class ReplicatedGraph:
     original_of_op: [N] int32, index of the op of `original` that it stands for, -1 for what joins
       replicas.
     global_batch: examples of a step, all replicas together.
+    own_joins: names of ops that take a mean of what each replica could as well keep for itself:
+      statistics for moving averages, losses that are fetched.
     feeds: tensor that was fed -> what is fed in its place: one tensor for each replica, which take
       equal parts of the global batch in this order, or a single one, which takes all of it.
     notes: sentences for the user to read.
@@ -39,6 +41,7 @@ class ReplicatedGraph:
   original_of_op: np.ndarray  # [N]
   global_batch: int
   feeds: Mapping[str, Tuple[str, ...]]
+  own_joins: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
 
   def cut_batch(self, feed: Mapping[str, Any]) -> Mapping[str, np.ndarray]:

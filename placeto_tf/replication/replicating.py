@@ -92,7 +92,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
     count = np.arange(graph.num_ops, dtype=np.int32)
     return ReplicatedGraph(
         graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
-        count, found.batch, {name: (name,) for name in graph.feeds}, notes)
+        count, found.batch, {name: (name,) for name in graph.feeds}, notes=notes)
   function = source.format == "concrete_function"
   written = rewriting.rewrite(flow, found, cut, replicas, split_feeds or function, fetched, run)
   result = _load(graph, written, replicas, live is not None)
@@ -102,7 +102,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
       np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
-      found.batch * replicas, written.feeds, notes)
+      found.batch * replicas, written.feeds, written.own_joins, notes)
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:

@@ -9,7 +9,7 @@ Legend: N needed ops, R replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Set, Tuple
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication import cuts, op_roles
@@ -32,12 +32,14 @@ class Rewritten:
     original_of: name of each op that stands for an op of the source -> that op's name.
     feeds: tensor that was fed -> the tensors that are fed now, one for each replica, or the same
       one where a global batch is split inside.
+    own_joins: as in `ReplicatedGraph`.
   """
 
   graph_def: Any
   replica_of: Dict[str, int]
   original_of: Dict[str, str]
   feeds: Dict[str, Tuple[str, ...]]
+  own_joins: FrozenSet[str]
 
 
 def rewrite(
@@ -106,7 +108,10 @@ class _Writer:
     for name in flow.graph.source.feed_shapes:
       if name not in self._feeds:
         self._feeds[name] = (name,)
-    return Rewritten(self._result, self._replica_of, self._original_of, self._feeds)
+    own = frozenset(
+        f"{self._joined[tensor]}/sum" for tensor, how in cut.joined.items()
+        if how == cuts.MEANS and (tensor in self._fetched or tensor[0] in self._spread.own))
+    return Rewritten(self._result, self._replica_of, self._original_of, self._feeds, own)
 
   # Copies.
 
