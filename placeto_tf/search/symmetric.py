@@ -23,12 +23,13 @@ from placeto_tf.problem.candidates import (
   best_so_far,
   compute_devices,
 )
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_costs import work_of
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
-from placeto_tf.search.annealing import END_TEMPERATURE, START_TEMPERATURE, anneal, share_of
+from placeto_tf.search.annealing import END_TEMPERATURE, START_TEMPERATURE, anneal_units
 from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
 
@@ -108,9 +109,9 @@ def symmetric(
     for i, (count, share) in enumerate(LEVELS):
       if problem.exhausted(budget):
         break
-      part = share_of(problem, budget, share / sum(later for _, later in LEVELS[i:]))
+      part = budget.share(problem, share / sum(later for _, later in LEVELS[i:]))
       units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
-      placement, objective_us = anneal(
+      placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(hot, END_TEMPERATURE))
     if problem.evaluations == before:
