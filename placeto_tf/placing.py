@@ -17,6 +17,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Tuple, Union
 
 import numpy as np
 
+from placeto_tf import replica_placing
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
@@ -60,6 +61,8 @@ class PlacingConfig:
     max_measurements: placements measured at most, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
+    replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
+      that trains most examples a second.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
       weights.
   """
@@ -78,8 +81,14 @@ class PlacingConfig:
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
+  replicas: Union[int, str] = 1
 
   def __post_init__(self):
+    replica_placing.check(self.replicas)
+    if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
+      raise PlacementError(
+          f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
+          "replicas are searched with method auto and simulated steps only")
     if self.cost not in ("simulated", "measured"):
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
@@ -128,6 +137,8 @@ def place(
     raise TypeError(f"place() got unknown option {unknown[0]!r}; expected one of {sorted(known)}")
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  if config.replicas != 1:
+    return replica_placing.place_replicas(graph, cluster, config, progress=progress)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
 

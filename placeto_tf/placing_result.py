@@ -21,6 +21,7 @@ from placeto_tf.simulation import SimulationResult
 
 if TYPE_CHECKING:
   from placeto_tf.placing import PlacingConfig
+  from placeto_tf.replica_placing import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +80,7 @@ class PlacingResult:
     interrupted: whether Ctrl-C ended the search before its budget did.
     graph, costs, cluster, config: what was placed, and how.
     measured: what real sessions said, with cost="measured"; else None.
+    replication: the numbers of replicas that were looked at; None where one was asked for.
   """
 
   placement: Placement
@@ -100,3 +102,4 @@ class PlacingResult:
   cluster: Cluster
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
+  replication: Optional[Replication] = None

@@ -446,7 +446,7 @@ class AxisRules:
       if flow.types[tensor[0]] in _RESHAPING:
         tensor = before[0]
         continue
-      for offset, other in (before, before[::-1]):
+      for offset in before:
         value = flow.value(offset)
         if value is None or value.size == 1:
           continue

@@ -1,4 +1,4 @@
-"""The cut: which ops each replica has, which there are once, and what crosses from one to the other.
+"""The cut: which ops each replica has, which there are once, and what crosses between them.
 
 From what changes variables and what is fetched, the way is followed back. What is not linear in
 the means over replicas (a norm, a square) has to see the means, so it is there once; the way ends

@@ -24,7 +24,8 @@ SEEDED_NOISE = frozenset((
     "StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
     "StatelessRandomBinomial StatelessMultinomial").split())
 # They draw from a variable, each call moves it on: every replica may.
-VARIABLE_NOISE = frozenset("RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
+VARIABLE_NOISE = frozenset(
+    "RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
 PIPELINES = frozenset((
     "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
     "QueueDequeueMany QueueDequeueUpTo").split())
@@ -78,7 +79,7 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
     GraphError: there is none, or a feed is no batch.
   """
   graph = flow.graph
-  captures = _captures(graph.source)
+  captures = captured_ops(graph.source)
   shapes = {}
   for name, shape in graph.source.feed_shapes.items():
     op_name = name.rpartition(":")[0]
@@ -93,7 +94,7 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
         "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
         "graph that trains on batches can be replicated")
   batch = max(set(sizes), key=sizes.count)
-  for op, (name, shape) in shapes.items():
+  for name, shape in shapes.values():
     if not shape or shape[0] != batch:
       raise GraphError(
           f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples, so that "
@@ -102,7 +103,7 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
   return batch, sorted(set(shapes) | set(pipelines))
 
 
-def _captures(source: Any) -> FrozenSet[str]:
+def captured_ops(source: Any) -> FrozenSet[str]:
   """What a function captures: it comes in as arguments do, but is the same for every batch."""
   if source.format != "concrete_function":
     return frozenset()

@@ -132,16 +132,17 @@ def _load(
 ) -> ComputationGraph:
   """The written graph in the format of the source."""
   source = graph.source
-  if source.format == "concrete_function":
-    from placeto_tf.replication.traced import replicated_function
-
-    return load_graph(replicated_function(source.tf_graph, written, replicas))
   shapes = {}
   for name, tensors in written.feeds.items():
     shape = tuple(source.feed_shapes[name])
     if len(tensors) == 1:
       shape = (shape[0] * replicas, *shape[1:])
     shapes.update({tensor.rpartition(":")[0]: shape for tensor in tensors})
+  if source.format == "concrete_function":
+    from placeto_tf.replication.traced import replicated_function
+
+    return load_graph(
+        replicated_function(source.tf_graph, written, replicas), feed_shapes=shapes)
   proto = written.graph_def
   if source.format == "meta_graph_def":
     proto = _meta_graph(source.proto, written)

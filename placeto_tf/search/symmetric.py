@@ -16,20 +16,27 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.grouping.heavy_edge import heavy_edge
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import (
   allowed_or_nearest,
   best_of,
   best_so_far,
   compute_devices,
 )
-from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.replication.layouts import layouts
-from placeto_tf.replication.replicated_costs import work_of
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
-from placeto_tf.search.annealing import END_TEMPERATURE, START_TEMPERATURE, anneal_units
+from placeto_tf.search.annealing import (
+  DEFAULT_BUDGET,
+  END_TEMPERATURE,
+  START_TEMPERATURE,
+  anneal,
+  anneal_units,
+)
 from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
 
@@ -72,10 +79,17 @@ class SymmetricUnits(Units):
     placement[self.ops[unit]] = self.images[self._replicas[unit], device]
 
 
-def starts(
-    problem: PlacementProblem, replicated: ReplicatedGraph, budget: Optional[Budget] = None
-) -> np.ndarray:
-  """[N] the best of the layouts: a share of the devices a replica, cut by layers where larger."""
+def place_shares(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best of the layouts: each replica on a share of the devices, cut by layers there.
+
+  A graph without replicas is one replica, on the first device.
+  """
+  del seed
+  replicated = problem.replicated
+  if replicated is None:
+    return best_of(problem, allowed_or_nearest(
+        problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
   devices = compute_devices(problem)
   found = list(layouts(replicated, problem.costs, devices))
   size = len(devices) // replicated.replicas
@@ -85,20 +99,21 @@ def starts(
       problem, np.stack([allowed_or_nearest(problem, each) for each in found]), budget)
 
 
-def symmetric(
-    problem: PlacementProblem, replicated: ReplicatedGraph, budget: Budget, seed: int = 0,
-    start: Optional[np.ndarray] = None,
-) -> np.ndarray:
+def anneal_symmetric(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement of an annealing that moves an op and its copies together.
 
-  Args:
-    problem: of the replicated graph.
-    replicated: its replicas.
-    budget: when to stop.
-    seed: of moves and acceptance.
-    start: [N] a symmetric placement; by default the best of `starts`.
+  Starts from the best of `place_shares`, whatever was found before: that need not be symmetric.
+  Where the graph has no replicas it is plain annealing. Without a budget it evaluates 10,000
+  placements.
   """
-  placement = starts(problem, replicated, budget) if start is None else start
+  budget = budget or DEFAULT_BUDGET
+  replicated = problem.replicated
+  if replicated is None:
+    return anneal(problem, budget, seed)
+  placement = place_shares(problem, budget)
+  if problem.exhausted(budget):
+    return best_so_far(problem, placement)
   images = device_images(compute_devices(problem), problem.num_devices, replicated.replicas)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = random.Random(seed)
@@ -136,8 +151,6 @@ class _Quotient:
   def __init__(self, problem: PlacementProblem, replicated: ReplicatedGraph):
     self._problem, self._replicated = problem, replicated
     original = replicated.original
-    from placeto_tf.costs.estimate import from_work
-
     self._costs = from_work(original, problem.cluster, work_of(original))
     self._allowed = allowed_devices(original, problem.cluster)
     self._first = np.full(original.num_ops, -1, dtype=np.int64)  # a copy, or what there is once
@@ -205,3 +218,8 @@ def _pieces(problem: PlacementProblem, replicated: ReplicatedGraph, size: int) -
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
   cuts = balanced_cuts(np.bincount(layer, first), np.full(size, 1 / size))
   return np.searchsorted(cuts, layer, side="right")
+
+
+METHODS = (
+    Method("replica_shares", Kind.CONSTRUCTION, plain(place_shares), "replicas on shares"),
+    Method("symmetric", Kind.SEARCH, plain(anneal_symmetric), "replicas moved together", rank=5))

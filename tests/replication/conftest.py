@@ -1,4 +1,4 @@
-"""Training graphs at any batch, and the proof that replicas of one do the step of a larger batch."""
+"""Training graphs at any batch, and the proof that replicas do the step of a larger batch."""
 
 import numpy as np
 import pytest

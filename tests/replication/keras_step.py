@@ -1,4 +1,4 @@
-"""Replicas of a Keras training step, in a process with one Keras: `keras_step.py 2|3 OPTIMIZER MODEL R`.
+"""Replicas of a Keras step in a process of one Keras: `keras_step.py 2|3 OPTIMIZER MODEL R`.
 
 Prints the largest difference, relative, between five steps of the model at the global batch and of
 its replicas, over losses and all variables.
