@@ -135,6 +135,8 @@ def place(
   unknown = sorted(set(options) - known)
   if unknown:
     raise TypeError(f"place() got unknown option {unknown[0]!r}; expected one of {sorted(known)}")
+  if isinstance(graph, str) and replica_placing.spec_replicas(graph) is not None:
+    options.setdefault("replicas", replica_placing.spec_replicas(graph))
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
   if config.replicas != 1:

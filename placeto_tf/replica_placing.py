@@ -29,6 +29,7 @@ from placeto_tf.replication import (
   data_parallel,
   replicated_costs,
 )
+from placeto_tf.replication.batches import split_spec
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ def check(replicas: Union[int, str]) -> None:
   if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
     raise PlacementError(
         f"replicas is {replicas!r}; expected auto or a whole number of at least 1")
+
+
+def spec_replicas(spec: str) -> Optional[int]:
+  """The number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None."""
+  return split_spec(spec)[1] if spec.startswith(("zoo:", "family:")) else None
 
 
 def place_replicas(
