@@ -17,12 +17,13 @@ from placeto_tf.graphs.concrete_functions import is_concrete_function, is_functi
 from placeto_tf.live import apply_checked
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import Placement
+from placeto_tf.placing_config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult
 
 if TYPE_CHECKING:
-  from placeto_tf.placing import PlacingConfig
+  from placeto_tf.replica_placing import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +82,7 @@ class PlacingResult:
     interrupted: whether Ctrl-C ended the search before its budget did.
     graph, costs, cluster, config: what was placed, and how.
     measured: what real sessions said, with cost="measured"; else None.
+    replication: the numbers of replicas that were looked at; None where one was asked for.
   """
 
   placement: Placement
@@ -102,6 +104,7 @@ class PlacingResult:
   cluster: Cluster
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
+  replication: Optional[Replication] = None
 
   def __repr__(self) -> str:
     return (

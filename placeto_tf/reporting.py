@@ -26,6 +26,7 @@ from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import PlacingConfig
 from placeto_tf.placing_result import PlacingResult
+from placeto_tf.replica_placing import DATA_PARALLEL, Replication
 
 # Everything a run may have left in a directory; a later run removes what it does not write anew.
 RESULT_NAMES = (
@@ -244,6 +245,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
       "measured": None if result.measured is None else _measured(result.measured),
+      "replicas": None if result.replication is None else _replication(result.replication),
       "notes": list(result.notes),
   }
 
@@ -266,7 +268,8 @@ def table(result: PlacingResult) -> str:
   rows = [["placer", "step time", "speed-up", "gained", "evaluations", "fits"]
           + [f"GB {name}" for name in devices]]
   titles = {method.name: method.title for method in registry.methods()}
-  references = [method.name for method in registry.references()]
+  titles[DATA_PARALLEL] = "data parallelism"
+  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
   for name in order:
@@ -283,10 +286,56 @@ def table(result: PlacingResult) -> str:
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", verdict(result)]
+  if result.replication is not None:
+    lines[:0] = [*replica_table(result.replication), ""]
   lines += [f"Note: {titles[name]} did not run: {result.baselines[name].skipped}."
             for name in order if result.baselines[name].skipped]
   lines += [f"Note: {note}" for note in result.notes]
   return "\n".join(lines)
+
+
+def replica_table(replication: Replication) -> List[str]:
+  """Lines of a table with a row for each number of replicas, and one for data parallelism."""
+  rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
+           "evaluations", ""]]
+
+  def add(title, batch, step_time_us, fits, peak_memory_bytes, evaluations, said):
+    rate = f"{batch / step_time_us * 1e6:,.1f}" if batch else "-"
+    rows.append([title, f"{batch:,}" if batch else "-", _ms(step_time_us), rate,
+                 "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
+                 said])
+
+  chosen = replication.chosen.replicas if replication.chosen is not None else 1
+  for row in replication.rows.values():
+    add(str(row.replicas), row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
+        f"{row.evaluations:,}", "placed" if row.replicas == chosen else row.dropped)
+  found = replication.data_parallel
+  if found is not None:
+    add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
+        found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
+  lines = _align(rows)
+  lines.insert(1, "-" * max(map(len, lines)))
+  return lines
+
+
+def _replication(replication: Replication) -> Dict[str, Any]:
+  """The numbers of every R as JSON, and how to feed the replicas that were placed."""
+  found = replication.data_parallel
+  return {
+      "placed": None if replication.chosen is None else replication.chosen.describe(),
+      "rows": {
+          str(row.replicas): {
+              "step_time_us": row.step_time_us, "global_batch": row.global_batch,
+              "examples_per_second": row.examples_per_second, "fits": row.fits,
+              "peak_memory_bytes": row.peak_memory_bytes.tolist(),
+              "evaluations": row.evaluations, "dropped": row.dropped}
+          for row in replication.rows.values()},
+      "data_parallel": None if found is None else {
+          "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
+          "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
+          "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
+          "reduced_bytes": found.reduced_bytes},
+      "refused": replication.refused}
 
 
 def _cells(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -37,35 +38,46 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "of its weights, for a method of its policy: device_pointer (by default "
                     "the weights that ship); placeto and gdp, which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
+shared_flags.define_replicas_flag()
 shared_flags.define_runtime_flags()
 
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, reporting
+  from placeto_tf import placing, replica_placing, reporting
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
+  from placeto_tf.replication import ReplicaSource
 
   config = placing.PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       seed=FLAGS.seed, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
-      device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights)
+      device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
+      replicas=shared_flags.replicas())
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+  if config.replicas == 1:
+    config = dataclasses.replace(
+        config, replicas=replica_placing.spec_replicas(FLAGS.graph) or 1)
   cluster = Cluster.parse(FLAGS.cluster)
   reporting.check_out_dir(FLAGS.out)
   started = time.monotonic()
   with reporting.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
-    graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+    graph = (load_graph(FLAGS.graph, **shared_flags.graph_options()) if config.replicas == 1
+             else ReplicaSource(FLAGS.graph, shared_flags.graph_options()))
   with reporting.Workspace(FLAGS.out) as workspace:
     with reporting.ProgressBar(config) as bar:
-      result = placing.place_with(
-          graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,
-          stage=reporting.stage)
+      if config.replicas == 1:
+        result = placing.place_with(
+            graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,
+            stage=reporting.stage)
+      else:
+        result = replica_placing.place_replicas(
+            graph, cluster, config, progress=bar, stage=reporting.stage)
     with reporting.stage("Writing"):
       reporting.write_result(result, workspace)
       workspace.publish()

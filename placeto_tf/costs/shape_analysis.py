@@ -38,8 +38,12 @@ class Analysis:
   guessed: Sequence[Tensor] = ()
 
 
-def analyse(graph_def: Any) -> Analysis:
+def analyse(graph_def: Any, counts: bool = True) -> Analysis:
   """Analyses every op of a GraphDef, those of loops as if they ran once.
+
+  Args:
+    graph_def: the graph.
+    counts: whether `estimates` are wanted, which take most of the time.
 
   Raises:
     CostError: grappler cannot read the graph, or its counts overflow.
@@ -63,7 +67,7 @@ def analyse(graph_def: Any) -> Analysis:
     if not found:
       break
     bound.update(found)
-  return Analysis(question.estimates(), outputs, tuple(guessed))
+  return Analysis(question.estimates() if counts else {}, outputs, tuple(guessed))
 
 
 def _evaluated_shapes(graph_def: Any, outputs: Mapping[str, Sequence[Any]]) -> Dict[Tensor, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 
@@ -62,6 +62,28 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
       + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."))
   flags.DEFINE_integer(
       "max_evaluations", None, "Placements to evaluate, baselines included.")
+
+
+def define_replicas_flag() -> None:
+  """--replicas."""
+  flags.DEFINE_string("replicas", "1", "Replicas that share the graph's variables: a number, or "
+                      "auto for as many as train most examples a second.")
+
+
+def replicas() -> Union[int, str]:
+  """What --replicas says.
+
+  Raises:
+    PlacetoError: neither auto nor a whole number of at least 1.
+  """
+  from placeto_tf.errors import PlacetoError
+
+  text = FLAGS.replicas
+  if text == "auto":
+    return text
+  if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    raise PlacetoError(f"--replicas is {text!r}; expected auto or a whole number of at least 1")
+  return int(text)
 
 
 def define_runtime_flags() -> None:
