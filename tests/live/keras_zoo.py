@@ -76,7 +76,7 @@ def _application(keras, name):
           {"minimalistic": True} if name == "MobileNetV3Small" else {}))
   return _compiled(
       keras, model, "sparse_categorical_crossentropy",
-      (_rows([2, size, size, 3]), _rows([2], 10)), keras.optimizers.SGD(0.01, momentum=0.9))
+      (_rows([2, size, size, 3]), _rows([2], 10)), keras.optimizers.SGD(0.001, momentum=0.9))
 
 
 def _dense_branches(keras):
