@@ -79,7 +79,7 @@ class PlacingConfig:
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.cost not in ("simulated", "measured"):
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
@@ -268,7 +268,7 @@ def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
     *, costs: str = "grappler",
-):
+) -> SimulationResult:
   """Simulates one step of a placement.
 
   Args:
