@@ -221,7 +221,7 @@ def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
     *, costs: str = "grappler",
-):
+) -> SimulationResult:
   """Simulates one step of a placement.
 
   Args:

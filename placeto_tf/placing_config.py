@@ -60,7 +60,7 @@ class PlacingConfig:
   policy_weights: Optional[str] = None
   replicas: Union[int, str] = 1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check_replicas(self.replicas)
     if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
       raise PlacementError(
