@@ -24,8 +24,8 @@ from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import (
   DataParallel,
-  ReplicatedGraph,
   ReplicaSource,
+  ReplicatedGraph,
   data_parallel,
   replicated_costs,
 )
