@@ -21,7 +21,8 @@ def graph_fixture():
   with graph.as_default():
     value = v1.placeholder(tf.float32, [None, 512], name="x")
     for i in range(4):
-      value = tf.nn.relu(value @ v1.get_variable(f"w{i}", [512, 512], use_resource=True))
+      value = tf.nn.relu(tf.matmul(
+          value, v1.get_variable(f"w{i}", [512, 512], use_resource=True), name=f"product_{i}"))
     v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(value), name="train")
   return graph.as_graph_def()
 
@@ -49,7 +50,7 @@ def test_where_compute_outweighs_the_links_replicas_win(placed):
 
 def test_the_placement_is_of_the_replicated_graph(placed):
   names = set(placed.placement)
-  assert "replica_0/MatMul" in names and "replica_1/MatMul" in names
+  assert "replica_0/product_0" in names and "replica_1/product_0" in names
   placed_graph = placed.placement.apply(placed.graph.source.graph_def)
   assert all(node.device for node in placed_graph.node)
 
@@ -87,7 +88,7 @@ def test_a_batch_that_is_free_is_divided(graph):
 
 
 def test_a_spec_of_the_zoo_names_replicas():
-  spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocabulary=20"
+  spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocab=20"
   with pytest.raises(PlacetoError, match="whole number"):
     ReplicaSource(f"{spec}:replicas=x")
   found = load_replicas(f"{spec}:replicas=2", 2)
@@ -110,7 +111,7 @@ def test_a_batch_that_replicas_do_not_divide(graph):
 
 
 def test_an_inference_graph_is_placed_as_it_is_and_says_why(graph):
-  inference = load_graph(graph, fetches=["MatMul"], batch_size=8)
+  inference = load_graph(graph, fetches=["product_3"], batch_size=8)
   with pytest.raises(PlacetoError, match="no variable is updated"):
     place(inference, "v100:2", replicas=2, max_evaluations=10)
   found = place(inference, "v100:2", replicas="auto", max_evaluations=30, max_groups=4)

@@ -20,6 +20,7 @@ from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8
+_CONST_BYTES = 4
 _NO_KERNEL = ("Const", "NoOp")
 
 
@@ -66,7 +67,11 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   for op in many:
     output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
   for op in graph.topological_order.tolist():
-    if known[op] or graph.op_types[op] in _NO_KERNEL:
+    if known[op]:
+      continue
+    if graph.op_types[op] in _NO_KERNEL:
+      if graph.op_types[op] == "Const":  # a scale, an axis
+        fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = _CONST_BYTES
       continue
     read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
     total, largest = sum(read), max(read, default=0.0)
