@@ -26,6 +26,7 @@ from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import PlacingConfig
 from placeto_tf.placing_result import PlacingResult
+from placeto_tf.problem import ledger
 
 # Everything a run may have left in a directory; a later run removes what it does not write anew.
 RESULT_NAMES = (
@@ -259,40 +260,51 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
                   for name, step in found.by_placer.items()}}
 
 
-def table(result: PlacingResult) -> str:
-  """The comparison the terminal shows."""
+def table(result: PlacingResult, *, verbose: bool = False) -> str:
+  """The comparison that the terminal shows.
+
+  Args:
+    result: of a run.
+    verbose: whether every placer that took part has a row, with what it gained and evaluated, and
+      every one that did not run a note. Otherwise the table holds what the answer is compared with:
+      the graph as it is, the baselines, and the one placer that was asked for by name.
+  """
   current_us = result.baselines["current"].step_time_us
-  devices = [device.name for device in result.cluster.devices]
-  rows = [["placer", "step time", "speed-up", "gained", "evaluations", "fits"]
-          + [f"GB {name}" for name in devices]]
   titles = {method.name: method.title for method in registry.methods()}
   references = [method.name for method in registry.references()]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
-  for name in order:
+  wanted = (*references, result.config.method)
+  shown = [name for name in order if verbose or name in wanted]
+  rows = [["placer", "step time", "speed-up", *(("gained", "evaluations") if verbose else ()),
+           "fits", *(f"GB {device.name}" for device in result.cluster.devices)]]
+  for name in shown:
     row = result.baselines[name]
+    work = [_ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}"] if verbose else []
     rows.append([titles[name]] + (
-        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes,
-               _ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}")
-        if row.step_time_us is not None else ["-"] * (5 + len(devices))))
+        ["-"] * (len(rows[0]) - 1) if row.step_time_us is None else
+        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes, work)))
   rows.append(["best"] + _cells(
-      result.step_time_us, current_us, result.fits, result.peak_memory_bytes, "",
-      f"{result.evaluations:,}"))
-  rows.append(["lower bound", _ms(result.lower_bound_us),
-               _times(current_us, result.lower_bound_us)] + [""] * (3 + len(devices)))
+      result.step_time_us, current_us, result.fits, result.peak_memory_bytes,
+      ["", f"{result.evaluations:,}"] if verbose else []))
+  bound = ["lower bound", _ms(result.lower_bound_us), _times(current_us, result.lower_bound_us)]
+  rows.append(bound + [""] * (len(rows[0]) - len(bound)))
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", verdict(result)]
-  lines += [f"Note: {titles[name]} did not run: {result.baselines[name].skipped}."
-            for name in order if result.baselines[name].skipped]
+  for name in order:
+    skipped = result.baselines[name].skipped
+    # That time ran out before a placer's turn is of interest only to who looks at all of them.
+    if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
+      lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   lines += [f"Note: {note}" for note in result.notes]
   return "\n".join(lines)
 
 
 def _cells(
     step_time_us: float, current_us: Optional[float], fits: bool, peak_memory_bytes: np.ndarray,
-    gained: str, evaluations: str) -> List[str]:
-  return [_ms(step_time_us), _times(current_us, step_time_us), gained, evaluations,
+    work: List[str]) -> List[str]:
+  return [_ms(step_time_us), _times(current_us, step_time_us), *work,
           "yes" if fits else "no", *(f"{b / 2**30:.2f}" for b in peak_memory_bytes)]
 
 

@@ -37,6 +37,8 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "of its weights, for a method of its policy: device_pointer (by default "
                     "the weights that ship); placeto and gdp, which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
+flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
+                  "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
 
 
@@ -69,7 +71,7 @@ def main() -> None:
     with reporting.stage("Writing"):
       reporting.write_result(result, workspace)
       workspace.publish()
-  print(reporting.table(result))
+  print(reporting.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 
