@@ -40,6 +40,11 @@ _BAR_AFTER_SECONDS = 2.0
 _BAR_WIDTH = 24
 
 
+def say(text: str) -> None:
+  """Writes a line where progress is shown."""
+  print(text, file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def stage(name: str):
   """Says on stderr that a stage has begun, and how long it took.
@@ -169,7 +174,7 @@ class Workspace:
 
 
 def write_result(result: PlacingResult, workspace: Workspace) -> None:
-  """Writes everything but the policy's own summaries into the workspace."""
+  """Writes everything but TensorBoard's events into the workspace."""
   from placeto_tf.simulation import timeline
 
   path = workspace.path
@@ -183,36 +188,6 @@ def write_result(result: PlacingResult, workspace: Workspace) -> None:
   timeline.timeline_png(
       result.simulated, os.path.join(path, "timeline.png"), graph=result.graph,
       costs=result.costs, title=f"One step: {_ms(result.step_time_us)}")
-  write_summaries(result, workspace.tensorboard_dir)
-
-
-def write_summaries(result: PlacingResult, directory: str) -> None:
-  """TensorBoard: the placed graph, coloured by device, and best step time by evaluations."""
-  from tensorboard.compat.proto import event_pb2, summary_pb2
-  from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-  writer = EventFileWriter(os.path.join(directory, "placing"))
-  try:
-    now = time.time() - result.seconds
-    for evaluations, seconds, objective_us in result.history:
-      value = summary_pb2.Summary.Value(
-          tag="Placing/best_step_time_ms", simple_value=objective_us / 1e3)
-      writer.add_event(event_pb2.Event(
-          wall_time=now + seconds, step=evaluations,
-          summary=summary_pb2.Summary(value=[value])))
-    placed = _placed_graph_def(result)
-    if placed is not None:
-      writer.add_event(event_pb2.Event(
-          wall_time=time.time(), graph_def=placed.SerializeToString()))
-  finally:
-    writer.close()
-
-
-def _placed_graph_def(result: PlacingResult) -> Any:
-  source = result.graph.source
-  if source is None or source.graph_def is None:
-    return None
-  return result.placement.apply(source.graph_def)
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:

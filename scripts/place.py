@@ -44,9 +44,10 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, reporting
+  from placeto_tf import placing, placing_summaries, reporting
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
+  from placeto_tf.problem.placement_problem import PlacementProblem
 
   config = placing.PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
@@ -64,13 +65,21 @@ def main() -> None:
     entry_point.import_tensorflow_quietly()
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with reporting.Workspace(FLAGS.out) as workspace:
-    with reporting.ProgressBar(config) as bar:
-      result = placing.place_with(
-          graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,
-          stage=reporting.stage)
-    with reporting.stage("Writing"):
-      reporting.write_result(result, workspace)
-      workspace.publish()
+    board = workspace.tensorboard_dir
+    reporting.say(f"To watch the search: tensorboard --logdir={board}")
+    with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
+      with reporting.ProgressBar(config) as bar:
+
+        def progress(problem: PlacementProblem, stage: str) -> None:
+          bar(problem, stage)
+          summaries(problem, stage)
+
+        result = placing.place_with(
+            graph, cluster, config, root_dir=board, progress=progress, stage=reporting.stage)
+      with reporting.stage("Writing"):
+        reporting.write_result(result, workspace)
+        summaries.finish(result)
+    workspace.publish()
   print(reporting.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
