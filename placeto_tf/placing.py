@@ -17,6 +17,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Tuple, Union
 
 import numpy as np
 
+from placeto_tf import placing_progress
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
@@ -106,7 +107,7 @@ def place(
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
+    progress: Union[bool, Progress, None] = None,
     **options: Any,
 ) -> PlacingResult:
   """Decides on which device each op of a graph runs.
@@ -116,7 +117,8 @@ def place(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
-    progress: called every now and then.
+    progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
+      where somebody sees it. A callable is called every now and then instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...).
 
   Raises:
@@ -129,7 +131,13 @@ def place(
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
-  return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
+  if callable(progress):
+    return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
+  if not (placing_progress.is_watched() if progress is None else progress):
+    return place_with(graph, cluster, config, root_dir=root_dir)
+  with placing_progress.ProgressBar(config.budget) as bar:
+    return place_with(graph, cluster, config, root_dir=root_dir, progress=bar,
+                      stage=placing_progress.stage)
 
 
 def place_with(

@@ -1,5 +1,4 @@
-"""What a placing run shows and leaves behind: progress, the comparison table, a directory of
-results.
+"""What a placing run leaves behind: the comparison table and a directory of results.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it is written beside the
@@ -8,23 +7,17 @@ directory first and moved in at the end, so that a failing run leaves earlier re
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import sys
-import threading
-import time
 from typing import Any, Dict, List, Optional
 
 import numpy as np
-import tqdm
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
-from placeto_tf.placing import PlacingConfig
 from placeto_tf.placing_result import PlacingResult
 from placeto_tf.problem import ledger
 
@@ -35,95 +28,6 @@ RESULT_NAMES = (
     "graph.cost_graph.pbtxt", "saved_model")
 
 NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
-_REFRESH_SECONDS = 0.2
-_BAR_AFTER_SECONDS = 2.0
-_BAR_WIDTH = 24
-
-
-def say(text: str) -> None:
-  """Writes a line where progress is shown."""
-  print(text, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def stage(name: str):
-  """Says on stderr that a stage has begun, and how long it took.
-
-  On a terminal a bar moves while the stage takes longer than two seconds; how far it has come is
-  not known.
-  """
-  started = time.monotonic()
-  done = threading.Event()
-  print(f"{name} ...", end="", flush=True, file=sys.stderr)
-  mover = threading.Thread(target=_move_bar, args=(name, started, done), daemon=True)
-  if sys.stderr.isatty():
-    mover.start()
-  try:
-    yield
-  except BaseException:
-    _stop(mover, done, name)
-    print(file=sys.stderr)
-    raise
-  _stop(mover, done, name)
-  print(f" {time.monotonic() - started:.1f} s", file=sys.stderr)
-
-
-def _move_bar(name: str, started: float, done: threading.Event) -> None:
-  """Shows that work goes on until it is done."""
-  wait = _BAR_AFTER_SECONDS
-  step = 0
-  while not done.wait(wait):
-    wait = _REFRESH_SECONDS
-    step = (step + 1) % (2 * _BAR_WIDTH)
-    place = min(step, 2 * _BAR_WIDTH - step)
-    bar = (" " * place + "###" + " " * _BAR_WIDTH)[:_BAR_WIDTH + 3]
-    print(f"\r{name} ... |{bar}| {time.monotonic() - started:.0f} s", end="", flush=True,
-          file=sys.stderr)
-
-
-def _stop(mover: threading.Thread, done: threading.Event, name: str) -> None:
-  """Ends the bar and leaves the line as it began."""
-  done.set()
-  if mover.is_alive():
-    mover.join()
-    print(f"\r\033[K{name} ...", end="", flush=True, file=sys.stderr)
-
-
-class ProgressBar:
-  """The `progress` callback of `place()` as a bar over the budget."""
-
-  def __init__(self, config: PlacingConfig):
-    self._budget = config.budget
-    self._by_seconds = self._budget.max_seconds is not None
-    self._bar: Optional[tqdm.tqdm] = None
-    self._shown = ("", 0.0)  # stage, when
-
-  def __enter__(self) -> ProgressBar:
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    if self._bar is not None:
-      self._bar.close()
-
-  def __call__(self, problem: Any, stage_name: str) -> None:
-    """Shows how far the search is, a few times a second."""
-    now = time.monotonic()
-    if stage_name == self._shown[0] and now - self._shown[1] < _REFRESH_SECONDS:
-      return  # called after every evaluation, of which there are thousands a second
-    self._shown = stage_name, now
-    if self._bar is None:
-      total = self._budget.max_seconds if self._by_seconds else self._budget.max_evaluations
-      unit = "s" if self._by_seconds else "placements"
-      self._bar = tqdm.tqdm(
-          total=total, unit=unit, file=sys.stderr, leave=True, mininterval=0.5,
-          bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")
-    done = problem.seconds if self._by_seconds else problem.evaluations
-    self._bar.n = min(done, self._bar.total)
-    self._bar.set_description_str(f"Placing ({stage_name})", refresh=False)
-    if np.isfinite(problem.best_objective_us):
-      self._bar.set_postfix_str(
-          f"best {_ms(problem.best_objective_us)}, {problem.evaluations} evaluated", refresh=False)
-    self._bar.update(0)
 
 
 def check_out_dir(out: str) -> None:

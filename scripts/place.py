@@ -44,7 +44,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, placing_summaries, reporting
+  from placeto_tf import placing, placing_progress, placing_summaries, reporting
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.problem.placement_problem import PlacementProblem
@@ -61,22 +61,22 @@ def main() -> None:
   cluster = Cluster.parse(FLAGS.cluster)
   reporting.check_out_dir(FLAGS.out)
   started = time.monotonic()
-  with reporting.stage(f"Loading {FLAGS.graph}"):
+  with placing_progress.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with reporting.Workspace(FLAGS.out) as workspace:
     board = workspace.tensorboard_dir
-    reporting.say(f"To watch the search: tensorboard --logdir={board}")
+    placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
     with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
-      with reporting.ProgressBar(config) as bar:
+      with placing_progress.ProgressBar(config.budget) as bar:
 
         def progress(problem: PlacementProblem, stage: str) -> None:
           bar(problem, stage)
           summaries(problem, stage)
 
         result = placing.place_with(
-            graph, cluster, config, root_dir=board, progress=progress, stage=reporting.stage)
-      with reporting.stage("Writing"):
+            graph, cluster, config, root_dir=board, progress=progress, stage=placing_progress.stage)
+      with placing_progress.stage("Writing"):
         reporting.write_result(result, workspace)
         summaries.finish(result)
     workspace.publish()
