@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Union
 
 import numpy as np
 
-from placeto_tf import replica_placing
+from placeto_tf import placing_progress, replica_placing
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
@@ -45,7 +45,7 @@ def place(
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
+    progress: Union[bool, Progress, None] = None,
     **options: Any,
 ) -> PlacingResult:
   """Decides on which device each op of a graph runs.
@@ -55,7 +55,8 @@ def place(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
-    progress: called every now and then.
+    progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
+      where somebody sees it. A callable is called every now and then instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
 
@@ -76,11 +77,22 @@ def place(
     options.setdefault("replicas", replica_placing.spec_replicas(graph))
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  if config.replicas != 1:
-    source = ReplicaSource(graph, loading)
-    return replica_placing.place_replicas(source, cluster, config, progress=progress)
-  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
-  return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
+
+  def run(
+      report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
+  ) -> PlacingResult:
+    if config.replicas != 1:
+      return replica_placing.place_replicas(
+          ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
+    read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
+    return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
+
+  if callable(progress):
+    return run(progress)
+  if not (placing_progress.is_watched() if progress is None else progress):
+    return run(None)
+  with placing_progress.ProgressBar(config.budget) as bar:
+    return run(bar, placing_progress.stage)
 
 
 def place_with(

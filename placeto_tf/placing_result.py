@@ -107,9 +107,15 @@ class PlacingResult:
   replication: Optional[Replication] = None
 
   def __repr__(self) -> str:
-    return (
-        f"PlacingResult({self.graph.num_ops} ops on {', '.join(self.cluster.device_names)}, "
-        f"step_time_us={self.step_time_us:.1f}, method={self.config.method!r})")
+    """What was found, in a line."""
+    current_us = self.baselines["current"].step_time_us
+    gain = f"{current_us / self.step_time_us:.2f}x of {current_us / 1e3:,.1f} ms, " if (
+        current_us and self.step_time_us) else ""
+    return (f"PlacingResult({self.step_time_us / 1e3:,.1f} ms a step, {gain}"
+            f"at best {self.lower_bound_us / 1e3:,.1f} ms; method={self.config.method!r}, "
+            f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
+            f"{', ...' if self.cluster.num_devices > 4 else ''}, "
+            f"{self.evaluations:,} placements evaluated)")
 
   def apply(self, target: Any, **options: Any) -> Any:
     """`placement.apply(target)`; a live function comes back simulated, beside the promise.

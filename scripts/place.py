@@ -39,14 +39,17 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "the weights that ship); placeto and gdp, which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
 shared_flags.define_replicas_flag()
+flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
+                  "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
 
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, replica_placing, reporting
+  from placeto_tf import placing, placing_progress, placing_summaries, replica_placing, reporting
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
+  from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource
 
   config = placing.PlacingConfig(
@@ -65,23 +68,32 @@ def main() -> None:
   cluster = Cluster.parse(FLAGS.cluster)
   reporting.check_out_dir(FLAGS.out)
   started = time.monotonic()
-  with reporting.stage(f"Loading {FLAGS.graph}"):
+  with placing_progress.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
     graph = (load_graph(FLAGS.graph, **shared_flags.graph_options()) if config.replicas == 1
              else ReplicaSource(FLAGS.graph, shared_flags.graph_options()))
   with reporting.Workspace(FLAGS.out) as workspace:
-    with reporting.ProgressBar(config) as bar:
-      if config.replicas == 1:
-        result = placing.place_with(
-            graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,
-            stage=reporting.stage)
-      else:
-        result = replica_placing.place_replicas(
-            graph, cluster, config, progress=bar, stage=reporting.stage)
-    with reporting.stage("Writing"):
-      reporting.write_result(result, workspace)
-      workspace.publish()
-  print(reporting.table(result))
+    board = workspace.tensorboard_dir
+    placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
+    with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
+      with placing_progress.ProgressBar(config.budget) as bar:
+
+        def progress(problem: PlacementProblem, stage_name: str) -> None:
+          bar(problem, stage_name)
+          summaries(problem, stage_name)
+
+        stage = placing_progress.stage
+        if isinstance(graph, ReplicaSource):
+          result = replica_placing.place_replicas(
+              graph, cluster, config, progress=progress, stage=stage)
+        else:
+          result = placing.place_with(
+              graph, cluster, config, root_dir=board, progress=progress, stage=stage)
+      with placing_progress.stage("Writing"):
+        reporting.write_result(result, workspace)
+        summaries.finish(result)
+    workspace.publish()
+  print(reporting.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 

@@ -50,16 +50,16 @@ class GraphSource:
   """
 
   format: str
-  proto: Any
+  proto: Any = dataclasses.field(repr=False)
   path: Optional[str] = None
   text: bool = False
   tf_graph: Any = None
-  graph_def: Any = None
-  positions: Optional[np.ndarray] = None  # [N]
+  graph_def: Any = dataclasses.field(default=None, repr=False)
+  positions: Optional[np.ndarray] = dataclasses.field(default=None, repr=False)  # [N]
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
-  cut_ops: FrozenSet[str] = frozenset()
-  meta_graph: Any = None
-  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
+  meta_graph: Any = dataclasses.field(default=None, repr=False)
+  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -105,16 +105,18 @@ class ComputationGraph:
   source: Optional[GraphSource] = None
   notes: Tuple[str, ...] = ()
 
+  def __repr__(self) -> str:
+    """Its size and its ends; the arrays of a real graph fill pages."""
+    source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
+    return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
+            f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
+
   def __post_init__(self) -> None:
     _check(self)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if isinstance(value, np.ndarray):
         value.flags.writeable = False
-
-  def __repr__(self) -> str:
-    fetches = ", ".join(self.fetches[:3]) + (", ..." if len(self.fetches) > 3 else "")
-    return f"ComputationGraph({self.num_ops} ops, {self.num_edges} edges, fetches: {fetches})"
 
   @classmethod
   def from_edges(
@@ -227,6 +229,12 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   rest, consumers = np.divmod(keys, width[2])
   producers, ports = np.divmod(rest, width[1])
   return np.stack([producers, ports, consumers], axis=1) + low
+
+
+def _first(names: Sequence[str], count: int = 3) -> str:
+  """The first names as a list, and how many more there are."""
+  more = f", and {len(names) - count} more" if len(names) > count else ""
+  return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
 
 def _check(graph: ComputationGraph) -> None:

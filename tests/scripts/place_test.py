@@ -46,13 +46,25 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   for node in placed.graph_def.node:
     node.device = ""
   assert placed.graph_def == original.graph_def  # nothing but devices was changed
-  for row in ("current", "single device", "expert", "METIS", "Placeto", "lower bound"):
-    assert row in done.out
+  rows = [line.split("  ")[0] for line in done.out.splitlines()]
+  assert rows[:rows.index("")] == [
+      "placer", rows[1], "current", "single device", "expert (layer by layer)", "METIS", "best",
+      "lower bound"]
   report = json.loads((out / "report.json").read_text())
   assert report["evaluations"] <= 40
   assert report["step_time_us"] <= min(
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
+
+
+def test_verbose_shows_every_placer_and_the_one_asked_for_is_always_there(place_it, meta):
+  verbose = place_it(f"--graph={meta}", "--verbose")
+  for row in ("current", "METIS", "Placeto", "annealing", "m_etf", "best"):
+    assert any(line.startswith(f"{row}  ") for line in verbose.out.splitlines()), row
+  assert "evaluations" in verbose.out.splitlines()[0]
+  one = place_it(f"--graph={meta}", "--method=heft")
+  assert any(line.startswith("heft  ") for line in one.out.splitlines())
+  assert "m_etf" not in one.out
 
 
 def test_the_same_seed_and_evaluations_give_the_same_placement(place_it, meta, tmp_path):

@@ -32,6 +32,7 @@ from placeto_tf.training.schedules import spent_share
 Progress = Callable[[int, float, float], None]
 Observation = Mapping[str, np.ndarray]
 
+_MIN_ROWS = 10  # of a chart
 _IDLE_EPISODES = 20  # in a row without an evaluation, after which a search ends
 
 
@@ -265,12 +266,18 @@ class _Uniform:
 
 
 class _Summary:
-  """TensorBoard events, one row an episode; the step is the number of evaluations."""
+  """TensorBoard events, one row an episode; the step is the number of evaluations.
+
+  Rows are held back until there are enough for a chart: the few episodes that a large graph
+  leaves time for would show as two points.
+  """
 
   def __init__(self, root_dir: Optional[str]):
     self._writer = (
         None if root_dir is None
         else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
+    self._held: List[Tuple[int, Dict[str, float]]] = []  # (evaluations, scalars)
+    self._shown = False
 
   def write(
       self, problem: PlacementProblem, environment: PlacementEnvironment, returns: np.ndarray,
@@ -278,14 +285,19 @@ class _Summary:
     if self._writer is None:
       return
     scalars = {
-        "StepTime/best_us": problem.best_objective_us,
-        "StepTime/current_us": float(environment.objective_us.mean()),
-        "Metrics/AverageReturn": float(returns.mean()),
+        "StepTime/best_ms": problem.best_objective_us / 1e3,
+        "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
+        "Training/AverageReturn": float(returns.mean()),
     }
-    scalars.update({f"Losses/{name}": float(value) for name, value in actor.losses.items()})
-    with self._writer.as_default():
-      for name, value in scalars.items():
-        tf.summary.scalar(name, value, step=problem.evaluations)
+    scalars.update({f"Training/{name}": float(value) for name, value in actor.losses.items()})
+    self._held.append((problem.evaluations, scalars))
+    self._shown |= len(self._held) >= _MIN_ROWS
+    if self._shown:
+      with self._writer.as_default():
+        for evaluations, row in self._held:
+          for name, value in row.items():
+            tf.summary.scalar(name, value, step=evaluations)
+      self._held.clear()
 
   def close(self) -> None:
     if self._writer is not None:
