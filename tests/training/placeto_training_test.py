@@ -118,8 +118,8 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
   run.run(until=2)
   before, learn = run.learner.weights, run.learner._train
 
-  def broken(experience, weights=None):
-    info = learn(experience, weights=weights)
+  def broken(experience, **options):
+    info = learn(experience, **options)
     for variable in run.learner.network.variables:
       variable.assign(variable * np.nan)
     return info
