@@ -38,9 +38,9 @@ def draw(graph: tfgnn.GraphTensor, path: str) -> None:
   placed = graph.edge_sets[schema.PLACEMENT].adjacency
   placement[placed.source.numpy()] = placed.target.numpy()
 
-  figure = Figure(figsize=(11, 7.5), dpi=90, layout="constrained")
+  figure = Figure(figsize=(11, 6.2), dpi=90, layout="constrained")
   FigureCanvasAgg(figure)
-  above, below = figure.subplots(2, 1, height_ratios=[3, 1])
+  above, below = figure.subplots(2, 1, height_ratios=[4, 1])
   x, y = _layout(g, sources, targets)
   carried = _column(flow, "bytes")
   widest = max(float(carried.max(initial=0.0)), 1.0)

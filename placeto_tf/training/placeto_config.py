@@ -139,8 +139,8 @@ class PlacetoConfig:
 
     A decision is worth what its own move gains (discount 0), which is simulated for each device;
     advantages are divided by their standard deviation, and the entropy bonus falls from 0.1 to
-    0.05, not from 1. Four rounds of messages of width 8, weighed by bytes, with a tanh after each,
-    are enough, and poolings see raw features beside. Episodes of 24 graphs take their steps
+    0.05, not from 1 to 0. Four rounds of messages of width 8, weighed by bytes, with a tanh after
+    each, are enough, and poolings see raw features beside. Episodes of 24 graphs take their steps
     together, and an update follows 4 steps of them.
     """
     paper = cls.paper()

@@ -152,9 +152,12 @@ class PlacetoTrainer(runs.TrainingRun):
     graphs = [_grouped(each.problem) for each in self._problems]
     self._side_by_side = min(
         config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
+    singles = [self._single(i, graph) for i, graph in enumerate(graphs)]
     self._environment = FamilyEnvironment(
-        [self._single(i, graph) for i, graph in enumerate(graphs)], max_groups=config.max_groups,
-        side_by_side=self._side_by_side)
+        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
+    self._watching = FamilyEnvironment(
+        singles, max_groups=config.max_groups,
+        side_by_side=max(1, min(self._side_by_side, len(held_out))))
     start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
     self.learner = PlacetoLearner(
         self._environment, graphs, config.placeto, config.seed, weights=start,
@@ -182,15 +185,14 @@ class PlacetoTrainer(runs.TrainingRun):
     """
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    held_out, p = list(self._held_out), self._side_by_side
+    held_out, p = list(self._held_out), len(self._watching.graphs)
     for first in range(0, len(held_out), p):
-      # Others fill up the last turn, and are not looked at.
-      graphs = held_out[first:first + p]
-      filled = graphs + list(range(p - len(graphs)))
+      # The first ones fill up the last turn, and are not looked at twice.
+      graphs = (held_out[first:] + held_out)[:p]
       rng = np.random.default_rng([self.config.seed, first])
-      _, last, best = self._play(filled, rng)
-      _, greedy, _ = self._play(filled, rng, greedy=True)
-      for graph, values in zip(graphs, zip(last, best, greedy)):
+      _, last, best = self._play(self._watching, graphs, rng)
+      _, greedy, _ = self._play(self._watching, graphs, rng, greedy=True)
+      for graph, *values in zip(held_out[first:first + p], last, best, greedy):
         for kind, value in zip(means, values):
           found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
           means[kind].append(np.log(value))
@@ -227,10 +229,9 @@ class PlacetoTrainer(runs.TrainingRun):
     return turn
 
   def _play(
-      self, graphs: Sequence[int], rng: np.random.Generator, *, greedy: bool = False,
-      learn: bool = False) -> Tuple[float, np.ndarray, np.ndarray]:
+      self, environment: FamilyEnvironment, graphs: Sequence[int], rng: np.random.Generator, *,
+      greedy: bool = False, learn: bool = False) -> Tuple[float, np.ndarray, np.ndarray]:
     """B episodes: the mean return, and [P] step times over the start's: mean last, best."""
-    environment = self._environment
     environment.choose(graphs)
     time_step, total, best = environment.reset(), 0.0, np.inf
     while True:
@@ -257,7 +258,7 @@ class PlacetoTrainer(runs.TrainingRun):
   def _collect(self) -> Tuple[List[int], Tuple[float, np.ndarray, np.ndarray]]:
     """The graphs, and what `_play` found."""
     graphs = self._turn(self.iteration)
-    return graphs, self._play(graphs, self._rng, learn=True)
+    return graphs, self._play(self._environment, graphs, self._rng, learn=True)
 
   def _learn(self, collected: Any) -> Dict[str, float]:
     graphs, _ = collected
