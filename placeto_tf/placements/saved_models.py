@@ -18,7 +18,7 @@ from placeto_tf.graphs.analysis import rewritten_proto
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
-from placeto_tf.placements import applying
+from placeto_tf.placements import applying, saved_model_files
 from placeto_tf.placements.placement import Placement
 
 NAME = "saved_model"  # of the directory that is written
@@ -31,21 +31,21 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   """Writes the placed SavedModel to `out_dir`/saved_model, replacing one that is there.
 
   Raises:
-    PlacementError: an op has no device, the directory that was read is gone, or the new one cannot
-      be written.
+    PlacementError: an op has no device, the directory that was read is gone, or the new one lies
+      in it or cannot be written.
+    GraphError: the directory that was read holds what is not copied (see `saved_model_files`).
   """
-  placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
   partial = f"{path}.partial-{os.getpid()}"
+  placed = place(graph, placement)
   if not os.path.isdir(graph.source.path):
     raise PlacementError(
         f"the SavedModel {graph.source.path!r}, whose variables are to be copied, is gone; put it "
         "back")
+  saved_model_files.check_copyable(graph.source.path, path, _REPLACED)
   try:
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(
-        graph.source.path, partial,
-        ignore=lambda folder, _: _REPLACED if folder == graph.source.path else ())
+    saved_model_files.copy(graph.source.path, partial, _REPLACED)
     if graph.source.text:
       from google.protobuf import text_format
 
@@ -122,6 +122,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   if not tf.saved_model.contains_saved_model(path):
     raise GraphError(
         f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
+  saved_model_files.list_files(path)  # TensorFlow would wait for a pipe and follow links
   options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
   try:
     return tf.saved_model.load(path, tags=tags, options=options)
