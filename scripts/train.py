@@ -22,8 +22,6 @@ ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import sys
 from typing import Any, Callable, Dict, Tuple
 
@@ -97,6 +95,7 @@ def main() -> None:
   """Trains."""
   shared_flags.import_tensorflow_quietly()
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
+  from placeto_tf.training.runs import read_done
 
   config, train = {
       "device_pointer": _device_pointer, "placeto": _placeto, "gdp": _gdp, "rnn": _one_graph,
@@ -114,8 +113,7 @@ def main() -> None:
 
   figures = train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-  with open(os.path.join(FLAGS.root_dir, "done.json"), encoding="utf-8") as file:
-    done = json.load(file)
+  done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; {text}.",
         flush=True)
 
