@@ -22,8 +22,9 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9,<3.12",
     packages=find_packages(include=["placeto_tf", "placeto_tf.*"]) + ["placeto_tf.scripts"],
-    # The programs live at the top level for those who read the tree, and are installed as a
-    # subpackage so that they cannot collide with anybody else's `scripts`.
+    # The programs live at the top level for those who read the tree. For the console programs
+    # below they are installed as a subpackage, so that they cannot collide with anybody else's
+    # `scripts`; nothing in the tree imports them by that name.
     package_dir={"placeto_tf.scripts": "scripts"},
     package_data={
         "placeto_tf": ["py.typed"], "placeto_tf.encoding": ["schema.pbtxt"],

@@ -26,17 +26,18 @@ from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
+from placeto_tf.methods import auto
+from placeto_tf.methods.measured_search import MeasuredSearch, search_measured
+from placeto_tf.methods.measured_search import describe as describe_measured
 from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.runtime.core_speed import CoreSpeed
-from placeto_tf.runtime.measured_search import MeasuredSearch, search_measured
-from placeto_tf.runtime.measured_search import describe as describe_measured
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import make_runtime
 from placeto_tf.search.annealing import share_of
-from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
-BASELINES = tuple(name for name, _ in search.BASELINES)
+BASELINES = tuple(name for name, _ in auto.BASELINES)
 # The policies, and what they are called where they are trained; "random_policy" draws uniformly in
 # the same process, to show what learning adds; "device_pointer" comes trained.
 LEARNED = {"placeto": "placeto", "random_policy": "random", "device_pointer": "device_pointer"}
@@ -343,16 +344,16 @@ def _search(
     progress(problem, name)
 
   learn = _learned_placers(root_dir, announce, config.policy_weights)
-  auto = search.Auto(
+  run = auto.Auto(
       problem, budget, config.seed, learned=_auto_policies(config.method, learn),
       announce=announce)
-  ledger, interrupted = auto.ledger, False
+  ledger, interrupted = run.ledger, False
   problem.observe(lambda: progress(problem, stage[0]))
   try:
     if config.method in AUTO:
-      auto.run()
+      run.run()
     else:
-      for name, placer in search.BASELINES:
+      for name, placer in auto.BASELINES:
         ledger.run(name, placer, budget, config.seed)
       if config.method not in BASELINES:
         placer = {**search.METHODS, **learn}[config.method]
@@ -367,7 +368,7 @@ def _search(
   finally:
     problem.observe(None)
   rows = {each.name: _baseline(problem, each) for each in ledger.contributions}
-  return rows, auto.proven, interrupted
+  return rows, run.proven, interrupted
 
 
 def first_grouping(grouping: str) -> str:
@@ -379,7 +380,7 @@ def with_learned_groups(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
   """The problem in groups that the hierarchical policy learns with half of what is left."""
   with contextlib.redirect_stderr(io.StringIO()):  # as in `run_method`
-    from placeto_tf.training import rivals
+    from placeto_tf.training import one_graph_policies as rivals
   part = share_of(problem, budget, _GROUPING_SHARE)
   return problem.regrouped(rivals.learn_grouping(problem, part, seed))
 
@@ -414,7 +415,7 @@ def _learned_placers(
 
 
 def _auto_policies(
-    method: str, learn: Dict[str, search.Placer]) -> Dict[str, search.Learned]:
+    method: str, learn: Dict[str, search.Placer]) -> Dict[str, auto.Learned]:
   """What `auto` is handed: it anneals itself, so that the trained policy need not."""
   if method == "auto_unlearned":
     return {}
@@ -423,7 +424,7 @@ def _auto_policies(
     return _sweep(problem, budget, seed, anneal=False)
 
   placers = {**learn, "device_pointer": sweep}
-  return {name: search.Learned(placers[name], *shares) for name, shares in _IN_AUTO.items()}
+  return {name: auto.Learned(placers[name], *shares) for name, shares in _IN_AUTO.items()}
 
 
 def _sweep(
@@ -455,16 +456,16 @@ def run_method(
     return search.METHODS[name](problem, budget, seed)
   if name in AUTO:
     learned = _auto_policies(name, _learned_placers(root_dir, lambda _: None))
-    return search.Auto(problem, budget, seed, learned=learned).run()
+    return auto.Auto(problem, budget, seed, learned=learned).run()
   report = progress or (lambda problem, stage: None)
   options = dict(root_dir=root_dir, progress=lambda *_: report(problem, name))
   if name in _GDP:
     with contextlib.redirect_stderr(io.StringIO()):  # as below
-      from placeto_tf.training.gdp_methods import search_gdp
+      from placeto_tf.methods.gdp.search import search_gdp
     return search_gdp(problem, name, budget, seed, weights=policy_weights, **options)
   if name in ONE_SHOT:
     with contextlib.redirect_stderr(io.StringIO()):
-      from placeto_tf.training import rivals
+      from placeto_tf.training import one_graph_policies as rivals
     return rivals.METHODS[name](problem, budget, seed, **options)
   if problem.best_placement is None:
     for simple in BASELINES[1:]:
@@ -476,8 +477,8 @@ def run_method(
   # tf-agents and TF-GNN take seconds to import: only those who train wait for them. Gym, which
   # tf-agents brings, advertises its successor on stderr.
   with contextlib.redirect_stderr(io.StringIO()):
-    from placeto_tf.training.improve import improve
-    from placeto_tf.training.trained import improve_with
+    from placeto_tf.methods.placeto.improve import improve
+    from placeto_tf.methods.placeto.with_weights import improve_with
 
   start = problem.best_placement
   if policy_weights is not None and (name in TRAINED or name == "placeto"):

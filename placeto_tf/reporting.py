@@ -21,9 +21,9 @@ import numpy as np
 import tqdm
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import PlacingConfig, PlacingResult
-from placeto_tf.runtime.measured_search import MeasuredSearch
 
 # Everything a run may have left in a directory; a later run removes what it does not write anew.
 RESULT_NAMES = (

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from typing import Dict, List
 
 import numpy as np
 from absl import app, flags
@@ -42,11 +43,12 @@ def generated_problem(seed: int, devices: int, max_groups: int):
   """A random layered graph of colocated sets, which are its groups, on a K80 machine."""
   rng = np.random.default_rng(seed)
   count = int(rng.integers(max(2, max_groups // 2), max_groups + 1))
-  sets, depth, edges = [], [], []
+  members: List[int] = []
+  depth, edges = [], []
   for g in range(count):
-    sets += [g] * int(rng.integers(1, 4))
+    members += [g] * int(rng.integers(1, 4))
     depth.append(int(rng.integers(0, max(2, count // 3))))
-  sets = np.array(sets)
+  sets = np.array(members)
   order = np.argsort(np.array(depth)[sets], kind="stable")
   sets = sets[order]
   level = np.array(depth)[sets]
@@ -95,7 +97,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
   from placeto_tf.graphs import ComputationGraph
   from placeto_tf.grouping import group_ops
 
-  first = {}  # a set is named by its first op
+  first: Dict[int, int] = {}  # a set is named by its first op
   colocation = np.array(
       [first.setdefault(int(s), i) for i, s in enumerate(
           np.arange(n) if colocation is None else colocation)], dtype=np.int32)
@@ -114,6 +116,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
 def optimal() -> None:
   """Auto against proven optima."""
   from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
 
   ratios, unproven = [], 0
   for case in range(FLAGS.cases):
@@ -128,7 +131,7 @@ def optimal() -> None:
             flush=True)
       continue
     problem = generated_problem(seed, devices, FLAGS.max_groups)
-    run = search.Auto(problem, search.Budget(max_seconds=FLAGS.optimal_seconds), seed)
+    run = Auto(problem, search.Budget(max_seconds=FLAGS.optimal_seconds), seed)
     run.run()
     ratios.append(problem.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
@@ -175,7 +178,7 @@ def methods() -> None:
   ratios = []
   for name, cluster, make in rows():
     alone = {method: found_by(method, make) for method in FLAGS.methods}
-    best = min(alone, key=alone.get)
+    best = min(alone, key=lambda method: alone[method])
     ratios.append(found_by("auto", make) / alone[best])
     print(f"{name} {cluster}: auto takes {ratios[-1]:.4f} times the step of {best}, the best of "
           + ", ".join(f"{method} {us / 1e3:.1f} ms" for method, us in alone.items()), flush=True)
@@ -198,13 +201,14 @@ def single() -> None:
 def large() -> None:
   """Auto against METIS on a large graph."""
   from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
 
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   started = time.monotonic()
   search.metis(problem)
   metis_us, metis_seconds = problem.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
-  run = search.Auto(problem, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
+  run = Auto(problem, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
   run.run()
   for row in run.ledger.contributions:
     print(f"  {row.name}: {row.evaluations} evaluations, {row.seconds:.1f} s, gained "

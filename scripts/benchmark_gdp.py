@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from typing import Any, Callable, Dict
 
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -101,7 +100,7 @@ def main() -> None:
 
 
 def _imports() -> None:
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.training import gdp_methods  # noqa: F401
 
 
@@ -130,8 +129,8 @@ def _peak_gb() -> float:
 
 def run() -> None:
   """Runs the program."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

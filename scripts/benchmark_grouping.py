@@ -19,7 +19,7 @@ from typing import Any, Dict, List
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -49,6 +49,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
+  from placeto_tf.methods.auto import Auto
   from placeto_tf.simulation import Simulator
 
   keys = [(name, grouping, seed) for grouping in FLAGS.groupings for seed in FLAGS.seeds]
@@ -74,7 +75,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
     found = [np.load(_placement_path(key)) for key in keys]
     problem = problem_of("heavy_edge")
     problem.evaluate_ops(np.stack(found))
-    search.Auto(problem, search.Budget(max_seconds=problem.seconds + FLAGS.best_seconds)).run()
+    Auto(problem, search.Budget(max_seconds=problem.seconds + FLAGS.best_seconds)).run()
     results((name, BEST, ""), problem)
 
 
@@ -89,16 +90,16 @@ def simple_placements(problem: Any) -> List[np.ndarray]:
 
 def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   """Uses up the evaluations on the problem's groups, hotter each time that nothing changes."""
+  from placeto_tf.problem.units import Units
   from placeto_tf.search import Budget
   from placeto_tf.search.annealing import (
-      END_TEMPERATURE,
-      HOTTEST,
-      REHEAT,
-      START_TEMPERATURE,
-      anneal,
+    END_TEMPERATURE,
+    HOTTEST,
+    REHEAT,
+    START_TEMPERATURE,
+    anneal,
   )
   from placeto_tf.search.metis import metis_groups
-  from placeto_tf.search.units import Units
 
   budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), random.Random(seed)
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
@@ -178,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  shared_flags.run_program(main)
+  entry_point.run_program(main)

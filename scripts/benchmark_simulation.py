@@ -66,6 +66,7 @@ def load_oracle():
   """The plain Python simulator of the tests, which are no package."""
   path = pathlib.Path(__file__).resolve().parent.parent / "tests" / "simulation" / "oracle.py"
   spec = importlib.util.spec_from_file_location("oracle", path)
+  assert spec is not None and spec.loader is not None  # the file is there
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.Oracle

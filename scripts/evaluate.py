@@ -17,12 +17,11 @@ instead.
 from __future__ import annotations
 
 import os
-import sys
 from typing import Dict
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -65,7 +64,7 @@ def main() -> None:
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
 
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   if FLAGS.validate:
     differences = validate(FLAGS.validate)
     for difference in differences:
@@ -102,8 +101,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-evaluate`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

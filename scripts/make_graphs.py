@@ -16,7 +16,7 @@ import sys
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -44,8 +44,8 @@ def main() -> None:
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
   reporting.check_out_dir(FLAGS.out)
-  shared_flags.import_tensorflow_quietly()
-  from placeto_tf.evaluation import graph_sets
+  entry_point.import_tensorflow_quietly()
+  from placeto_tf.encoding import graph_sets
 
   config = graph_sets.GraphSetConfig(
       family=FLAGS.family, count=FLAGS.count, first=FLAGS.first, cluster=FLAGS.cluster,
@@ -66,7 +66,7 @@ def _describe() -> None:
   specs = [spec for text in FLAGS.describe for spec in zoo.expand(text)]
   for spec in specs:
     zoo.resolve(spec)  # a typing error in the last one shows before the first one is built
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.evaluation import graph_table
 
   print(graph_table.HEADER, flush=True)
@@ -76,8 +76,8 @@ def _describe() -> None:
 
 def run() -> None:
   """Entry point of `placeto-make_graphs`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

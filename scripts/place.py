@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -60,7 +59,7 @@ def main() -> None:
   reporting.check_out_dir(FLAGS.out)
   started = time.monotonic()
   with reporting.stage(f"Loading {FLAGS.graph}"):
-    shared_flags.import_tensorflow_quietly()
+    entry_point.import_tensorflow_quietly()
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with reporting.Workspace(FLAGS.out) as workspace:
     with reporting.ProgressBar(config) as bar:
@@ -76,8 +75,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-place`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

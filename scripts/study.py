@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -37,7 +37,7 @@ def main() -> None:
   if FLAGS.summary:
     summary = study.summarize(config, FLAGS.out)
   else:
-    shared_flags.import_tensorflow_quietly()
+    entry_point.import_tensorflow_quietly()
     summary = study.run_study(
         config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
   print(study.table(summary))
@@ -45,8 +45,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-study`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, Tuple
 from absl import flags
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -93,7 +93,7 @@ flags.DEFINE_bool("superposition", True, "GDP: whether graph and cluster gate th
 
 def main() -> None:
   """Trains."""
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
   from placeto_tf.training.runs import read_done
 
@@ -177,8 +177,8 @@ def _placeto() -> Tuple[Any, Callable[..., Dict[str, float]]]:
 
 def _gdp() -> Tuple[Any, Callable[..., Dict[str, float]]]:
   """The configuration of a run of GDP, and what trains it."""
+  from placeto_tf.methods.gdp.search import PPO
   from placeto_tf.policies.gdp.network import GdpConfig
-  from placeto_tf.training.gdp_methods import PPO
   from placeto_tf.training.gdp_training import GdpTrainingConfig, train
 
   training = dataclasses.replace(
@@ -223,8 +223,8 @@ def _given(name: str, default: Any) -> Any:
 
 def run() -> None:
   """Entry point of `placeto-train`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

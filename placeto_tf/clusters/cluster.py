@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Any, Mapping, Tuple, Union
+from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -57,7 +57,8 @@ class Device:
       if not isinstance(value, str) or not value:
         raise ClusterError(f"a device's {field} is {value!r}; expected a string such as "
                            f"{'/GPU:0' if field == 'name' else 'GPU'!r}")
-    if not _NAME.match(self.name) or _NAME.match(self.name).group(1).upper() != self.type.upper():
+    match = _NAME.match(self.name)
+    if match is None or match.group(1).upper() != self.type.upper():
       raise ClusterError(
           f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
           f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
@@ -133,8 +134,8 @@ class Cluster:
       seen.add(canonical)
     for field in ("bandwidth_bytes_per_us", "latency_us"):
       object.__setattr__(self, field, self._link_matrix(field))
-    for field in dataclasses.fields(self):
-      self._check_scalar(field.name, field.default)
+    for each in dataclasses.fields(self):
+      self._check_scalar(each.name, each.default)
     types = self.inline_op_types
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
@@ -252,8 +253,10 @@ class Cluster:
     return self._kinds[1]
 
   @functools.cached_property
-  def _kinds(self):
-    kinds, representatives, index = {}, [], []
+  def _kinds(self) -> Tuple[np.ndarray, Tuple[Device, ...]]:
+    kinds: Dict[Any, int] = {}
+    representatives: List[Device] = []
+    index = []
     for device in self.devices:
       key = (device.type, device.efficiency, repr(sorted(device.properties.items())),
              repr(sorted(device.op_efficiency.items())))

@@ -47,29 +47,31 @@ def to_json(cluster: Cluster) -> Dict[str, Any]:
 
 def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
   """Reads JSON text or a parsed object; see `Cluster.from_json`."""
+  parsed: Any = source
   if isinstance(source, str):
     try:
-      source = user_files.parse_json(source)
+      parsed = user_files.parse_json(source)
     except ValueError as error:
       raise ClusterError(
           f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
   fields = dataclasses.fields(Cluster)
   extensions = [field.name for field in fields if field.name not in ("devices",) + _LINK_FIELDS]
-  _expect_object(source, "the cluster", required=("devices",), optional=["links"] + extensions)
-  if not isinstance(source["devices"], list) or not source["devices"]:
+  _expect_object(parsed, "the cluster", required=("devices",), optional=["links"] + extensions)
+  if not isinstance(parsed["devices"], list) or not parsed["devices"]:
     raise ClusterError(
         "\"devices\" of the cluster is empty; expected a list of at least one device")
-  devices = [_device_from_json(device, i) for i, device in enumerate(source["devices"])]
+  devices = [_device_from_json(device, i) for i, device in enumerate(parsed["devices"])]
   # Names must be unique before pairs can refer to them.
   names: Dict[str, int] = {}
   for i, device in enumerate(devices):
     if names.setdefault(device.name, i) != i:
       raise ClusterError(
           f"device name {device.name!r} appears twice; give each device its own name")
-  matrices = _links_from_json(source.get("links", {}), names)
-  values = {name: _from_json_value(source[name]) for name in extensions if name in source}
+  matrices = _links_from_json(parsed.get("links", {}), names)
+  values: Dict[str, Any] = {
+      name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
   try:
-    return Cluster(tuple(devices), **matrices, **values)
+    return Cluster(tuple(devices), **{**matrices, **values})
   except (TypeError, ValueError, OverflowError) as error:  # an extension of the wrong type
     raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
 

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from placeto_tf.costs import analysis
 from placeto_tf.costs.grappler import OpEstimate
@@ -124,7 +124,7 @@ def _limit_resources() -> None:
 
 def _read(child: int, reader: int, limit_s: float) -> Tuple[bytes, Optional[str]]:
   """All that the child writes, and what is wrong with it."""
-  chunks = []
+  chunks: List[bytes] = []
   started = last_busy = time.monotonic()
   used = -1.0
   while True:

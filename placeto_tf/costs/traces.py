@@ -125,7 +125,7 @@ def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
   from tensorflow.core.protobuf import config_pb2
 
-  found = []
+  found: List[Tuple[Callable[[], Any], List[str]]] = []
   performances = _parse(content, op_performance_data_pb2.OpPerformanceList)
   if performances is not None:
     found.append((lambda: (of_op_performances(performances), ()),

@@ -11,7 +11,7 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.bounds import longest_path_us, remaining_path_us
 
 

@@ -32,12 +32,12 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacetoError
-from placeto_tf.evaluation import pointer_methods
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import group_ops
+from placeto_tf.methods.device_pointer import placers as pointer_methods
 from placeto_tf.placements import Placement
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.simulation import Simulator
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",

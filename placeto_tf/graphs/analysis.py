@@ -27,7 +27,7 @@ def analysis_graph_def(graph: ComputationGraph) -> Any:
     GraphError: the graph has no GraphDef (it is from a CostGraphDef or made of arrays).
   """
   source = graph.source
-  if source is None or source.graph_def is None:
+  if source is None or source.graph_def is None or source.positions is None:
     raise GraphError(
         "the graph has no TensorFlow nodes to analyse; give a GraphDef, or costs that are known")
   result = type(source.graph_def)()

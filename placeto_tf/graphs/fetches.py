@@ -6,7 +6,7 @@ Legend: M nodes of the file.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, FrozenSet, Iterable, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def live_graph_roles(tf_graph: Any) -> Roles:
   train_ops = tuple(
       item if isinstance(item, str) else item.name for item in tf_graph.get_collection(TRAIN_OP)
       if isinstance(item, str) or hasattr(item, "name"))
-  side = set()
+  side: Set[Any] = set()
   for key in _SIDE_COLLECTIONS:
     side.update(getattr(item, "name", item) for item in tf_graph.get_collection(key))
   for key in _VARIABLE_COLLECTIONS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Dict, Tuple
+
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
@@ -59,7 +61,7 @@ def metis(
       np.full(max_groups, 1 / max_groups), imbalance=0.3, recursive=True, seed=0)
   merger = Merger(contraction)
   merger.merge_single_device()
-  first = {}
+  first: Dict[Tuple[int, int], int] = {}
   for node in range(contraction.num_nodes):
     u = merger.find(node)
     key = (int(parts[node]), merger.mask[u])

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Set
 from placeto_tf import atomic
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs.analysis import rewritten_proto
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.placements import applying, saved_model_files
@@ -35,18 +35,19 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
       in it or cannot be written.
     GraphError: the directory that was read holds what is not copied (see `saved_model_files`).
   """
+  source = _saved_model(graph)
+  placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
   partial = f"{path}.partial-{os.getpid()}"
-  placed = place(graph, placement)
-  if not os.path.isdir(graph.source.path):
+  if source.path is None or not os.path.isdir(source.path):
     raise PlacementError(
-        f"the SavedModel {graph.source.path!r}, whose variables are to be copied, is gone; put it "
+        f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
         "back")
-  saved_model_files.check_copyable(graph.source.path, path, _REPLACED)
+  saved_model_files.check_copyable(source.path, path, _REPLACED)
   try:
     shutil.rmtree(partial, ignore_errors=True)
-    saved_model_files.copy(graph.source.path, partial, _REPLACED)
-    if graph.source.text:
+    saved_model_files.copy(source.path, partial, _REPLACED)
+    if source.text:
       from google.protobuf import text_format
 
       name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
@@ -65,6 +66,13 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   return path
 
 
+def _saved_model(graph: ComputationGraph) -> GraphSource:
+  """Where a graph that was read from a SavedModel comes from."""
+  if graph.source is None or graph.source.meta_graph is None:
+    raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
+  return graph.source
+
+
 def place(graph: ComputationGraph, placement: Placement) -> Any:
   """The SavedModel proto with the devices of a placement.
 
@@ -75,7 +83,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   Raises:
     PlacementError: an op has no device.
   """
-  source = graph.source
+  source = _saved_model(graph)
   chosen = next(
       i for i, meta_graph in enumerate(source.proto.meta_graphs) if meta_graph is source.meta_graph)
   placed = type(source.proto)()
@@ -180,7 +188,7 @@ class _Body:
     if len(results) != len(signature.output_arg) or len(self.arguments) != len(
         signature.input_arg) or len(waits) != 1:
       return False
-    given = {}
+    given: Dict[str, str] = {}
     for name, tensor in self.arguments.items():
       given.setdefault(tensor, name)
     body = self._reached([*results, *waits], given)

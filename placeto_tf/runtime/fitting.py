@@ -20,8 +20,8 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.search import METHODS
-from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.simulation import Simulator
 
 # Fields that are scaled together.

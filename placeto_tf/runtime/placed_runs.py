@@ -13,6 +13,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.runtime import feeds as feeds_lib
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import variables
+from placeto_tf.runtime.protocol import Runtime
 
 # A copy that newer TensorFlow makes of a small constant for each device that reads it.
 _REPLICA = "/replicate/"
@@ -39,7 +40,7 @@ class PlacedRun:
       graph: ComputationGraph,
       placement: Placement,
       devices: Mapping[str, str],
-      runtime: Any,
+      runtime: Runtime,
       *,
       feeds: feeds_lib.Feeds = "random",
       optimizations: bool = False,
@@ -162,7 +163,7 @@ class PlacedRun:
           "graph with optimizations on")
 
 
-def _config(runtime: Any, optimizations: bool) -> Any:
+def _config(runtime: Runtime, optimizations: bool) -> Any:
   import tensorflow as tf
 
   num_cpus = getattr(runtime, "num_cpus", 1)

@@ -37,12 +37,12 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
 from placeto_tf.search import METHODS
-from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.simulation import Simulator
 
 _BLOCKS = (4, 8, 16, 32)

@@ -27,6 +27,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
+from placeto_tf.runtime.protocol import Runtime
 
 # glibc gives large tensors back to the system as soon as they are freed, so that each op pays for
 # fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4 ms,
@@ -161,7 +162,8 @@ class LocalWorkers:
     for process in self.processes:
       process.wait()
       for stream in (process.stdin, process.stdout):
-        stream.close()
+        if stream is not None:
+          stream.close()
     for log in self._logs:
       log.close()
     self.processes, self._logs = [], []
@@ -206,7 +208,8 @@ class LocalWorkers:
     deadline = time.monotonic() + self.config.startup_seconds
     with selectors.DefaultSelector() as waiting:
       for i, process in enumerate(self.processes):
-        waiting.register(process.stdout, selectors.EVENT_READ, i)
+        assert process.stdout is not None  # it is a pipe
+        waiting.register(process.stdout.fileno(), selectors.EVENT_READ, i)
       while waiting.get_map():
         left = deadline - time.monotonic()
         events = waiting.select(min(left, 0.5)) if left > 0 else []
@@ -221,7 +224,7 @@ class LocalWorkers:
               f"worker {silent} did not come up in {self.config.startup_seconds:g} s; expected it "
               "to say that it serves: give it more time, or look at the machine's load")
         for key, _ in events:
-          if os.read(key.fileobj.fileno(), 4096).startswith(b"ready"):
+          if os.read(key.fd, 4096).startswith(b"ready"):
             waiting.unregister(key.fileobj)
           else:
             self._raise_ended(key.data)
@@ -328,7 +331,7 @@ class InProcess:
 def make_runtime(
     cluster: Cluster, workers: Sequence[str] = (), *,
     environment: Optional[Mapping[str, str]] = None,
-) -> Any:
+) -> Runtime:
   """The runtime for a cluster's placements, not yet started.
 
   Args:
@@ -351,9 +354,10 @@ def make_runtime(
   else:
     tasks = [re.match(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/", name)
              for name in cluster.device_names]
-    if not all(tasks):
+    numbers = [int(task.group(1)) for task in tasks if task is not None]
+    if len(numbers) < len(tasks):
       return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
-    num_workers = 1 + max(int(task.group(1)) for task in tasks)
+    num_workers = 1 + max(numbers)
   return LocalWorkers(WorkerConfig(num_workers=num_workers, environment=dict(environment or {})))
 
 

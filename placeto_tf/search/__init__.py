@@ -6,18 +6,17 @@ the best placement it found; it evaluates through the problem, so that budgets a
 
 from types import MappingProxyType
 
+from placeto_tf.problem.ledger import Contribution, Ledger, Placer
+from placeto_tf.problem.placement_problem import Budget, Evaluation, PlacementProblem
 from placeto_tf.search.annealing import annealing
-from placeto_tf.search.auto import BASELINES, Auto, Learned, auto
 from placeto_tf.search.baechi import m_etf, m_etf_links, m_sct, m_sct_links, m_topo
-from placeto_tf.search.bounds import lower_bound_us
-from placeto_tf.search.contributions import Contribution, Ledger, Placer
 from placeto_tf.search.exact import ExactResult, exact, prove
 from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.genetic import genetic
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.local_search import local_search
+from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.metis import metis
-from placeto_tf.search.problem import Budget, Evaluation, PlacementProblem
 from placeto_tf.search.refinement import refine
 from placeto_tf.search.simple import current, random, single
 from placeto_tf.search.starts import best_start
@@ -44,19 +43,15 @@ METHODS = MappingProxyType({
 })
 
 __all__ = [
-    "BASELINES",
     "METHODS",
-    "Auto",
     "Budget",
     "Contribution",
     "Evaluation",
     "ExactResult",
-    "Learned",
     "Ledger",
     "PlacementProblem",
     "Placer",
     "annealing",
-    "auto",
     "best_start",
     "current",
     "exact",

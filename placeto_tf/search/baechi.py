@@ -23,10 +23,10 @@ from typing import List, Optional
 
 import numpy as np
 
-from placeto_tf.search.favourites import favourite_children
+from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, set_memory_bytes, upward_ranks
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.search.sct_linear_program import favourite_children
 
 
 def m_topo(

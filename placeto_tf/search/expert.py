@@ -11,15 +11,15 @@ from typing import List, Optional, Sequence
 
 import numpy as np
 
-from placeto_tf.search.layers import layer_positions
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import (
-    allowed_or_nearest,
-    best_of,
-    best_so_far,
-    compute_devices,
-    device_speeds,
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  best_so_far,
+  compute_devices,
+  device_speeds,
 )
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.search.layers import layer_positions
 
 
 def expert(

@@ -16,11 +16,11 @@ from typing import List, Optional
 
 import numpy as np
 
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.units import Units, placed_units
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units, placed_units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 POPULATION = 48

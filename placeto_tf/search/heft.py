@@ -11,9 +11,9 @@ from typing import Optional
 
 import numpy as np
 
+from placeto_tf.problem.candidates import best_of
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_of
 
 
 def heft(

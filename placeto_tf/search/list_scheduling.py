@@ -24,8 +24,8 @@ from typing import Dict, List, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.search.problem import PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, compute_devices
+from placeto_tf.problem.candidates import allowed_or_nearest, compute_devices
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 class Timeline:

@@ -14,13 +14,13 @@ import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction, contract
 from placeto_tf.grouping.metis_graph import MetisGraph
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import (
-    allowed_or_nearest,
-    best_of,
-    compute_devices,
-    device_speeds,
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  compute_devices,
+  device_speeds,
 )
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 SEEDS = 4
 IMBALANCES = (0.05, 0.2, 0.5)  # how far over its share a part may weigh

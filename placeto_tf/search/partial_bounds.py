@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 _ROUNDING = 1 - 1e-9
 

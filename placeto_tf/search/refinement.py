@@ -14,10 +14,10 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.units import Units
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 CHAIN = 16  # sets in a chain, at most

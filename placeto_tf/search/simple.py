@@ -7,8 +7,8 @@ from typing import Dict, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.device_names import find_device
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
 _BATCH = 32

@@ -10,11 +10,11 @@ from typing import Tuple
 
 import numpy as np
 
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.search.baechi import m_etf, m_etf_links
 from placeto_tf.search.expert import expert, expert_fewer
 from placeto_tf.search.heft import heft, heft_links
 from placeto_tf.search.metis import metis, metis_groups
-from placeto_tf.search.problem import Budget, PlacementProblem
 from placeto_tf.search.simple import single
 
 # In the order in which a small budget is best spent.

@@ -9,7 +9,7 @@ import concurrent.futures
 import itertools
 import os
 import threading
-from typing import Optional, Tuple
+from typing import Optional, Tuple, Union
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Simulator:
     self.graph, self.costs, self.cluster = graph, costs, cluster
     self.num_threads = num_threads or _num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
+    self.engine: Union[ReferenceEngine, ExtendedEngine]
     if needs_extensions(cluster, priorities):
       self.engine = ExtendedEngine(
           self.tables, cluster, _priorities(graph, costs, cluster, priorities),

@@ -32,13 +32,13 @@ from placeto_tf.clusters import Cluster  # noqa: E402
 from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
 from placeto_tf.graphs import load_graph  # noqa: E402
+from placeto_tf.methods.gdp.search import PPO  # noqa: E402
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork  # noqa: E402
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem  # noqa: E402
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights  # noqa: E402
+from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
 from placeto_tf.search import METHODS  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.gdp_methods import PPO  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
 

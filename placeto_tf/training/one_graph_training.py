@@ -33,14 +33,15 @@ from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
 from placeto_tf.graphs import load_graph  # noqa: E402
 from placeto_tf.placements import Placement  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
-from placeto_tf.training import rivals, runs  # noqa: E402
+from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
+from placeto_tf.training import one_graph_policies, runs  # noqa: E402
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
 from placeto_tf.training.pointer_problems import make_problem  # noqa: E402
 
 # What is searched with, and how the policy is made.
-POLICIES = {"rnn": (rivals.RnnSearch, rivals.rnn_policy),
-            "hierarchical": (rivals.HierarchicalSearch, rivals.hierarchical_policy)}
+POLICIES = {"rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
+            "hierarchical": (one_graph_policies.HierarchicalSearch,
+                             one_graph_policies.hierarchical_policy)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ class OneGraphTrainer(runs.TrainingRun):
     options = options or search_type()
     training = config.training or options.training
     problem = problem or make_problem(load_graph(config.graph), Cluster.parse(config.cluster))
-    weights, draws = rivals.seeds(config.seed)
+    weights, draws = one_graph_policies.seeds(config.seed)
     self.problem, self.policy = make_policy(problem, options, weights)
     self._environment = OneShotEnvironment(
         self.problem.allowed, SimulatedCost(self.problem), batch_size=training.batch_size,

@@ -32,7 +32,7 @@ import numpy as np
 
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacementError
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 
 check_legacy_keras()
 

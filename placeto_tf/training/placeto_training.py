@@ -38,8 +38,8 @@ from placeto_tf.environments.family_environment import FamilyEnvironment  # noqa
 from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
 from placeto_tf.graphs import load_graph  # noqa: E402
 from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
+from placeto_tf.problem.placement_problem import PlacementProblem  # noqa: E402
 from placeto_tf.search import METHODS  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
 from placeto_tf.training import runs  # noqa: E402
 from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
 from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402

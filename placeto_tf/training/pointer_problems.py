@@ -18,10 +18,10 @@ from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.units import Units
 from placeto_tf.search import METHODS
 from placeto_tf.search.annealing import anneal
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.units import Units
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8

@@ -43,7 +43,7 @@ from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
 from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
-from placeto_tf.search.problem import Budget  # noqa: E402
+from placeto_tf.problem.placement_problem import Budget  # noqa: E402
 from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
 from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
 from placeto_tf.training import pointer_problems, runs  # noqa: E402

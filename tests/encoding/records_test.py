@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.encoding import encoder, records
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from random_problem import grouped_graph, random_problem
 
 
 def test_what_is_read_is_what_was_written(tmp_path):

@@ -17,7 +17,7 @@ from placeto_tf.evaluation import (
 )
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import METHODS
-from placeto_tf.training import rivals
+from placeto_tf.training import one_graph_policies as rivals
 
 
 @pytest.fixture(name="config")

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from placeto_tf.problem.placement_problem import Budget
 from placeto_tf.search import expert, expert_fewer
 from placeto_tf.search.expert import balanced_cuts
-from placeto_tf.search.problem import Budget
 
 
 @pytest.mark.parametrize("weight, shares, cuts", [

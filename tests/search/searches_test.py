@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 
+from placeto_tf.problem.units import Units, level_counts, placed_units
 from placeto_tf.search import Budget, PlacementProblem, annealing, genetic, local_search, single
 from placeto_tf.search.annealing import share_of, speculation
 from placeto_tf.search.exact import prove
 from placeto_tf.search.local_search import descend
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.units import Units, level_counts, placed_units
 
 SEARCHES = [annealing, local_search, genetic]
 

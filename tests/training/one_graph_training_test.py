@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
-from placeto_tf.training import rivals
+from placeto_tf.training import one_graph_policies as rivals
 from placeto_tf.training.one_graph_training import OneGraphConfig, OneGraphTrainer, train
+from random_problem import random_problem
 
 OPTIONS = {
     "rnn": rivals.RnnSearch(policy=RnnConfig(placer=PlacerConfig(hidden=8), type_width=4)),

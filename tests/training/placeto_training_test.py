@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.search.problem import Budget
+from placeto_tf.problem.placement_problem import Budget
 from placeto_tf.training import trained
 from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.placeto_training import (
-    FamilyProblem,
-    PlacetoTrainer,
-    PlacetoTrainingConfig,
-    train,
+  FamilyProblem,
+  PlacetoTrainer,
+  PlacetoTrainingConfig,
+  train,
 )
 from placeto_tf.training.placeto_weights import PlacetoWeights
+from random_problem import random_problem
 
 FAMILY = PlacetoConfig.family()
 CONFIG = PlacetoTrainingConfig(

@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
 from placeto_tf.environments.moves_environment import MovesConfig
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.pointer_problems import with_starts
 from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig, train
+from random_problem import random_problem
 
 CONFIG = PointerTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), max_devices=5, iterations=6, checkpoint_every=2,

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.problem.placement_problem import Budget
 from placeto_tf.search.annealing import share_of
-from placeto_tf.search.problem import Budget
 from placeto_tf.training.schedules import between, spent_share
+from random_problem import random_problem
 
 
 def test_the_share_counts_from_when_the_search_began_and_the_tighter_limit_decides():

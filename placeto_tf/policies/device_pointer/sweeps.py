@@ -22,9 +22,9 @@ from placeto_tf.encoding.pair_tables import OpTables, PairTables
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.device_pointer.levels import PlacedLevels
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.placement_problem import Budget, PlacementProblem
 from placeto_tf.search.annealing import annealing, share_of
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 
 
 @dataclasses.dataclass(frozen=True)

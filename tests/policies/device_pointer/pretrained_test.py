@@ -12,13 +12,13 @@ from tf_agents.specs import tensor_spec
 from placeto_tf import placing
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments import moves_environment as moves
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.policies.device_pointer.network import PairNetwork
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, improve
-from placeto_tf.search.problem import Budget
+from placeto_tf.problem.placement_problem import Budget
+from random_problem import random_problem
 
 
 def test_the_sidecar_says_what_the_weights_are():

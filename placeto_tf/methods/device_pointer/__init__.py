@@ -1,0 +1,1 @@
+"""The device pointer as methods."""

@@ -1,0 +1,1 @@
+"""GDP as methods."""

@@ -1,0 +1,1 @@
+"""Placeto as methods."""
