@@ -270,4 +270,4 @@ class Cluster:
 def _is_number(value: Any) -> bool:
   """A finite real number; JSON's true and false are not numbers."""
   return (isinstance(value, (int, float, np.integer, np.floating))
-          and not isinstance(value, bool) and -1e300 < value < 1e300)
+          and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

@@ -71,11 +71,12 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
   """
   if not isinstance(content, dict):
     raise ValueError(f"the {config_type.__name__} is {user_files.brief(content)}")
-  defaults = config_type()
-  for field in dataclasses.fields(config_type):
+  defaults: Any = config_type()
+  fields = dataclasses.fields(defaults)
+  for field in fields:
     if field.name in content:
       _check_like(field, getattr(defaults, field.name), content[field.name])
-  unknown = sorted(set(content) - {field.name for field in dataclasses.fields(config_type)})
+  unknown = sorted(set(content) - {field.name for field in fields})
   if unknown:
     raise ValueError(f"{', '.join(unknown)} is no field of {config_type.__name__}")
   return config_type(**content)

@@ -82,7 +82,7 @@ class StudyConfig:
     remedy = f"expected JSON with \"graphs\" and the fields {', '.join(names)}"
     content = user_files.read_json_object(
         path, what="the study", remedy=remedy, error_type=MeasurementError)
-    graphs = content.get("graphs")
+    graphs: Any = content.get("graphs")
     wrong = sorted(set(content) - set(names)) or ["graphs"] * (
         not isinstance(graphs, list) or not graphs or not all(
             isinstance(graph, str) for graph in graphs))
@@ -98,7 +98,7 @@ class StudyConfig:
         ("placements", 1), ("near_best", 0), ("seed", 0), ("workers", 1), ("max_runs", 1),
         ("max_seconds", 0), ("repeats", 0), ("search_seconds", 0)):
       value = getattr(self, name)
-      kinds = (int, float) if name.endswith("seconds") else int
+      kinds = (int, float) if name.endswith("seconds") else (int,)
       if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= 1e9:
         raise MeasurementError(
             f"{name} of the study is {value!r:.60}; expected a number of at least {least}")

@@ -64,7 +64,7 @@ class PlacetoWeights:
           f"{devices}; Placeto's network does not carry over, train it for this cluster")
 
 
-def config_from_json(content: Dict[str, Any]) -> PlacetoConfig:
+def config_from_json(content: Any) -> PlacetoConfig:
   """Back from `dataclasses.asdict` and JSON. Raises: ValueError or PlacementError: it is wrong."""
   if not isinstance(content, dict):
     raise ValueError(f"the configuration is {content!r:.60}, expected an object")
