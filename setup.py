@@ -1,5 +1,7 @@
 """Installs placeto_tf and its programs (`placeto-place`, ...); see README.md."""
 
+import pathlib
+import re
 import sys
 
 if not (3, 9) <= sys.version_info[:2] <= (3, 11):
@@ -9,13 +11,18 @@ if not (3, 9) <= sys.version_info[:2] <= (3, 11):
 
 from setuptools import find_packages, setup  # noqa: E402  pylint: disable=wrong-import-position
 
+# Read, not imported: the package's own imports are not there while it is installed.
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', pathlib.Path("placeto_tf/__init__.py").read_text(encoding="utf-8"),
+    re.MULTILINE).group(1)
+
 PROGRAMS = (
     "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
     "train")
 
 setup(
     name="placeto_tf",
-    version="0.1.0",
+    version=VERSION,
     description="Learned device placement for TensorFlow graphs",
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",
@@ -49,7 +56,8 @@ setup(
         "tf-keras>=2.15,<2.19; python_version < '3.10'",
         "tqdm>=4.60",
     ],
-    extras_require={"test": ["hypothesis>=6", "pytest>=7"]},
+    # mypy 1.11 and later need a newer typing-extensions than tf-agents allows.
+    extras_require={"test": ["hypothesis>=6", "mypy>=1.8,<1.11", "pytest>=7", "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
     },

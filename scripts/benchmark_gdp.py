@@ -101,7 +101,7 @@ def main() -> None:
 
 def _imports() -> None:
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.training import gdp_methods  # noqa: F401
+  from placeto_tf.methods.gdp import search  # noqa: F401
 
 
 def _problem() -> Any:
@@ -114,10 +114,10 @@ def _problem() -> Any:
 
 
 def _compare(problem: Any, timed: Callable, found: Dict[str, Any]) -> None:
-  from placeto_tf.search import METHODS
+  from placeto_tf.search import PLACERS
 
   for name in ("metis", "single", "expert"):
-    placement = timed(name, lambda name=name: METHODS[name](problem))
+    placement = timed(name, lambda name=name: PLACERS[name](problem))
     simulated = problem.simulator.simulate(placement)
     found[f"{name}_ms"] = round(simulated.step_time_us / 1e3, 1)
     found[f"{name}_fits"] = bool(simulated.fits)

@@ -111,7 +111,8 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.grouping import group_ops
   from placeto_tf.placements import Placement, write_placed
   from placeto_tf.placing import run_method
-  from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.placement_problem import PlacementProblem
 
   cluster = Cluster.parse(FLAGS.cluster)
   graph = timed("load", lambda: load_graph(path))

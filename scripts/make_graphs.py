@@ -13,6 +13,7 @@ writes nothing and prints what graphs amount to on the first device of the clust
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -51,7 +52,7 @@ def main() -> None:
       family=FLAGS.family, count=FLAGS.count, first=FLAGS.first, cluster=FLAGS.cluster,
       grouping=FLAGS.grouping, max_groups=FLAGS.max_groups)
 
-  def show(done, total, row):
+  def show(done: int, total: int, row: Any) -> None:
     print(f"[{done}/{total}] {row['file']}: {row['ops']:,} ops in {row['groups']} groups, "
           f"{row['single_device_us'] / 1e3:.1f} ms on one device", file=sys.stderr, flush=True)
 

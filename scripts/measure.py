@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from typing import Optional
 
 from absl import flags
 
@@ -86,7 +87,7 @@ def main() -> None:
             os.path.join(FLAGS.trace_dir, f"trace_{number}.json"))
 
 
-def _finite(value: float):
+def _finite(value: float) -> Optional[float]:
   return value if math.isfinite(value) else None
 
 

@@ -33,10 +33,10 @@ flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
                   "What decides in the end: simulated steps, or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
-flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
-                    "--policy=placeto, for --method=placeto (which then goes on learning from "
-                    "them), placeto_zero_shot or placeto_greedy; or --policy=gdp, for "
-                    "--method=gdp (likewise), gdp_zero_shot or gdp_fine_tune.")
+flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
+                    "of its weights, for a method of its policy: device_pointer (by default "
+                    "the weights that ship); placeto and gdp, which go on learning from them; "
+                    "methods such as placeto_zero_shot and gdp_fine_tune need them.")
 shared_flags.define_runtime_flags()
 
 

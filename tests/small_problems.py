@@ -9,7 +9,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
-from placeto_tf.search import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def _cluster(gpus=2, host=False, *, bandwidth=100.0, latency=1.0, overhead=0.0, speeds=None,

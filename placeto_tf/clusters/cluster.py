@@ -51,7 +51,7 @@ class Device:
   host: bool = False
   op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in ("name", "type"):
       value = getattr(self, field)
       if not isinstance(value, str) or not value:
@@ -121,7 +121,7 @@ class Cluster:
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     object.__setattr__(self, "devices", tuple(self.devices))
     if not self.devices:
       raise ClusterError("the cluster has zero devices; expected at least one")

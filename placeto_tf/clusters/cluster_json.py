@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def save(cluster: Cluster, path: str) -> None:
   atomic.write(path, text.encode("utf-8"), what="the cluster file ", error_type=ClusterError)
 
 
-def _fields_to_json(instance: Any, skip=()) -> Dict[str, Any]:
+def _fields_to_json(instance: Any, skip: Sequence[str] = ()) -> Dict[str, Any]:
   """The fields of a dataclass that differ from their defaults, in order."""
   found = {}
   for field in dataclasses.fields(instance):
@@ -135,7 +135,8 @@ def _from_json_value(value: Any) -> Any:
     return tuple(value)
 
 
-def _expect_object(value: Any, what: str, required=(), optional=()) -> None:
+def _expect_object(
+    value: Any, what: str, required: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
   """Raises ClusterError unless `value` is an object with these fields and no others."""
   if not isinstance(value, Mapping):
     raise ClusterError(f"{what} is {value!r:.60}; expected an object")

@@ -98,7 +98,9 @@ def apply(
   return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes))
 
 
-def _apply_memory(graph, i, measurement, output_bytes, temporary, persistent) -> None:
+def _apply_memory(
+    graph: ComputationGraph, i: int, measurement: Measurement, output_bytes: np.ndarray,
+    temporary: np.ndarray, persistent: np.ndarray) -> None:
   """Puts the sizes that a measurement knows in place of the estimated ones of op `i`."""
   if measurement.output_bytes is not None:
     start, end = graph.output_offsets[i], graph.output_offsets[i + 1]

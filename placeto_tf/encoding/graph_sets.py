@@ -18,15 +18,15 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Optional
 
-from placeto_tf import atomic, search, zoo
+from placeto_tf import atomic, zoo
 from placeto_tf.clusters import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.costs import estimate_costs
 from placeto_tf.encoding import encoder, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.grouping import METHODS, group_ops
+from placeto_tf.grouping import METHODS
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.simple import single
 
 MANIFEST, RECORDS, SCHEMA, _UNFINISHED = (
     "graphs.json", "graphs.tfrecord", "schema.pbtxt", ".unfinished")
@@ -88,7 +88,7 @@ def make_graph_set(
   rows = _claim(config, out)
   unfinished = os.path.join(out, _UNFINISHED)
   os.makedirs(unfinished, exist_ok=True)
-  made = []
+  made: List[Any] = []
   for spec in config.specs:
     name = config.file_name(spec)
     example = os.path.join(unfinished, name + ".example")
@@ -113,13 +113,11 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
   import tensorflow_gnn as tfgnn
 
   graph = load_graph(meta_graph)
-  costs = estimate_costs(graph, cluster)
-  allowed = allowed_devices(graph, cluster)
-  grouping = group_ops(
-      graph, costs, allowed, max_groups=config.max_groups, method=config.grouping)
-  problem = search.PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
-  grouped = GroupedGraph.build(graph, costs, cluster, grouping, problem.allowed)
-  placement = problem.project(search.single(problem))
+  problem = PlacementProblem.build(
+      graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
+  grouping = problem.grouping
+  grouped = GroupedGraph.build(graph, problem.costs, cluster, grouping, problem.allowed)
+  placement = problem.project(single(problem))
   simulated = problem.simulator.simulate(grouping.expand(placement))
   tensor = encoder.encode(
       grouped, placement, step_time_us=simulated.step_time_us,

@@ -59,7 +59,7 @@ class MovesConfig:
   perturb: float = 0.15
   pool: int = 32
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rows", "steps", "pool"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")

@@ -102,7 +102,7 @@ class ComputationGraph:
   source: Optional[GraphSource] = None
   notes: Tuple[str, ...] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check(self)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)

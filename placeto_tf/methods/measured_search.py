@@ -1,8 +1,7 @@
 """Real step times as what a search minimises: the simulator ranks, real runs decide.
 
-`MeasuredCost` is a cost function for the environment. `search_measured` improves on what a
-simulated search found: the placements of all placers come first, then the best that the simulator
-expects around the best that was measured.
+`search_measured` improves on what a simulated search found: the placements of all placers come
+first, then the best that the simulator expects around the best that was measured.
 
 Placements are compared by their step over the steps of a reference that ran beside it, so that a
 machine that slows down does not make a later placement look worse.
@@ -13,16 +12,17 @@ Legend: N ops, G groups, D devices, B placements side by side.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import MeasurementError
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.runtime.measuring import MeasuredStep, Measurer
+from placeto_tf.runtime.core_speed import CoreSpeed
+from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
+from placeto_tf.runtime.workers import make_runtime
 
-_PENALTY = 4.0  # a failed placement counts as so many times the slowest that did not fail
 _NEIGHBOURS = 64  # simulated for each placement that is measured
 _KEPT_BETTER = 0.5  # of the neighbourhoods start at the best measured, the rest at other good ones
 _ROUNDS = 4  # of simulated descent in a neighbourhood
@@ -90,45 +90,6 @@ class MeasuredPlacements:
     if step.failure:
       raise MeasurementError(f"no placement could be run; the last failed with: {step.failure}")
     return placement, step
-
-
-class MeasuredCost:
-  """A cost function for the environment that runs placements for real.
-
-  Takes the components of a simulated cost function along, which observations need. Past the limit
-  of measurements the simulated cost is scaled by what measuring has shown. Where a placement fails,
-  its cost is a multiple of the slowest one's, and the training goes on.
-  """
-
-  def __init__(
-      self, simulated: Callable[[np.ndarray], Tuple[np.ndarray, Dict[str, np.ndarray]]],
-      measured: MeasuredPlacements, expand: Callable[[np.ndarray], np.ndarray]):
-    """Args: expand: [B, G] placements of groups to [B, N] of ops."""
-    self._simulated, self._measured, self._expand = simulated, measured, expand
-    self._ratios: List[float] = []
-
-  def __call__(self, placements: np.ndarray) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """[B, G] int32 -> [B] us and components."""
-    objective_us, components = self._simulated(placements)
-    objective_us = np.array(objective_us, dtype=np.float64)
-    step_time_us = np.array(components["step_time_us"], dtype=np.float64)
-    # All first, because what is known of the reference's usual speed changes with each.
-    steps = [self._measured.measure(np.ascontiguousarray(placement, dtype=np.int32))
-             for placement in self._expand(placements)]
-    self._ratios += [step.step_time_us / us for step, us in zip(steps, step_time_us)
-                     if step is not None and not step.failure]
-    for b, step in enumerate(steps):
-      over_us = objective_us[b] - step_time_us[b]  # the memory penalty stays
-      if step is None:
-        step_time_us[b] *= np.median(self._ratios) if self._ratios else 1.0
-      elif step.failure:
-        slowest = max((self._measured.score(other) for _, other in self._measured.steps
-                       if not other.failure), default=step_time_us[b])
-        step_time_us[b] = _PENALTY * slowest
-      else:
-        step_time_us[b] = self._measured.score(step)
-      objective_us[b] = step_time_us[b] + over_us
-    return objective_us, {**components, "step_time_us": step_time_us}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,6 +179,35 @@ def search_measured(
   failures = sum(step.failure is not None for _, step in measured.steps)
   return MeasuredSearch(
       placement, step, by_placer, len(measured.steps), failures, tuple(history), stopped)
+
+
+def search_on_workers(
+    problem: PlacementProblem,
+    found: Mapping[str, np.ndarray],
+    *,
+    workers: Sequence[str] = (),
+    device_map: Optional[Mapping[str, str]] = None,
+    max_measurements: int = 50,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda measurements: None,
+) -> MeasuredSearch:
+  """`search_measured` on workers that are started, or connected to, for it.
+
+  Args:
+    problem, found, max_measurements, seed, progress: as for `search_measured`.
+    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
+    device_map: device of the cluster -> device of the workers, where names differ.
+  """
+  runtime = make_runtime(problem.cluster, workers)
+  with runtime, CoreSpeed.of(runtime) as speed:
+    speed.learn()
+    with Measurer(
+        problem.graph, problem.cluster, runtime,
+        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed), device_map=device_map,
+        speed=speed) as measurer:
+      return search_measured(
+          problem, measurer, found, max_measurements=max_measurements, seed=seed,
+          progress=progress)
 
 
 def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:

@@ -9,7 +9,8 @@ from typing import List, Optional
 
 import numpy as np
 
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def best_of(
@@ -26,8 +27,7 @@ def best_of(
     placements = placements[:max(1, remaining)]
     if remaining == 0:
       return placements[0].copy()
-  evaluation = problem.evaluate_ops(placements)
-  return placements[np.lexsort((evaluation.objective_us, ~evaluation.fits))[0]].copy()
+  return placements[problem.evaluate_ops(placements).best()].copy()
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:

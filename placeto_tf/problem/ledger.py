@@ -1,4 +1,4 @@
-"""What each placer of a run contributed: whoever goes on from the best so far shares in it.
+"""Bookkeeping: evaluations, time and gain of each placer of a run.
 
 Legend: N ops.
 """
@@ -10,14 +10,16 @@ from typing import Callable, List, Optional
 
 import numpy as np
 
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
-Placer = Callable[[PlacementProblem, Budget, int], np.ndarray]
+# What a ledger runs; a `Placer` is one.
+Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Contribution:
+class Entry:
   """What one placer did.
 
   Attributes:
@@ -42,18 +44,21 @@ class Ledger:
   """Runs placers and keeps account of them.
 
   Attributes:
-    contributions: in the order of the first runs; a placer that ran several times has one.
+    entries: in the order of the first runs; a placer that ran several times has one.
+    announce: called with the name of each placer before it runs.
+    proven: whether a placer has shown that the best placement is optimal.
   """
 
   def __init__(
       self, problem: PlacementProblem, announce: Optional[Callable[[str], None]] = None):
     """Args: announce: called with the name of each placer before it runs."""
-    self.contributions: List[Contribution] = []
+    self.entries: List[Entry] = []
     self._problem = problem
-    self._announce = announce or (lambda name: None)
+    self.announce = announce or (lambda name: None)
+    self.proven = False
 
   def run(
-      self, name: str, placer: Placer, budget: Budget, seed: int,
+      self, name: str, placer: Called, budget: Budget, seed: int,
       problem: Optional[PlacementProblem] = None,
   ) -> float:
     """Runs a placer and returns its gain in us; accounts for it also if it is interrupted.
@@ -66,7 +71,7 @@ class Ledger:
       problem: the problem in other groups, where the placer needs them.
     """
     problem = problem or self._problem
-    self._announce(name)
+    self.announce(name)
     evaluations, seconds = problem.evaluations, problem.seconds
     before_us, gain_us, placement = problem.best_objective_us, 0.0, None
     try:
@@ -78,21 +83,21 @@ class Ledger:
       if np.isfinite(before_us):
         gain_us = max(0.0, before_us - problem.best_objective_us)
       used = problem.evaluations - evaluations
-      self._add(Contribution(
+      self._add(Entry(
           name, placement if used else None, used, problem.seconds - seconds, gain_us,
           "" if used else NO_BUDGET))
     return gain_us
 
   def skip(self, name: str, reason: str) -> None:
     """Lists a placer that did not run."""
-    self._add(Contribution(name, None, skipped=reason))
+    self._add(Entry(name, None, skipped=reason))
 
-  def _add(self, new: Contribution) -> None:
-    for i, old in enumerate(self.contributions):
+  def _add(self, new: Entry) -> None:
+    for i, old in enumerate(self.entries):
       if old.name == new.name:
         placement = old.placement if new.placement is None else new.placement
-        self.contributions[i] = Contribution(
+        self.entries[i] = Entry(
             new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,
             old.gain_us + new.gain_us, "" if placement is not None else new.skipped)
         return
-    self.contributions.append(new)
+    self.entries.append(new)

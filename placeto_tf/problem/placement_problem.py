@@ -12,40 +12,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.problem.budget import Budget
 from placeto_tf.simulation.simulator import Simulator
 
 # Placeto section 4.1 adds 2 s for every GB over the limit to the step time.
 MEMORY_PENALTY_US_PER_BYTE = 2e6 / 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-  """When a search ends: at the first limit it meets; None is no limit.
-
-  Attributes:
-    max_evaluations, max_seconds: counted from the making of the problem.
-    target_us: once a placement that fits is at least as good, nothing better is asked for.
-  """
-
-  max_evaluations: Optional[int] = None
-  max_seconds: Optional[float] = None
-  target_us: Optional[float] = None
-
-  def __post_init__(self):
-    for field in dataclasses.fields(self):
-      limit = getattr(self, field.name)
-      if limit is not None and not limit > 0:
-        raise PlacementError(f"{field.name} is {limit}; expected more than 0")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +47,10 @@ class Evaluation:
   objective_us: np.ndarray  # [B]
   fits: np.ndarray  # [B]
   start_us: Optional[np.ndarray] = None  # [B, N]
+
+  def best(self) -> int:
+    """Index of the best: one that fits before one that does not, then by objective, then first."""
+    return int(np.lexsort((self.objective_us, ~self.fits))[0])
 
 
 @dataclasses.dataclass(eq=False)
@@ -109,6 +95,31 @@ class PlacementProblem:
     self.allowed = self._allowed_groups()
     self._record = _Record(time.monotonic())
 
+  @classmethod
+  def build(
+      cls,
+      graph: ComputationGraph,
+      cluster: Cluster,
+      *,
+      costs: Union[str, OpCosts] = "grappler",
+      grouping: str = "heavy_edge",
+      max_groups: int = 128,
+      allowed_ops: Optional[np.ndarray] = None,
+  ) -> PlacementProblem:
+    """The problem of a graph on a cluster: estimates costs and groups ops.
+
+    Args:
+      graph, cluster: what is placed, and where.
+      costs: known costs, or where `estimate_costs` takes them from.
+      grouping, max_groups: as for `group_ops`.
+      allowed_ops: [N, D] narrows `allowed_devices(graph, cluster)`, for pinned ops.
+    """
+    if isinstance(costs, str):
+      costs = estimate_costs(graph, cluster, source=costs)
+    allowed = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
+    groups = group_ops(graph, costs, allowed, max_groups=max_groups, method=grouping)
+    return cls(graph, costs, cluster, groups, allowed_ops=allowed)
+
   def _allowed_groups(self) -> np.ndarray:
     graph, cluster, grouping = self.graph, self.cluster, self.grouping
     allowed = np.ones((grouping.num_groups, cluster.num_devices), dtype=bool)
@@ -128,6 +139,12 @@ class PlacementProblem:
     other.allowed = other._allowed_groups()
     return other
 
+  def renewed(self) -> PlacementProblem:
+    """The same problem with nothing evaluated: the count and the clock begin again."""
+    other = copy.copy(self)
+    other._record = _Record(time.monotonic())
+    return other
+
   def observe(self, observer: Optional[Callable[[], None]]) -> None:
     """Has `observer` called after each batch of evaluations; None ends that."""
     self._record.observer = observer
@@ -140,6 +157,17 @@ class PlacementProblem:
   @property
   def best_placement(self) -> Optional[np.ndarray]:
     """[N] of the best placement so far, or None."""
+    return self._record.best_placement
+
+  @property
+  def best_known(self) -> np.ndarray:
+    """[N] of the best placement so far.
+
+    Raises:
+      PlacementError: nothing has been evaluated.
+    """
+    if self._record.best_placement is None:
+      raise PlacementError("no placement has been evaluated yet; evaluate a start first")
     return self._record.best_placement
 
   @property
@@ -208,8 +236,7 @@ class PlacementProblem:
     return evaluation
 
   def _remember(self, placements: np.ndarray, evaluation: Evaluation) -> None:
-    order = np.lexsort((evaluation.objective_us, ~evaluation.fits))
-    b = int(order[0])
+    b = evaluation.best()
     candidate = (not evaluation.fits[b], float(evaluation.objective_us[b]))
     record = self._record
     if candidate < (not record.best_fits, record.best_objective_us):

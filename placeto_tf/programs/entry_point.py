@@ -51,8 +51,14 @@ def _help(main: Callable[[], None]) -> str:
   return "\n".join(sections)
 
 
-def run_program(main: Callable[[], None]) -> None:
-  """Runs `main`; what the user got wrong ends in one sentence and exit code 2."""
+def run_program(
+    main: Callable[[], None], *, more_help: Callable[[], str] = lambda: "") -> None:
+  """Runs `main`; what the user got wrong ends in one sentence and exit code 2.
+
+  Args:
+    main: the program.
+    more_help: gives what --help says below the flags.
+  """
   program = sys.argv[0].rpartition("/")[2]
   program = program[:-3] if program.endswith(".py") else program
 
@@ -62,7 +68,7 @@ def run_program(main: Callable[[], None]) -> None:
 
   def parse(argv: List[str]) -> List[str]:
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-      print(_help(main))
+      print("\n\n".join(filter(None, (_help(main), more_help()))))
       sys.exit(0)
     try:
       rest = FLAGS(argv)

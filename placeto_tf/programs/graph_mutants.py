@@ -53,15 +53,15 @@ def _saved_model() -> Any:
   from tensorflow.core.protobuf import saved_model_pb2
 
   class Model(tf.Module):
-    def __init__(self):
+    def __init__(self) -> None:
       self.weights = tf.Variable(tf.ones([4, 4]))
 
     @tf.function
-    def layer(self, x):
+    def layer(self, x: Any) -> Any:
       return tf.tanh(x @ self.weights)
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
-    def serve(self, x):
+    def serve(self, x: Any) -> Any:
       for _ in tf.range(3):
         x = self.layer(x)
         if tf.reduce_sum(x) > 0:

@@ -83,7 +83,7 @@ class CalibrationConfig:
   timeout_seconds: float = 120.0
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       if field.name not in ("seed", "placements") and not getattr(self, field.name) > 0:
         raise MeasurementError(
@@ -161,7 +161,7 @@ def calibrate(
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
 
-  def with_bench(work):
+  def with_bench(work: Callable[[microbenchmarks.Bench], Any]) -> Any:
     return supervise(runtime, lambda beat: work(microbenchmarks.Bench(
         runtime, config.runs, beat, config.timeout_seconds, speed)), config.timeout_seconds)
 

@@ -63,7 +63,7 @@ class MeasuringConfig:
   optimizations: bool = False
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs)):
       if getattr(self, name) < least:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
@@ -196,7 +196,7 @@ class Measurer:
   def trace(self, placement: Placement) -> Any:
     """The RunMetadata of one step, after warm-up."""
 
-    def work(beat):
+    def work(beat: Callable[[], None]) -> Any:
       run = self._open(placement, beat)
       try:
         for _ in range(self.config.warmup_runs):

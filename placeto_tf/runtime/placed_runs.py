@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Iterator, Mapping, Tuple
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -111,7 +111,7 @@ class PlacedRun:
     return metadata
 
   @contextlib.contextmanager
-  def _noticing_loss(self):
+  def _noticing_loss(self) -> Iterator[None]:
     try:
       yield
     except BaseException:
@@ -182,9 +182,3 @@ def open_with_beat(beat: Callable[[], None], *args: Any, **options: Any) -> Plac
   run = PlacedRun(*args, **options)
   beat()
   return run
-
-
-def devices_of(metadata: Any) -> Dict[str, Tuple[str, ...]]:
-  """Node -> devices on which it ran, for reports."""
-  return {name: tuple(sorted(found))
-          for name, found in session_lib.executed_devices(metadata).items()}

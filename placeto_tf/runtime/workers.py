@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
@@ -60,7 +60,7 @@ class WorkerConfig:
   startup_seconds: float = 120.0
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
       if not getattr(self, name) > 0:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
@@ -445,16 +445,3 @@ def _is_stopped(pid: int) -> bool:
 
 def _ending(code: Optional[int]) -> str:
   return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-
-
-def describe(runtime: Any) -> Dict[str, Any]:
-  """What a report says about where placements ran."""
-  found: Dict[str, Any] = {"devices": list(runtime.devices)}
-  if isinstance(runtime, LocalWorkers):
-    found.update(kind="local workers", cores=[
-        list(share) for share in runtime.config.cores or _deal_cores(runtime.config.num_workers)],
-        inter_op_threads=runtime.config.inter_op_threads,
-        intra_op_threads=runtime.config.intra_op_threads)
-  else:
-    found["kind"] = "in process" if isinstance(runtime, InProcess) else "workers"
-  return found

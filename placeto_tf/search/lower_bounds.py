@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.bounds import fastest_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import fastest_us, remaining_path_us
 
 _ROUNDS = 200
 _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a step time it must not exceed
@@ -33,23 +33,18 @@ _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a step time i
 
 def lower_bound_us(problem: PlacementProblem) -> float:
   """A step time that no placement of the problem's ops that fits can be below, in microseconds."""
-  end_us = _earliest_ends_us(problem)
+  end_us = earliest_ends_us(problem)
   return max(
-      float(end_us.max()), work_us(problem), _forced_transfer_us(problem, end_us)) * _ROUNDING
+      float(end_us.max()), work_us(problem), forced_transfer_us(problem, end_us)) * _ROUNDING
 
 
-def critical_path_us(problem: PlacementProblem) -> float:
-  """The critical-path bound."""
-  return float(_earliest_ends_us(problem).max())
+def forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
+  """The bound by forced transfers; 0 where one device can hold every connected part.
 
-
-def forced_transfer_us(problem: PlacementProblem) -> float:
-  """The bound by forced transfers; 0 where one device can hold every connected part."""
-  return _forced_transfer_us(problem, _earliest_ends_us(problem))
-
-
-def _forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
-  """Args: end_us [N], from `_earliest_ends_us`."""
+  Args:
+    problem: what is bounded.
+    end_us: [N], from `earliest_ends_us`.
+  """
   graph, cluster = problem.graph, problem.cluster
   u, v = graph.edge_producers, graph.edge_consumers
   part = _connected_parts(graph.num_ops, u, v)
@@ -63,7 +58,7 @@ def _forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
   if not crossing.any() or cluster.num_devices == 1:
     return 0.0
   apart = ~np.eye(cluster.num_devices, dtype=bool)
-  transfer_us = _edge_bytes(problem) / cluster.bandwidth_bytes_per_us[apart].max()
+  transfer_us = problem.costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
   rest_us = remaining_path_us(graph, fastest_us(problem.costs, cluster, problem.allowed_ops))
   through_us = (end_us[u] + transfer_us + rest_us[v])[crossing]
   least_us = np.full(count, np.inf)
@@ -85,16 +80,8 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
       leader = leader[leader]
 
 
-def _edge_bytes(problem: PlacementProblem) -> np.ndarray:
-  """[E] bytes of the tensor on each edge, 0 on control edges."""
-  outputs = problem.graph.edge_outputs
-  size = np.zeros(problem.graph.num_edges)
-  size[outputs >= 0] = problem.costs.output_bytes[outputs[outputs >= 0]]
-  return size
-
-
-def _earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
-  """[N] what no op can end before, on whatever device."""
+def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
+  """[N] what no op can end before, on whatever device; the latest is the critical-path bound."""
   graph, cluster = problem.graph, problem.cluster
   compute_us, overhead_us = _charges(problem)
   if cluster.compute_streams > 1:
@@ -102,7 +89,7 @@ def _earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
   bandwidth = cluster.bandwidth_bytes_per_us
   d = cluster.num_devices
   apart = ~np.eye(d, dtype=bool)
-  size = _edge_bytes(problem)
+  size = problem.costs.edge_bytes(graph)
   end = np.where(problem.allowed_ops, compute_us, np.inf)  # [N, D] of ops without producers
 
   # Edges level by level of their consumers, so that all producers are final.

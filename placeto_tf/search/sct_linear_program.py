@@ -57,9 +57,7 @@ def _pairs(problem: PlacementProblem):
   """Producer, consumer and transfer time of every pair of ops with an edge."""
   graph, cluster = problem.graph, problem.cluster
   d = cluster.num_devices
-  outputs = graph.edge_outputs
-  size = np.zeros(graph.num_edges)
-  size[outputs >= 0] = problem.costs.output_bytes[outputs[outputs >= 0]]
+  size = problem.costs.edge_bytes(graph)
   off = ~np.eye(d, dtype=bool)
   us_per_byte = float(np.mean(1 / cluster.bandwidth_bytes_per_us[off])) if d > 1 else 0.0
   latency_us = float(np.mean(cluster.latency_us[off])) if d > 1 else 0.0

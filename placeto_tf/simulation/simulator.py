@@ -17,10 +17,10 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.bounds import remaining_path_us
 from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
+from placeto_tf.simulation.path_lengths import remaining_path_us
 from placeto_tf.simulation.schedule import SimulationResult
-from placeto_tf.simulation.tables import SimulationTables
+from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 class Simulator:

@@ -16,13 +16,10 @@ import re
 import shutil
 from typing import Any, Dict, List, Tuple
 
+import tensorflow as tf
+
 from placeto_tf import atomic, user_files
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
 
 _PREFIX = "ckpt"
 _STATE = "state/.ATTRIBUTES/VARIABLE_VALUE"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 from placeto_tf.zoo.zoo_graph import TRAIN_OP
 
@@ -14,7 +14,7 @@ OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
 
 
 @contextlib.contextmanager
-def python_seed(seed: int):
+def python_seed(seed: int) -> Iterator[None]:
   """Seeds Python's `random` for a while, and leaves it as it was.
 
   Keras initialisers draw the seeds of their ops from there when they are given none; after the

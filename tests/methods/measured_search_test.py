@@ -8,7 +8,6 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.methods.measured_search import (
-  MeasuredCost,
   MeasuredPlacements,
   describe,
   search_measured,
@@ -101,42 +100,6 @@ def test_nothing_that_runs_is_an_error(problem):
   measurer = _FakeMeasurer(problem.graph, problem.cluster, fails=lambda indices: True)
   with pytest.raises(MeasurementError, match="no placement could be run.*out of memory"):
     search_measured(problem, measurer, _found(problem), max_measurements=3)
-
-
-def _simulated(problem):
-  def cost(placements):
-    evaluation = problem.evaluate(placements)
-    return evaluation.objective_us, {
-        "step_time_us": evaluation.step_time_us, "start_us": np.zeros(placements.shape)}
-  return cost
-
-
-def test_cost_is_measured_up_to_the_limit_and_then_the_scaled_simulation(problem):
-  measurer = _FakeMeasurer(problem.graph, problem.cluster)
-  measured = MeasuredPlacements(problem, measurer, max_measurements=2)
-  cost = MeasuredCost(_simulated(problem), measured, problem.grouping.expand)
-  g = problem.num_groups
-  placements = np.array([[0] * g, [1] * g, [0] * (g - 1) + [1], [0] * g], np.int32)
-  objective_us, components = cost(placements)
-  assert len(measurer.measured) == 2
-  # At the reference's usual speed of 2000 us, times 1.3 (the machine's mean in two measurements).
-  assert objective_us[0] == objective_us[3] == pytest.approx(1000 * 1.3)
-  assert objective_us[1] == pytest.approx((1000 + 100 * problem.graph.num_ops) * 1.3)
-  simulated_us = problem.evaluate(placements).step_time_us
-  ratios = [1000 * 1.2 / simulated_us[0], 1000 * 1.2 / simulated_us[0],
-            (1000 + 100 * problem.graph.num_ops) * 1.4 / simulated_us[1]]
-  assert objective_us[2] == pytest.approx(simulated_us[2] * np.median(ratios))
-  assert set(components) == {"step_time_us", "start_us"}
-
-
-def test_a_failed_placement_costs_a_multiple_of_the_slowest(problem):
-  measurer = _FakeMeasurer(
-      problem.graph, problem.cluster, fails=lambda indices: bool((indices == 1).all()))
-  measured = MeasuredPlacements(problem, measurer, max_measurements=5)
-  cost = MeasuredCost(_simulated(problem), measured, problem.grouping.expand)
-  g = problem.num_groups
-  objective_us, _ = cost(np.array([[0] * g, [1] * g], np.int32))
-  assert objective_us[1] == pytest.approx(4 * objective_us[0])
 
 
 def test_a_limit_of_nothing_is_refused(problem):

@@ -1,7 +1,9 @@
 import pytest
 
-from placeto_tf.problem.ledger import NO_BUDGET
-from placeto_tf.search import Budget, Ledger, metis, single
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.ledger import NO_BUDGET, Ledger
+from placeto_tf.search.metis import partition_ops
+from placeto_tf.search.simple import single
 
 NONE = Budget()
 
@@ -25,9 +27,9 @@ def test_the_first_gains_nothing_and_later_ones_what_they_take_off(make_problem)
   assert ledger.run("one", _everything_on(0), NONE, 0) == 0.0
   assert ledger.run("half", _half, NONE, 0) == 5.0  # 12 us, then 7
   assert ledger.run("other", _everything_on(1), NONE, 0) == 0.0
-  assert [(row.name, row.evaluations, row.gain_us) for row in ledger.contributions] == [
+  assert [(row.name, row.evaluations, row.gain_us) for row in ledger.entries] == [
       ("one", 1, 0.0), ("half", 1, 5.0), ("other", 1, 0.0)]
-  assert ledger.contributions[1].placement.tolist() == [0, 1]
+  assert ledger.entries[1].placement.tolist() == [0, 1]
 
 
 def test_a_placer_that_runs_twice_has_one_row(make_problem):
@@ -35,16 +37,16 @@ def test_a_placer_that_runs_twice_has_one_row(make_problem):
   ledger.run("one", _everything_on(0), NONE, 0)
   ledger.run("half", _half, NONE, 0)
   ledger.run("one", _everything_on(1), NONE, 0)
-  assert [(row.name, row.evaluations) for row in ledger.contributions] == [("one", 2), ("half", 1)]
-  assert ledger.contributions[0].placement.tolist() == [1, 1]
+  assert [(row.name, row.evaluations) for row in ledger.entries] == [("one", 2), ("half", 1)]
+  assert ledger.entries[0].placement.tolist() == [1, 1]
 
 
 def test_what_found_the_budget_used_up_says_so(make_problem):
   problem = make_problem([7.0, 5.0])
   ledger = Ledger(problem)
   ledger.run("single", single, Budget(max_evaluations=1), 0)
-  ledger.run("metis", metis, Budget(max_evaluations=1), 0)
-  row = ledger.contributions[1]
+  ledger.run("metis", partition_ops, Budget(max_evaluations=1), 0)
+  row = ledger.entries[1]
   assert (row.placement, row.evaluations, row.skipped) == (None, 0, NO_BUDGET)
 
 
@@ -58,5 +60,5 @@ def test_an_interrupted_placer_keeps_its_row(make_problem):
 
   with pytest.raises(KeyboardInterrupt):
     ledger.run("half", interrupted, NONE, 0)
-  assert ledger.contributions[1].gain_us == 5.0
-  assert ledger.contributions[1].placement.tolist() == [0, 1]
+  assert ledger.entries[1].gain_us == 5.0
+  assert ledger.entries[1].placement.tolist() == [0, 1]

@@ -47,12 +47,13 @@ def run_program_fixture(monkeypatch, capfd):
 
   def run(program, *args):
     _forget_programs()
-    main = _load(program).main
+    module = _load(program)
+    start = getattr(module, "run", None) or (lambda: entry_point.run_program(module.main))
     capfd.readouterr()
     flags.FLAGS.unparse_flags()
     monkeypatch.setattr("sys.argv", ["program.py", *map(str, args)])
     with pytest.raises(SystemExit) as exited:
-      entry_point.run_program(main)
+      start()
     captured = capfd.readouterr()
     return Finished(exited.value.code or 0, captured.out, captured.err)
 

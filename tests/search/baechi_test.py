@@ -1,6 +1,6 @@
 import pytest
 
-from placeto_tf.search import m_etf, m_sct, m_topo
+from placeto_tf.search.baechi import m_etf, m_sct, m_topo
 from placeto_tf.search.sct_linear_program import favourite_children
 
 

@@ -1,60 +1,102 @@
-"""The device pointer as methods of an evaluation, beside what shows what its training gives.
+"""Runs the device pointer on a problem, from the problem's best placement.
 
-  device_pointer   sweeps with trained weights, then annealing, as `place` runs it
-  pointer_pass     one greedy round of three sweeps, coarse to fine, with a simulation a move, and
-                   nothing after it
+Each function is the `Run` of a method; see the package. None imports TensorFlow.
 
-Each exists with `_untrained`, weights as initialized from the seed, and with `_uniform`, where
-every group's device is drawn uniformly: the same procedure, but for what was learned.
+Legend: N ops.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from types import MappingProxyType
-from typing import Callable, Dict, Mapping, Optional
+from typing import Optional
 
 import numpy as np
 
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, pretrained
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, improve
-from placeto_tf.problem.ledger import Placer
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import Progress
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.annealing import anneal
 
-PASS_LEVELS = (0.125, 0.5, 2.0)
-CONFIGS: Mapping[str, SweepConfig] = MappingProxyType({
-    "device_pointer": SweepConfig(),
-    "pointer_pass": SweepConfig(
-        levels=PASS_LEVELS, rounds=1, greedy=1, block=1, anneal=False),
-})
-NAMES = tuple(config + kind for config in CONFIGS for kind in ("", "_untrained", "_uniform"))
+ONE_PASS = SweepConfig(levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, block=1, anneal=False)
 
 
-def pointer_methods(weights_dir: Optional[str] = None) -> Dict[str, Placer]:
-  """The placers by name; each starts from the problem's best placement, which there must be.
+def place(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
+) -> np.ndarray:
+  """[N] by trained weights: those in the directory, or those that ship with the package."""
+  del root_dir, progress
+  return improve(problem, problem.best_known, _trained(weights), budget, seed,
+                 config=_config(one_pass))
+
+
+def sweep(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by `place` without its annealing."""
+  del root_dir, progress
+  return improve(problem, problem.best_known, _trained(weights), budget, seed,
+                 config=SweepConfig(anneal=False))
+
+
+def place_untrained(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
+) -> np.ndarray:
+  """[N] by weights as initialized from the seed."""
+  del weights, root_dir, progress
+  return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
+                 config=_config(one_pass))
+
+
+def place_uniform(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
+) -> np.ndarray:
+  """[N] by devices drawn uniformly."""
+  del weights, root_dir, progress
+  drawn = ScorerWeights.untrained(seed)
+  # Where all scores are equal, the draws from the softmax are uniform.
+  equal = dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
+  return improve(problem, problem.best_known, equal, budget, seed,
+                 config=dataclasses.replace(_config(one_pass), greedy=0))
+
+
+def _trained(directory: Optional[str]) -> ScorerWeights:
+  return pretrained() if directory is None else ScorerWeights.load(directory)
+
+
+def _config(one_pass: bool) -> SweepConfig:
+  return ONE_PASS if one_pass else SweepConfig()
+
+
+def improve(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    weights: ScorerWeights,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    config: Optional[SweepConfig] = None,
+) -> np.ndarray:
+  """[N] the best placement found from a start [N] within the budget; never worse than the start.
 
   Args:
-    weights_dir: trained weights; by default those that ship with the package.
+    problem: evaluates; its best placement counts as found.
+    start: [N] where to begin.
+    weights: of the scorer.
+    budget: as for every search.
+    seed: of the draws and of annealing.
+    config: how the scorer is put to work.
   """
-  def trained(seed: int) -> ScorerWeights:
-    del seed
-    return pretrained() if weights_dir is None else ScorerWeights.load(weights_dir)
-
-  placers: Dict[str, Placer] = {}
-  for name, config in CONFIGS.items():
-    placers[name] = _placer(trained, config)
-    placers[f"{name}_untrained"] = _placer(ScorerWeights.untrained, config)
-    # Where all scores are equal, the draws from the softmax are uniform.
-    placers[f"{name}_uniform"] = _placer(_indifferent, dataclasses.replace(config, greedy=0))
-  return placers
-
-
-def _placer(weights: Callable[[int], ScorerWeights], config: SweepConfig) -> Placer:
-  def place(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
-    return improve(problem, problem.best_placement, weights(seed), budget, seed, config=config)
-  return place
-
-
-def _indifferent(seed: int) -> ScorerWeights:
-  drawn = ScorerWeights.untrained(seed)
-  return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
+  config = config or SweepConfig()
+  placement = np.asarray(start, dtype=np.int32)
+  part = budget.share(problem, config.scorer_share) if config.anneal else budget
+  if not problem.exhausted(part):
+    Sweeper(problem, placement, weights, config=config, seed=seed).run(part)
+  if config.anneal and not problem.exhausted(budget):
+    return anneal(problem, budget, seed)
+  return best_so_far(problem, placement)

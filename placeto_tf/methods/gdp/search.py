@@ -1,10 +1,4 @@
-"""GDP as methods: from scratch on one graph, or with weights trained on others.
-
-  gdp             trains a network on the graph at hand; with weights, the same as gdp_fine_tune
-  gdp_zero_shot   places with given weights and learns nothing
-  gdp_fine_tune   goes on learning from given weights, for 50 updates at most
-
-What other methods have found is no start for them: they draw whole placements.
+"""Runs GDP on a problem: from scratch, or with weights trained on other graphs.
 
 Legend: N ops.
 """
@@ -20,17 +14,12 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.gdp_training import FINE_TUNING, PPO
 from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search_trainer
 
-# The paper's reward and algorithm; sizes and rates are not all stated there.
-PPO = OneShotConfig(
-    algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
-    learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
-# Training on other graphs ended with little exploration; fine-tuning goes on from there.
-FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
-
-WAYS = {"gdp": "scratch", "gdp_zero_shot": "zero_shot", "gdp_fine_tune": "fine_tune"}
+WAYS = ("scratch", "zero_shot", "fine_tune")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,28 +41,31 @@ class GdpSearch:
 
 
 def search_gdp(
-    problem: PlacementProblem, name: str, budget: Budget, seed: int = 0, *,
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, config: Optional[GdpSearch] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] the best placement the problem has seen, after one of the methods has been at work.
+  """[N] the best placement the problem has seen, after GDP has been at work.
 
   Args:
     problem: its groups are not used.
-    name: one of `WAYS`.
     budget: counted from the making of the problem.
     seed: of weights and draws.
-    weights: directory of a training run, or of its weights; only "gdp" can do without.
+    way: "scratch" trains a network on the graph at hand and, with weights, is "fine_tune", which
+      goes on learning from them for `fine_tune_updates` at most; "zero_shot" learns nothing.
+    weights: directory of a training run, or of its weights; only "scratch" can do without.
     config: the choices.
     root_dir, progress: as for `one_shot.search`.
 
   Raises:
     PlacementError: there are no such weights, or they are for fewer devices.
   """
-  if weights is None and WAYS[name] != "scratch":
+  if way not in WAYS:
+    raise PlacementError(f"way is {way!r}; expected one of {', '.join(WAYS)}")
+  if weights is None and way != "scratch":
     raise PlacementError(
-        f"method {name!r} needs policy_weights, the directory of a run of scripts/train.py "
+        f"way {way!r} of GDP needs weights, the directory of a run of scripts/train.py "
         "--policy=gdp, or of its weights")
-  config, way = config or GdpSearch(), WAYS[name]
+  config = config or GdpSearch()
   if way == "scratch" and weights is not None:
     way = "fine_tune"
   weight_seed, draw_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
@@ -88,7 +80,7 @@ def search_gdp(
   if way == "zero_shot":
     draws = config.draws if left is None else min(config.draws, left)
     _draw(nodes, policy, max(1, draws), draw_seed)
-    return problem.best_placement
+    return problem.best_known
   training = config.training if way == "scratch" else config.fine_tuning
   # One evaluation is kept for the likeliest devices, which samples miss where nodes are many.
   most = None if left is None else max(1, left - 1)
@@ -101,7 +93,7 @@ def search_gdp(
   search(nodes, trainer, part, root_dir=root_dir, progress=progress)
   if nodes.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
-  return problem.best_placement
+  return problem.best_known
 
 
 def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> None:

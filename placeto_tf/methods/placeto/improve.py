@@ -14,24 +14,19 @@ import os
 from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.placement_environment import PlacementEnvironment
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
-from placeto_tf.search.annealing import share_of
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
-from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
-from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
-from placeto_tf.training.schedules import spent_share  # noqa: E402
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_learner import PlacetoLearner
+from placeto_tf.training.schedules import spent_share
 
 Progress = Callable[[int, float, float], None]
 
@@ -106,7 +101,7 @@ def improve(
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
   search, steps, updates, start_us = None, 0, 0, None
   for i, (factor, share) in enumerate(config.levels):
-    part = share_of(problem, budget, share / sum(later for _, later in config.levels[i:]))
+    part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
       if not search.affordable(budget):
         break

@@ -56,7 +56,7 @@ class HierarchicalConfig:
   placer_entropy: float = 1.0
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_groups", "grouper_hidden", "type_width"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")

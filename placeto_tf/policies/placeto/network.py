@@ -73,7 +73,7 @@ class NetworkConfig:
   device_scores: bool = True
   score_width: int = 32
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.embedding not in EMBEDDINGS:
       raise PlacementError(
           f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")

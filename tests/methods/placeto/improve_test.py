@@ -10,7 +10,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.methods.placeto import improve as improve_lib
 from placeto_tf.methods.placeto.improve import improve
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.problem.placement_problem import Budget
+from placeto_tf.problem.budget import Budget
 from placeto_tf.training.placeto_config import PlacetoConfig
 from random_problem import random_problem
 

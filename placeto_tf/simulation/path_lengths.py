@@ -1,4 +1,4 @@
-"""Lower bounds on the step time of any placement, whatever the links.
+"""Compute time along the paths of a graph, without transfers.
 
 Legend: N ops, D devices.
 """
@@ -11,7 +11,6 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
@@ -49,48 +48,3 @@ def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
     source = producers[first:last]
     np.maximum.at(remaining_us, source, remaining_us[consumers[first:last]] + op_us[source])
   return remaining_us
-
-
-def critical_path_us(
-    graph: ComputationGraph,
-    costs: OpCosts,
-    cluster: Cluster,
-    allowed: Optional[np.ndarray] = None,
-) -> float:
-  """Longest path of compute time with every op on the fastest device it may use."""
-  return float(longest_path_us(graph, fastest_us(costs, cluster, allowed)).max())
-
-
-def total_work_us(
-    graph: ComputationGraph,
-    costs: OpCosts,
-    cluster: Cluster,
-    allowed: Optional[np.ndarray] = None,
-) -> float:
-  """Time to get through all ops if work were spread evenly over all devices.
-
-  Each op counts with its time on the fastest device it may use and with the overhead after it,
-  except that no device has to sit out the overhead after its last op. Ops that may only use one
-  device must share it, which can be the tighter bound.
-
-  Raises:
-    PlacementError: `allowed` [N, D] bool leaves an op no device.
-  """
-  d = cluster.num_devices
-  if allowed is None:
-    allowed = np.ones((graph.num_ops, d), dtype=bool)
-  stuck = np.flatnonzero(~allowed.any(axis=1))
-  if len(stuck):
-    raise PlacementError(
-        f"op {graph.op_names[int(stuck[0])]!r} is allowed on none of the {d} devices; expected at "
-        "least one")
-  work_us = fastest_us(costs, cluster, allowed)
-  work_us = work_us + np.where(work_us > 0, cluster.op_overhead_us, 0.0)
-  best = 0.0
-  # Whatever set of devices we look at, ops that may use no other must be done by it.
-  for devices in [np.ones(d, dtype=bool)] + [row for row in np.eye(d, dtype=bool)] + [
-      pattern for pattern in np.unique(allowed, axis=0)]:
-    confined = ~allowed[:, ~devices].any(axis=1)
-    lanes = int(devices.sum()) * cluster.compute_streams
-    best = max(best, float(work_us[confined].sum()) / lanes - cluster.op_overhead_us)
-  return best

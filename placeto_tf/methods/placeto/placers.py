@@ -1,19 +1,22 @@
-"""Puts weights of Placeto that were trained on other graphs to work on one.
+"""Runs Placeto on a problem, from the problem's best placement.
 
-Beside what training on a family gave stand, in the same process and from the same start, what the
-policy does without it: each is a row of the same table.
+Beside what training on a family gave stands, in the same process and from the same start, what the
+policy does without it.
+
+Legend: N ops.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods.placeto.improve import Improvement, Progress, improve
-from placeto_tf.problem.placement_problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training.placeto_weights import PlacetoWeights
 
 # What is done -> (policy of `improve`, whether it begins with the weights, whether it learns).
@@ -25,6 +28,32 @@ WAYS = {
     "untrained": ("placeto", False, False),
     "random": ("random", False, False),
 }
+
+
+def place(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    **options: Any) -> np.ndarray:
+  """[N] by learning on the problem, from the weights in a directory where one is given."""
+  if weights is not None:
+    return place_with(problem, budget, seed, weights=weights, way="fine_tune", **options)
+  return improve(problem, problem.best_known, budget, seed, **options).op_placement
+
+
+def place_at_random(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    **options: Any) -> np.ndarray:
+  """[N] by devices drawn uniformly where `place` asks the policy."""
+  del weights
+  return improve(
+      problem, problem.best_known, budget, seed, policy="random", **options).op_placement
+
+
+def place_with(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: str, way: str,
+    **options: Any) -> np.ndarray:
+  """[N] the problem's best placement after `improve_with`."""
+  improve_with(weights, way, problem, problem.best_known, budget, seed, **options)
+  return problem.best_known
 
 
 def improve_with(

@@ -1,9 +1,9 @@
-"""Tests for placeto_tf.costs.analysis."""
+"""Tests for placeto_tf.costs.shape_analysis."""
 
 import pytest
 
 from placeto_tf import graphs
-from placeto_tf.costs.analysis import analyse
+from placeto_tf.costs.shape_analysis import analyse
 
 
 @pytest.fixture(name="loop")

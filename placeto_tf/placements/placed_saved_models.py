@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Set
 
 from placeto_tf import atomic
 from placeto_tf.errors import GraphError, PlacementError
-from placeto_tf.graphs.analysis import rewritten_proto
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.placements import applying, saved_model_files

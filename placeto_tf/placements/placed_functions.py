@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.graphs.traced import read_concrete_function
 from placeto_tf.placements import applying, coverage
 from placeto_tf.placements.placement import Placement
 
@@ -161,7 +161,7 @@ def _build(function: Any, graph_def: Any, captures: Dict[str, Tuple[Any, Any]]) 
         body, name="",
         input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
 
-  def find(tensor):
+  def find(tensor: Any) -> Any:
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
     return inner.get(tensor.op.name) if tensor.op.name in inner else (
