@@ -21,7 +21,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.methods import learned_groups, measured_search, registry, running
 from placeto_tf.placements import Placement
@@ -166,10 +166,14 @@ def place_with(
     raise PlacementError(_nothing_fits(problem, simulated))
   measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
   if config.cost == "measured":
-    measured = _measure(problem, rows, config, progress)
-    best, proven = measured.placement, False  # what is proven is proven of simulated steps
-    simulated = problem.simulator.simulate(best)
-    notes += (measured_search.describe(measured),)
+    try:
+      measured = _measure(problem, rows, config, progress)
+    except PlacetoError as error:  # what the search found must not be lost with the workers
+      notes += (f"simulated steps decided, for nothing could be measured: {error}",)
+    else:
+      best, proven = measured.placement, False  # what is proven is proven of simulated steps
+      simulated = problem.simulator.simulate(best)
+      notes += (measured_search.describe(measured),)
   bound_us = lower_bound_us(problem)
   placement = Placement.from_indices(
       graph, cluster, best, method=config.method, seed=config.seed,

@@ -21,7 +21,8 @@ flags.DEFINE_string("out", None, "Directory to write; its earlier results are re
                     "all new ones are there.", required=True)
 flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same without "
                     "policies), or one by name; an unknown name is answered with the list.")
-flags.DEFINE_integer("seed", 0, "Seed of all that is random.")
+flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
                     "policy learn it with half of the budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
@@ -42,9 +43,10 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, reporting
+  from placeto_tf import placing, reporting, result_directory
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
+  from placeto_tf.placements import writing
 
   config = placing.PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
@@ -56,12 +58,15 @@ def main() -> None:
     # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   cluster = Cluster.parse(FLAGS.cluster)
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   started = time.monotonic()
   with reporting.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
-  with reporting.Workspace(FLAGS.out) as workspace:
+  inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
+  with reporting.Workspace(FLAGS.out, inputs) as workspace:
+    workspace.claim(reporting.result_names(graph))
+    writing.check_writable(graph, workspace.path)
     with reporting.ProgressBar(config) as bar:
       result = placing.place_with(
           graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,

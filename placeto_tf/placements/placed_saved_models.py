@@ -43,7 +43,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
     raise PlacementError(
         f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
         "back")
-  saved_model_files.check_copyable(source.path, path, _REPLACED)
+  check_copyable(graph, out_dir)
   try:
     shutil.rmtree(partial, ignore_errors=True)
     saved_model_files.copy(source.path, partial, _REPLACED)
@@ -71,6 +71,13 @@ def _saved_model(graph: ComputationGraph) -> GraphSource:
   if graph.source is None or graph.source.meta_graph is None:
     raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
   return graph.source
+
+
+def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
+  """Raises PlacetoError where the files of the SavedModel cannot be copied to a directory."""
+  source = _saved_model(graph)
+  if source.path is not None and os.path.isdir(source.path):
+    saved_model_files.check_copyable(source.path, os.path.join(out_dir, NAME), _REPLACED)
 
 
 def place(graph: ComputationGraph, placement: Placement) -> Any:
