@@ -22,7 +22,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.live import fixed_cost_note
@@ -129,10 +129,14 @@ def place_with(
     raise PlacementError(_nothing_fits(problem, simulated))
   measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
   if config.cost == "measured":
-    measured = _measure(problem, rows, config, progress)
-    best, proven = measured.placement, False  # what is proven is proven of simulated steps
-    simulated = problem.simulator.simulate(best)
-    notes += (measured_search.describe(measured),)
+    try:
+      measured = _measure(problem, rows, config, progress)
+    except PlacetoError as error:  # what the search found must not be lost with the workers
+      notes += (f"simulated steps decided, for nothing could be measured: {error}",)
+    else:
+      best, proven = measured.placement, False  # what is proven is proven of simulated steps
+      simulated = problem.simulator.simulate(best)
+      notes += (measured_search.describe(measured),)
   fixed = fixed_cost_note(problem.simulator, best)
   notes += (fixed,) if fixed else ()
   bound_us = lower_bound_us(problem)

@@ -84,7 +84,7 @@ def _evaluate_replicas() -> None:
 
 def main() -> None:
   """Evaluates, or validates."""
-  from placeto_tf import reporting
+  from placeto_tf import result_directory
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
 
@@ -113,7 +113,7 @@ def main() -> None:
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), graph_options=shared_flags.graph_options(),
       policy_weights=_pairs(FLAGS.policy_weights))
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
 
   rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
   tables.write_plots(rows, FLAGS.out)

@@ -22,7 +22,8 @@ flags.DEFINE_string("out", None, "Directory to write; its earlier results are re
                     "all new ones are there.", required=True)
 flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same without "
                     "policies), or one by name; an unknown name is answered with the list.")
-flags.DEFINE_integer("seed", 0, "Seed of all that is random.")
+flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
                     "policy learn it with half of the budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
@@ -46,9 +47,17 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, placing_progress, placing_summaries, replica_placing, reporting
+  from placeto_tf import (
+    placing,
+    placing_progress,
+    placing_summaries,
+    replica_placing,
+    reporting,
+    result_directory,
+  )
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
+  from placeto_tf.placements import writing
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource
 
@@ -66,13 +75,17 @@ def main() -> None:
     config = dataclasses.replace(
         config, replicas=replica_placing.spec_replicas(FLAGS.graph) or 1)
   cluster = Cluster.parse(FLAGS.cluster)
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   started = time.monotonic()
   with placing_progress.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
     graph = (load_graph(FLAGS.graph, **shared_flags.graph_options()) if config.replicas == 1
              else ReplicaSource(FLAGS.graph, shared_flags.graph_options()))
-  with reporting.Workspace(FLAGS.out) as workspace:
+  read = graph.graph if isinstance(graph, ReplicaSource) else graph
+  inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
+  with reporting.Workspace(FLAGS.out, inputs) as workspace:
+    workspace.claim(reporting.result_names(read))
+    writing.check_writable(read, workspace.path)
     board = workspace.tensorboard_dir
     placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
     with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:

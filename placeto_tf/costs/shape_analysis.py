@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Mapping, Sequence
 
+from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.shape_guesses import Guesser
 from placeto_tf.costs.tensor_sizes import Tensor, split_input, tensor_bytes
@@ -48,7 +49,7 @@ def analyse(graph_def: Any, counts: bool = True) -> Analysis:
   Raises:
     CostError: grappler cannot read the graph, or its counts overflow.
   """
-  straight = _without_back_edges(_without_feeds(graph_def))
+  straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
   guesser = Guesser(graph_def)
   bound: Dict[Tensor, Any] = {}
   guessed: List[Tensor] = []

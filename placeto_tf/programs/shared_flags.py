@@ -59,9 +59,11 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
   """--max_seconds and --max_evaluations."""
   flags.DEFINE_float(
       "max_seconds", None, "Seconds to search, loading not counted"
-      + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."))
+      + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."),
+      lower_bound=0, upper_bound=1e9)
   flags.DEFINE_integer(
-      "max_evaluations", None, "Placements to evaluate, baselines included.")
+      "max_evaluations", None, "Placements to evaluate, baselines included.", lower_bound=0,
+      upper_bound=10**12)
 
 
 def define_replicas_flag() -> None:
@@ -130,10 +132,12 @@ def whole_numbers(name: str) -> Tuple[int, ...]:
   """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
   texts: List[str] = FLAGS[name].value or []
   try:
-    return tuple(int(text) for text in texts)
+    found = tuple(int(text) for text in texts)
   except ValueError:
-    raise PlacetoError(
-        f"--{name}={','.join(texts)} are not whole numbers") from None
+    found = (-1,)
+  if not all(0 <= number < 2**32 for number in found):
+    raise PlacetoError(f"--{name}={','.join(texts):.60} are not whole numbers from 0 to 2^32 - 1")
+  return found
 
 
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
@@ -163,7 +167,7 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     if not match:
       raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128")
     name, dims = match.groups()
-    shapes[name] = () if dims == "scalar" else tuple(int(d) for d in dims.split("x"))
+    shapes[name] = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
   return shapes
 
 

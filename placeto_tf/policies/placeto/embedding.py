@@ -120,7 +120,12 @@ class MessagePassing(tf.keras.layers.Layer):
     if self._edge_gain is not None:
       factor = (1.0 if factor is None else factor) * (1.0 + edges[WEIGHT] * self._edge_gain)
     x = self._squash(raw)
-    for _ in range(self._rounds):
+    # A copy for each round: the gradient of copies is stacked and summed in their order. That of
+    # one tensor would be summed by AddN, which begins with whichever summand's memory is free to
+    # be reused at that moment, so that runs would differ in the last bit.
+    copies = tf.unstack(tf.broadcast_to(
+        raw[None], tf.concat([[self._rounds], tf.shape(raw)], axis=0)), num=self._rounds)
+    for raw in copies:
       messages = tfgnn.broadcast_node_to_edges(
           graph, schema.DATAFLOW, self._from, feature_value=self._f(x))
       if factor is not None:
