@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf import placing, replica_placing
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.replication import ReplicaSource
 
 FIELDS = (
@@ -106,7 +106,7 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
   alone: Any = None
   try:
     alone = placing.place_with(source.graph, cluster, config.placing(int(seed), 1))
-  except PlacetoError:
+  except PlacementError:
     pass  # nothing fits without replicas; the column stays empty
   found = replica_placing.place_replicas(
       source, cluster, config.placing(int(seed), config.replicas))
