@@ -1,80 +1,46 @@
 """What a placing run leaves behind: the comparison table and a directory of results.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
-`timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it is written beside the
-directory first and moved in at the end, so that a failing run leaves earlier results as they were.
+`timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it appears at the end, so
+that a failing run leaves earlier results as they were: see `result_directory`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
+from placeto_tf.placements.writing import placed_name
 from placeto_tf.placing_result import PlacingResult
 from placeto_tf.problem import ledger
+from placeto_tf.replica_placing import DATA_PARALLEL, Replication
+from placeto_tf.result_directory import ResultDirectory
 
-# Everything a run may have left in a directory; a later run removes what it does not write anew.
-RESULT_NAMES = (
-    "placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard", "graph.pb",
-    "graph.pbtxt", "graph.meta", "graph.meta.pbtxt", "graph.cost_graph.pb",
-    "graph.cost_graph.pbtxt", "saved_model")
+# Beside them stands the placed graph, in the format that came in.
+_NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
 
 NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
 
 
-def check_out_dir(out: str) -> None:
-  """Raises PlacetoError where `out` cannot become the directory of results."""
-  if os.path.exists(out) and not os.path.isdir(out):
-    raise PlacetoError(f"--out={out} is a file; expected a directory, new or existing")
-  parent = os.path.dirname(os.path.abspath(out))
-  while not os.path.exists(parent):
-    parent = os.path.dirname(parent)
-  if not os.access(out if os.path.isdir(out) else parent, os.W_OK):
-    raise PlacetoError(f"--out={out} cannot be written; choose a directory that you may write to")
+def result_names(graph: ComputationGraph) -> List[str]:
+  """What `write_result` writes for a graph; files of other names in the directory stay."""
+  return [*_NAMES, placed_name(graph)]
 
 
-class Workspace:
-  """A directory beside `out` that takes the results until all of them are there."""
-
-  def __init__(self, out: str):
-    self.out = os.path.abspath(out)
-    self.path = f"{self.out}.partial-{os.getpid()}"
+class Workspace(ResultDirectory):
+  """Takes the results of a placing run until all of them are there."""
 
   @property
   def tensorboard_dir(self) -> str:
     """Where summaries go while the run lasts."""
     return os.path.join(self.path, "tensorboard")
-
-  def __enter__(self) -> Workspace:
-    os.makedirs(self.path)
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    shutil.rmtree(self.path, ignore_errors=True)
-
-  def publish(self) -> None:
-    """Moves the results into `out`; files there that are not results stay."""
-    if not os.path.isdir(self.out):
-      os.makedirs(os.path.dirname(self.out), exist_ok=True)
-      os.rename(self.path, self.out)
-      return
-    # Earlier results step aside first and are dropped last: a crash between loses neither.
-    aside = self.path + ".old"
-    os.makedirs(aside)
-    for name in RESULT_NAMES:
-      if os.path.lexists(os.path.join(self.out, name)):
-        os.rename(os.path.join(self.out, name), os.path.join(aside, name))
-    for name in os.listdir(self.path):
-      os.rename(os.path.join(self.path, name), os.path.join(self.out, name))
-    shutil.rmtree(aside)
 
 
 def write_result(result: PlacingResult, workspace: Workspace) -> None:
@@ -124,6 +90,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
       "measured": None if result.measured is None else _measured(result.measured),
+      "replicas": None if result.replication is None else _replication(result.replication),
       "notes": list(result.notes),
   }
 
@@ -150,7 +117,8 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
   """
   current_us = result.baselines["current"].step_time_us
   titles = {method.name: method.title for method in registry.methods()}
-  references = [method.name for method in registry.references()]
+  titles[DATA_PARALLEL] = "data parallelism"
+  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
   wanted = (*references, result.config.method)
@@ -171,6 +139,8 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", verdict(result)]
+  if result.replication is not None:
+    lines[:0] = [*replica_table(result.replication), ""]
   for name in order:
     skipped = result.baselines[name].skipped
     # That time ran out before a placer's turn is of interest only to who looks at all of them.
@@ -178,6 +148,50 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
       lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   lines += [f"Note: {note}" for note in result.notes]
   return "\n".join(lines)
+
+
+def replica_table(replication: Replication) -> List[str]:
+  """Lines of a table with a row for each number of replicas, and one for data parallelism."""
+  rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
+           "evaluations", ""]]
+
+  def add(title, batch, step_time_us, fits, peak_memory_bytes, evaluations, said):
+    rate = f"{batch / step_time_us * 1e6:,.1f}" if batch else "-"
+    rows.append([title, f"{batch:,}" if batch else "-", _ms(step_time_us), rate,
+                 "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
+                 said])
+
+  chosen = replication.chosen.replicas if replication.chosen is not None else 1
+  for row in replication.rows.values():
+    add(str(row.replicas), row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
+        f"{row.evaluations:,}", "placed" if row.replicas == chosen else row.dropped)
+  found = replication.data_parallel
+  if found is not None:
+    add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
+        found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
+  lines = _align(rows)
+  lines.insert(1, "-" * max(map(len, lines)))
+  return lines
+
+
+def _replication(replication: Replication) -> Dict[str, Any]:
+  """The numbers of every R as JSON, and how to feed the replicas that were placed."""
+  found = replication.data_parallel
+  return {
+      "placed": None if replication.chosen is None else replication.chosen.describe(),
+      "rows": {
+          str(row.replicas): {
+              "step_time_us": row.step_time_us, "global_batch": row.global_batch,
+              "examples_per_second": row.examples_per_second, "fits": row.fits,
+              "peak_memory_bytes": row.peak_memory_bytes.tolist(),
+              "evaluations": row.evaluations, "dropped": row.dropped}
+          for row in replication.rows.values()},
+      "data_parallel": None if found is None else {
+          "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
+          "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
+          "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
+          "reduced_bytes": found.reduced_bytes},
+      "refused": replication.refused}
 
 
 def _cells(

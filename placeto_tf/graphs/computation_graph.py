@@ -45,6 +45,8 @@ class GraphSource:
     feed_shapes: feed (tensor name) -> dimensions, every one of them known.
     meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
+    fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
+      function captures.
   """
 
   format: str
@@ -57,9 +59,10 @@ class GraphSource:
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
   cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
   meta_graph: Any = dataclasses.field(default=None, repr=False)
+  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ComputationGraph:
   """The ops that the fetches need, and how data and control flow between them.
 
