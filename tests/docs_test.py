@@ -36,11 +36,10 @@ def commands(text):
   blocks += re.findall(r"`([^`]*scripts/\w+\.py[^`]*)`", without_code(text))
   for block in blocks:
     for line in re.sub(r"\\\n", " ", block).splitlines():
-      for program, arguments in re.findall(r"scripts/(\w+)\.py([^;|]*)", line):
-        yield program, arguments
+      yield from re.findall(r"scripts/(\w+)\.py([^;|]*)", line)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def flags_of(program):
   sources = [(ROOT / "scripts" / f"{program}.py").read_text(), SHARED_FLAGS.read_text()]
   return ABSL_FLAGS.union(*(
