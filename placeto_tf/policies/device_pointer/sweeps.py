@@ -36,16 +36,25 @@ class SweepConfig:
     greedy: how many rounds take the best score before the draws begin.
     block: moves between two simulations, at most and at first.
     temperature: of the draws.
+    grow, shrink: what the length of a block is multiplied by after it was kept, and undone.
+    greedy_stay, stay: added to the score of a group's own device in greedy rounds and in draws,
+      here times the temperature. Below 0, another device is also tried where the scorer would
+      leave the group.
     patience: rounds in a row without any gain that end the scorer's work.
     anneal: whether the rest of the budget goes to annealing.
     scorer_share: how much of the budget the scorer takes at most where annealing follows.
   """
 
-  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+  levels: Tuple[float, ...] = (
+      0.0625, 0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 2.0, 4.0, 8.0)
   rounds: int = 1000
   greedy: int = 1
-  block: int = 4
+  block: int = 1
   temperature: float = 3.0
+  grow: float = 1.5
+  shrink: float = 0.7
+  greedy_stay: float = -5.0
+  stay: float = 0.0
   patience: int = 6
   anneal: bool = True
   scorer_share: float = 0.7
@@ -112,10 +121,13 @@ class Sweeper:
   def sweep(self, budget: Budget, greedy: bool) -> float:
     """Visits every group once; returns by how much the objective fell, in us."""
     order, before = self._tables.movable, self.objective_us
+    config = self._config
+    scratch, pairs = self._buffers
     noise = np.zeros((len(order), self._problem.num_devices), np.float32)
     if not greedy:
-      noise[:] = self._config.temperature * self._rng.gumbel(size=noise.shape)
-    scratch, pairs = self._buffers
+      noise[:] = config.temperature * self._rng.gumbel(size=noise.shape)
+    noise[np.arange(len(order)), self._groups[order]] += (
+        config.greedy_stay if greedy else config.temperature * config.stay)
     cursor, state = 0, self._state.states[0]
     while cursor < len(order) and not self._problem.exhausted(budget):
       cursor, moves = run_block(
@@ -127,8 +139,8 @@ class Sweeper:
         if kept:
           self._groups = groups
         self._look()
-        self._block = min(self._config.block, self._block * 1.5) if kept else max(
-            1.0, self._block * 0.7)
+        self._block = min(self._config.block, self._block * self._config.grow) if kept else max(
+            1.0, self._block * self._config.shrink)
     return before - self.objective_us
 
   def run(self, budget: Budget) -> None:

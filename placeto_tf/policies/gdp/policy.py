@@ -4,17 +4,16 @@ Every node is drawn with the probabilities the network gives it, as in the paper
 different nodes hang together the paper leaves open; drawn independently, no two placements of
 thousands of nodes differ in structure, and what one of them is worth says little of any node. Here
 stretches of a depth-first walk, of another length in every placement, share the noise that decides:
-nodes of one mind go together. The update, which asks for each node's probability alone, follows
-what a node's device is worth together with those drawn along with it.
+nodes of one mind go together. What is drawn together is one decision: the log probability of each
+of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
+stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
 Legend: B placements side by side, M nodes, P devices, padded.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from typing import Any, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -27,15 +26,17 @@ from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 import tensorflow as tf  # isort: skip
 
 _LONGEST_STRETCH = 0.25  # of the nodes
-_VERSION = 2  # of the node inputs: weights of another version see other features
+_VERSION = 3  # of the node inputs: weights of another version see other features or another order
+DEVICES, STRETCHES = "devices", "stretches"
 
 
 class GdpPolicy(OneShotPolicy):
   """One network for a list of graphs, each on its cluster."""
 
-  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork):
+  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork, joint: bool = True):
     """Args: graphs: what `graph` is an index of."""
     super().__init__()
+    self._joint = joint
     self.network = network
     self._inputs = [
         {name: tf.constant(value) for name, value in inputs.arrays().items()} for inputs in graphs]
@@ -57,34 +58,50 @@ class GdpPolicy(OneShotPolicy):
     logits = self.logits(graph).numpy()
     log_probs = tf.nn.log_softmax(logits).numpy()
     walk = self._walks[graph]
+    stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])
     placements = np.stack([
-        (logits + stretched_noise(rng, walk, logits.shape[1])).argmax(axis=1)
-        for _ in range(count)])
+        (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
+        for each in stretches]).astype(np.int32)
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
-    return Sample(placements.astype(np.int32), placements.astype(np.int32), chosen)
+    choices = {DEVICES: placements, STRETCHES: stretches}
+    return Sample(placements, choices, self._pooled(
+        tf.constant(chosen), tf.constant(stretches)).numpy())
 
-  def log_prob(self, choices: Any, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
-    """[B, M] log probabilities of devices [B, M], and [B, M] entropies, equal for all B."""
+  def log_prob(
+      self, choices: Dict[str, tf.Tensor], graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+    """[B, M] log probabilities of devices, means over stretches, and [B, M] entropies."""
     log_probs = tf.nn.log_softmax(self.logits(graph))
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
-    chosen = tf.gather(log_probs, tf.transpose(choices), batch_dims=1)
-    return tf.transpose(chosen), tf.broadcast_to(entropy, tf.shape(choices))
+    devices = choices[DEVICES]
+    chosen = tf.transpose(tf.gather(log_probs, tf.transpose(devices), batch_dims=1))
+    return (self._pooled(chosen, choices[STRETCHES]),
+            tf.broadcast_to(entropy, tf.shape(devices)))
+
+  def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
+    """[B, M] the mean over each node's stretch of values [B, M]."""
+    if not self._joint:
+      return values
+    b, m = tf.shape(values)[0], tf.shape(values)[1]
+    labels = stretches + m * tf.range(b)[:, None]  # no two rows share a stretch
+    means = tf.math.unsorted_segment_mean(
+        tf.reshape(values, [-1]), tf.reshape(labels, [-1]), b * m)
+    return tf.gather(means, labels)
 
 
-def stretched_noise(rng: np.random.Generator, walk: np.ndarray, num_devices: int) -> np.ndarray:
-  """[M, P] Gumbel noise, the same for all nodes of a stretch of the walk.
+def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
+  """[M] int32 number of each node's stretch of the walk, from 0 on along the walk.
 
   The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
 
   Args:
     rng: where chance comes from.
     walk: [M] each node's place in the walk.
-    num_devices: P.
   """
   m = len(walk)
   length = np.exp(rng.uniform(0.0, np.log(max(_LONGEST_STRETCH * m, 1.0))))
-  stretch = np.cumsum(rng.random(m) < 1 / length)
-  return rng.gumbel(size=(stretch[-1] + 1, num_devices))[stretch[walk]]
+  ends = rng.random(m) < 1 / length
+  ends[0] = False
+  return np.cumsum(ends)[walk].astype(np.int32)
 
 
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
@@ -100,30 +117,29 @@ def load_network(directory: str) -> GdpNetwork:
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
-  directory = weight_files.directory_of(directory)
-  path = os.path.join(directory, weight_files.SIDECAR)
-  try:
-    with open(path, encoding="utf-8") as file:
-      sidecar = json.load(file)
-    if sidecar["policy"] != "gdp" or sidecar["version"] != _VERSION:
-      raise PlacementError(
-          f"{path} is of policy {sidecar['policy']!r}, version {sidecar['version']!r}; expected "
-          f"'gdp', version {_VERSION}: give a directory that a training run of gdp wrote")
-    network = GdpNetwork(GdpConfig(**sidecar["network"]))
-    with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
-      values = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  remedy = "give a directory that a training run of gdp wrote, such as ROOT_DIR/weights"
+  sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+  if sidecar.get("policy") != "gdp" or sidecar.get("version") != _VERSION:
     raise PlacementError(
-        f"the weights in {directory} were not understood ({error}); give a directory that a "
-        "training run of gdp wrote, such as ROOT_DIR/weights") from None
+        f"the weights in {directory} are of policy {sidecar.get('policy')!r}, version "
+        f"{sidecar.get('version')!r}; expected 'gdp', version {_VERSION}: {remedy}")
+  arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
+  try:
+    values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
+    config = weight_files.config_of(GdpConfig, sidecar.get("network"))
+    # A network far larger than its weights must not be made at all.
+    if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
+        value.size for value in values):
+      raise ValueError("the network is larger than its arrays")
+  except (ValueError, KeyError, PlacementError) as error:
+    raise PlacementError(
+        f"the weights in {directory} were not understood ({error}); {remedy}") from None
+  network = GdpNetwork(config)
   expected = [tuple(variable.shape) for variable in network.variables]
   found = [value.shape for value in values]
   if found != expected:
     raise PlacementError(
         f"the weights in {directory} have shapes {found}, expected {expected}; train them anew")
-  if not all(np.isfinite(value).all() for value in values):
-    raise PlacementError(
-        f"the weights in {directory} hold NaN or infinity; take an earlier checkpoint")
   for variable, value in zip(network.variables, values):
     variable.assign(value)
   return network
