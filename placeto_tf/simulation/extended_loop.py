@@ -1,6 +1,6 @@
 """The event loop with every extension of the cluster, used only where one is switched on.
 
-It follows the rules of the reference simulator round by round, without the shortcuts of
+It follows the rules of docs/simulator.md round by round, without the shortcuts of
 `event_loop`, and adds to them:
 
 - one transfer a destination: an output wanted by several devices is queued on its producer's bus
