@@ -1,5 +1,7 @@
 """Installs placeto_tf and its programs (`placeto-place`, ...); see README.md."""
 
+import pathlib
+import re
 import sys
 
 if not (3, 9) <= sys.version_info[:2] <= (3, 11):
@@ -9,21 +11,27 @@ if not (3, 9) <= sys.version_info[:2] <= (3, 11):
 
 from setuptools import find_packages, setup  # noqa: E402  pylint: disable=wrong-import-position
 
+# Read, not imported: the package's own imports are not there while it is installed.
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', pathlib.Path("placeto_tf/__init__.py").read_text(encoding="utf-8"),
+    re.MULTILINE).group(1)
+
 PROGRAMS = (
     "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
     "train")
 
 setup(
     name="placeto_tf",
-    version="0.1.0",
+    version=VERSION,
     description="Learned device placement for TensorFlow graphs",
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.9,<3.12",
     packages=find_packages(include=["placeto_tf", "placeto_tf.*"]) + ["placeto_tf.scripts"],
-    # The programs live at the top level for those who read the tree, and are installed as a
-    # subpackage so that they cannot collide with anybody else's `scripts`.
+    # The programs live at the top level for those who read the tree. For the console programs
+    # below they are installed as a subpackage, so that they cannot collide with anybody else's
+    # `scripts`; nothing in the tree imports them by that name.
     package_dir={"placeto_tf.scripts": "scripts"},
     package_data={
         "placeto_tf": ["py.typed"], "placeto_tf.encoding": ["schema.pbtxt"],
@@ -48,7 +56,8 @@ setup(
         "tf-keras>=2.15,<2.19; python_version < '3.10'",
         "tqdm>=4.60",
     ],
-    extras_require={"test": ["hypothesis>=6", "pytest>=7"]},
+    # mypy 1.11 and later need a newer typing-extensions than tf-agents allows.
+    extras_require={"test": ["hypothesis>=6", "mypy>=1.8,<1.11", "pytest>=7", "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
     },

@@ -33,7 +33,7 @@ _HOMES = {
     "MeasuredStep": "placeto_tf.runtime.measuring",
     "OpCosts": "placeto_tf.costs",
     "Placement": "placeto_tf.placements",
-    "PlacingResult": "placeto_tf.placing",
+    "PlacingResult": "placeto_tf.placing_result",
     "compile_placed": "placeto_tf.compiling",
     "estimate_costs": "placeto_tf.costs",
     "load_graph": "placeto_tf.graphs",

@@ -21,19 +21,17 @@ import numpy as np
 import tqdm
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.methods import registry
+from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
-from placeto_tf.placing import PlacingConfig, PlacingResult
-from placeto_tf.runtime.measured_search import MeasuredSearch
+from placeto_tf.placing import PlacingConfig
+from placeto_tf.placing_result import PlacingResult
 
 # Everything a run may have left in a directory; a later run removes what it does not write anew.
 RESULT_NAMES = (
     "placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard", "graph.pb",
     "graph.pbtxt", "graph.meta", "graph.meta.pbtxt", "graph.cost_graph.pb",
     "graph.cost_graph.pbtxt", "saved_model")
-
-# What placers are called in the table; the others go by their own names.
-TITLES = {"current": "current", "single": "single device", "expert": "expert (layer by layer)",
-          "metis": "METIS", "placeto": "Placeto"}
 
 NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
 _REFRESH_SECONDS = 0.2
@@ -267,10 +265,13 @@ def table(result: PlacingResult) -> str:
   devices = [device.name for device in result.cluster.devices]
   rows = [["placer", "step time", "speed-up", "gained", "evaluations", "fits"]
           + [f"GB {name}" for name in devices]]
-  order = sorted(result.baselines, key=lambda name: name not in TITLES)  # stable
+  titles = {method.name: method.title for method in registry.methods()}
+  references = [method.name for method in registry.references()]
+  # The references come first, the others in the order in which they ran.
+  order = sorted(result.baselines, key=lambda name: name not in references)
   for name in order:
     row = result.baselines[name]
-    rows.append([TITLES.get(name, name)] + (
+    rows.append([titles[name]] + (
         _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes,
                _ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}")
         if row.step_time_us is not None else ["-"] * (5 + len(devices))))
@@ -282,7 +283,7 @@ def table(result: PlacingResult) -> str:
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", verdict(result)]
-  lines += [f"Note: {TITLES.get(name, name)} did not run: {result.baselines[name].skipped}."
+  lines += [f"Note: {titles[name]} did not run: {result.baselines[name].skipped}."
             for name in order if result.baselines[name].skipped]
   lines += [f"Note: {note}" for note in result.notes]
   return "\n".join(lines)

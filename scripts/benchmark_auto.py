@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from typing import Dict, List
 
 import numpy as np
 from absl import app, flags
@@ -42,11 +43,12 @@ def generated_problem(seed: int, devices: int, max_groups: int):
   """A random layered graph of colocated sets, which are its groups, on a K80 machine."""
   rng = np.random.default_rng(seed)
   count = int(rng.integers(max(2, max_groups // 2), max_groups + 1))
-  sets, depth, edges = [], [], []
+  members: List[int] = []
+  depth, edges = [], []
   for g in range(count):
-    sets += [g] * int(rng.integers(1, 4))
+    members += [g] * int(rng.integers(1, 4))
     depth.append(int(rng.integers(0, max(2, count // 3))))
-  sets = np.array(sets)
+  sets = np.array(members)
   order = np.argsort(np.array(depth)[sets], kind="stable")
   sets = sets[order]
   level = np.array(depth)[sets]
@@ -89,13 +91,13 @@ def large_problem(ops: int, seed: int):
 
 def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocation=None):
   """A problem of n ops with one output each."""
-  from placeto_tf import search
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import OpCosts
   from placeto_tf.graphs import ComputationGraph
   from placeto_tf.grouping import group_ops
+  from placeto_tf.problem import PlacementProblem
 
-  first = {}  # a set is named by its first op
+  first: Dict[int, int] = {}  # a set is named by its first op
   colocation = np.array(
       [first.setdefault(int(s), i) for i, s in enumerate(
           np.arange(n) if colocation is None else colocation)], dtype=np.int32)
@@ -108,18 +110,20 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
   allowed = allowed_devices(graph, cluster)
   allowed[:, [device.host for device in cluster.devices]] = False
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
-  return search.PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+  return PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
 
 
 def optimal() -> None:
   """Auto against proven optima."""
-  from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
+  from placeto_tf.problem import Budget
+  from placeto_tf.search.exact import prove
 
   ratios, unproven = [], 0
   for case in range(FLAGS.cases):
     devices, seed = 2 + case % 2, FLAGS.seed + case
     problem = generated_problem(seed, devices, FLAGS.max_groups)
-    proof = search.prove(problem, search.Budget(max_seconds=FLAGS.proof_seconds))
+    proof = prove(problem, Budget(max_seconds=FLAGS.proof_seconds))
     proof_seconds = problem.seconds
     if not proof.proven:
       unproven += 1
@@ -128,7 +132,7 @@ def optimal() -> None:
             flush=True)
       continue
     problem = generated_problem(seed, devices, FLAGS.max_groups)
-    run = search.Auto(problem, search.Budget(max_seconds=FLAGS.optimal_seconds), seed)
+    run = Auto(problem, Budget(max_seconds=FLAGS.optimal_seconds), seed, policies=())
     run.run()
     ratios.append(problem.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
@@ -142,11 +146,11 @@ def optimal() -> None:
 
 def rows():
   """(name, cluster name, a function that makes the problem anew) of --graphs and --clusters."""
-  from placeto_tf import search
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
+  from placeto_tf.problem import PlacementProblem
 
   for name in FLAGS.graphs:
     graph = load_graph(name)
@@ -156,17 +160,19 @@ def rows():
       grouping = group_ops(graph, costs, allowed)
 
       def make(graph=graph, costs=costs, cluster=cluster, grouping=grouping, allowed=allowed):
-        return search.PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+        return PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
 
       yield name, cluster_name, make
 
 
 def found_by(method: str, make) -> float:
   """The step time that a method finds in --seconds, in us."""
-  from placeto_tf import placing, search
+  from placeto_tf.methods import registry, running
+  from placeto_tf.problem import Budget
 
   problem = make()
-  placing.run_method(problem, method, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
+  running.run(
+      problem, registry.find(method), Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
   return problem.best_objective_us
 
 
@@ -175,7 +181,7 @@ def methods() -> None:
   ratios = []
   for name, cluster, make in rows():
     alone = {method: found_by(method, make) for method in FLAGS.methods}
-    best = min(alone, key=alone.get)
+    best = min(alone, key=lambda method: alone[method])
     ratios.append(found_by("auto", make) / alone[best])
     print(f"{name} {cluster}: auto takes {ratios[-1]:.4f} times the step of {best}, the best of "
           + ", ".join(f"{method} {us / 1e3:.1f} ms" for method, us in alone.items()), flush=True)
@@ -184,12 +190,13 @@ def methods() -> None:
 
 def single() -> None:
   """Auto against one device."""
-  from placeto_tf import search
+  from placeto_tf.search.lower_bounds import lower_bound_us
+  from placeto_tf.search.simple import single
 
   for name, cluster, make in rows():
     problem = make()
-    search.single(problem)
-    one_us, bound_us = problem.best_objective_us, search.lower_bound_us(problem)
+    single(problem)
+    one_us, bound_us = problem.best_objective_us, lower_bound_us(problem)
     us = found_by("auto", make)
     print(f"{name} {cluster}: one device {one_us / 1e3:.1f} ms, auto {us / 1e3:.1f} ms "
           f"({one_us / us:.2f}x; the bound allows {one_us / bound_us:.2f}x)", flush=True)
@@ -197,22 +204,25 @@ def single() -> None:
 
 def large() -> None:
   """Auto against METIS on a large graph."""
-  from placeto_tf import search
+  from placeto_tf.methods.auto import Auto
+  from placeto_tf.problem import Budget
+  from placeto_tf.search.lower_bounds import lower_bound_us
+  from placeto_tf.search.metis import partition_ops
 
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   started = time.monotonic()
-  search.metis(problem)
+  partition_ops(problem)
   metis_us, metis_seconds = problem.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
-  run = search.Auto(problem, search.Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
+  run = Auto(problem, Budget(max_seconds=FLAGS.seconds), FLAGS.seed, policies=())
   run.run()
-  for row in run.ledger.contributions:
+  for row in run.ledger.entries:
     print(f"  {row.name}: {row.evaluations} evaluations, {row.seconds:.1f} s, gained "
           f"{row.gain_us / 1e3:.2f} ms")
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   print(f"large: {problem.graph.num_ops} ops on 8 devices: METIS {metis_us / 1e3:.1f} ms in "
         f"{metis_seconds:.1f} s, auto {problem.best_objective_us / 1e3:.1f} ms in "
-        f"{problem.seconds:.1f} s (bound {search.lower_bound_us(problem) / 1e3:.1f} ms), peak "
+        f"{problem.seconds:.1f} s (bound {lower_bound_us(problem) / 1e3:.1f} ms), peak "
         f"memory {memory:.2f} GB")
 
 

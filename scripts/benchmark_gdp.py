@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from typing import Any, Callable, Dict
 
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -101,8 +100,8 @@ def main() -> None:
 
 
 def _imports() -> None:
-  shared_flags.import_tensorflow_quietly()
-  from placeto_tf.training import gdp_methods  # noqa: F401
+  entry_point.import_tensorflow_quietly()
+  from placeto_tf.methods.gdp import search  # noqa: F401
 
 
 def _problem() -> Any:
@@ -115,10 +114,10 @@ def _problem() -> Any:
 
 
 def _compare(problem: Any, timed: Callable, found: Dict[str, Any]) -> None:
-  from placeto_tf.search import METHODS
+  from placeto_tf.search import PLACERS
 
   for name in ("metis", "single", "expert"):
-    placement = timed(name, lambda name=name: METHODS[name](problem))
+    placement = timed(name, lambda name=name: PLACERS[name](problem))
     simulated = problem.simulator.simulate(placement)
     found[f"{name}_ms"] = round(simulated.step_time_us / 1e3, 1)
     found[f"{name}_fits"] = bool(simulated.fits)
@@ -130,8 +129,8 @@ def _peak_gb() -> float:
 
 def run() -> None:
   """Runs the program."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -19,7 +19,7 @@ from typing import Any, Dict, List
 import numpy as np
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -44,11 +44,12 @@ Row = Dict[str, Any]
 
 def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
   """Runs what is not done yet of one graph, and hands each row to `results`."""
-  from placeto_tf import search
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
+  from placeto_tf.methods.auto import Auto
+  from placeto_tf.problem import Budget, PlacementProblem
   from placeto_tf.simulation import Simulator
 
   keys = [(name, grouping, seed) for grouping in FLAGS.groupings for seed in FLAGS.seeds]
@@ -60,7 +61,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
 
   def problem_of(grouping: str):
     groups = group_ops(graph, costs, allowed, max_groups=FLAGS.max_groups, method=grouping)
-    return search.PlacementProblem(
+    return PlacementProblem(
         graph, costs, cluster, groups, allowed_ops=allowed, simulator=simulator)
 
   starts = simple_placements(problem_of("none"))
@@ -74,39 +75,41 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
     found = [np.load(_placement_path(key)) for key in keys]
     problem = problem_of("heavy_edge")
     problem.evaluate_ops(np.stack(found))
-    search.Auto(problem, search.Budget(max_seconds=problem.seconds + FLAGS.best_seconds)).run()
+    Auto(
+        problem, Budget(max_seconds=problem.seconds + FLAGS.best_seconds), policies=()).run()
     results((name, BEST, ""), problem)
 
 
 def simple_placements(problem: Any) -> List[np.ndarray]:
   """[N] placements that need no search; they know nothing of groups."""
-  from placeto_tf.search.metis import metis_groups
   from placeto_tf.search.simple import single
-  from placeto_tf.search.starts import STARTS
+  from placeto_tf.search.starts import start_methods
 
-  return [placer(problem) for placer in (single, *STARTS) if placer is not metis_groups]
+  return [single(problem)] + [
+      method.load()(problem) for method in start_methods() if method.name != "metis_groups"]
 
 
 def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   """Uses up the evaluations on the problem's groups, hotter each time that nothing changes."""
-  from placeto_tf.search import Budget
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.units import Units
   from placeto_tf.search.annealing import (
-      END_TEMPERATURE,
-      HOTTEST,
-      REHEAT,
-      START_TEMPERATURE,
-      anneal,
+    END_TEMPERATURE,
+    HOTTEST,
+    REHEAT,
+    START_TEMPERATURE,
+    anneal_units,
   )
-  from placeto_tf.search.metis import metis_groups
-  from placeto_tf.search.units import Units
+  from placeto_tf.search.metis import partition_groups
 
   budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), random.Random(seed)
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
-  metis_groups(problem, budget, seed)
+  partition_groups(problem, budget, seed)
   units, hot = Units(problem), START_TEMPERATURE
   while not problem.exhausted(budget):
-    anneal(problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
-           temperatures=(hot, END_TEMPERATURE))
+    anneal_units(
+        problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
+        temperatures=(hot, END_TEMPERATURE))
     hot = min(HOTTEST, REHEAT * hot)
 
 
@@ -178,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  shared_flags.run_program(main)
+  entry_point.run_program(main)

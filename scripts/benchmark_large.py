@@ -82,7 +82,9 @@ def make(what: str, path: str) -> None:
   else:
     from placeto_tf.graphs import load_graph
 
-    proto = load_graph(what).source.proto
+    source = load_graph(what).source
+    assert source is not None  # every graph that is loaded has one
+    proto = source.proto
   with open(path, "wb") as file:
     file.write(proto.SerializeToString())
 
@@ -109,7 +111,8 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.grouping import group_ops
   from placeto_tf.placements import Placement, write_placed
   from placeto_tf.placing import run_method
-  from placeto_tf.search.problem import Budget, PlacementProblem
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.placement_problem import PlacementProblem
 
   cluster = Cluster.parse(FLAGS.cluster)
   graph = timed("load", lambda: load_graph(path))

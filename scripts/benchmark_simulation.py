@@ -3,10 +3,9 @@
   scripts/with_env python scripts/benchmark_simulation.py
 
 For every graph: one simulation on one core, the plain Python simulator of the tests and grappler's
-MeasureCosts in the same run, all cores against one, and moves of a late group against simulating
-them from scratch; then a graph of a million ops, and the compilation of the event loop. Times are
-medians over random placements of groups of ops, each the best of its repetitions, because a
-machine is only ever slowed down by what else it does.
+MeasureCosts in the same run, and all cores against one; then a graph of a million ops, and the
+compilation of the event loop. Times are medians over random placements of groups of ops, each the
+best of its repetitions, because a machine is only ever slowed down by what else it does.
 """
 
 from __future__ import annotations
@@ -66,6 +65,7 @@ def load_oracle():
   """The plain Python simulator of the tests, which are no package."""
   path = pathlib.Path(__file__).resolve().parent.parent / "tests" / "simulation" / "oracle.py"
   spec = importlib.util.spec_from_file_location("oracle", path)
+  assert spec is not None and spec.loader is not None  # the file is there
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.Oracle
@@ -122,29 +122,6 @@ def benchmark_graph(name: str) -> None:
   label = f"simulate_many on {many.num_threads} cores, a placement"
   print(f"  {label:37s} {1e6 * together_s / len(batch):10.0f} us  "
         f"{100 * efficiency:8.0f} % efficiency")
-  benchmark_moves(one, placements[0], grouping.group_of_op, random)
-
-
-def benchmark_moves(simulator, placement, group_of_op, random) -> None:
-  """Moves of groups in the last quarter by mean start time, against simulating from scratch."""
-  from placeto_tf.simulation.trajectory import Trajectory
-
-  trajectory = Trajectory(simulator, placement)
-  mean_us = np.bincount(group_of_op, weights=trajectory.start_us) / np.bincount(group_of_op)
-  late = np.flatnonzero(mean_us >= np.quantile(mean_us, 0.75))
-  scratch_s = moved_s = reused = 0.0
-  count = 100
-  for _ in range(count):
-    ops = np.flatnonzero(group_of_op == random.choice(late))
-    device = int((placement[ops[0]] + random.integers(1, simulator.cluster.num_devices))
-                 % simulator.cluster.num_devices)
-    changed = placement.copy()
-    changed[ops] = device
-    scratch_s += best_s(lambda c=changed: simulator.simulate_many(c), 3)
-    moved_s += best_s(lambda o=ops, d=device: trajectory.move(o, d), 3)
-    reused += trajectory.reused
-  print(f"  move of a late group                  {1e6 * moved_s / count:10.0f} us  "
-        f"{scratch_s / moved_s:8.1f} x from scratch, {100 * reused / count:.0f} % of ops reused")
 
 
 def benchmark_large(n: int) -> None:

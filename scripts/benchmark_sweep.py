@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from typing import Dict, List, Tuple
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -129,7 +128,7 @@ def main() -> None:
   from placeto_tf import atomic, reporting
   from placeto_tf.evaluation import EvaluationConfig, evaluate
 
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   reporting.check_out_dir(FLAGS.out)
   paths = write_clusters(os.path.join(FLAGS.out, "clusters"))
   graphs = {(model, batch): f"zoo:{model}:batch={batch}"
@@ -147,8 +146,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

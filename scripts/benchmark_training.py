@@ -9,12 +9,11 @@ the best of some repetitions, because a machine is only ever slowed down by what
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -29,7 +28,7 @@ flags.DEFINE_integer("repeats", 5, "Repetitions, of which the best counts.", low
 
 def main() -> None:
   """Measures."""
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   import numpy as np
   from tf_agents.utils import common
 
@@ -70,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(shared_flags.run_program(main))
+  entry_point.run_program(main)

@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -46,7 +46,7 @@ def main() -> None:
       runs=FLAGS.runs, graph_runs=FLAGS.graph_runs, timeout_seconds=FLAGS.timeout_seconds,
       seed=FLAGS.seed)
   runtime, device_map = shared_flags.runtime(cluster)
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if FLAGS.graph else None
   with runtime:
     found = calibrating.calibrate(
@@ -63,7 +63,7 @@ def main() -> None:
       "receiver_us_per_transfer": found.cluster.receiver_us_per_transfer,
       "receiver_us_per_kb": found.cluster.receiver_us_per_byte * 1e3,
       "delivery_us": found.cluster.delivery_us}
-  if graph is not None:
+  if graph is not None and found.compute_us is not None and found.step_time_us is not None:
     path = os.path.join(FLAGS.out, "costs.pb")
     calibrating.write_costs(graph, found.cluster, found.compute_us, path)
     summary.update(costs=path, step_time_us={
@@ -73,8 +73,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-calibrate`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

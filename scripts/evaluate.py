@@ -17,12 +17,11 @@ instead.
 from __future__ import annotations
 
 import os
-import sys
-from typing import Dict
+from typing import Dict, List
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -35,10 +34,10 @@ flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
                     "policy, with half of each search's budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
-flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py: "
-                  "placeto, for the methods placeto_zero_shot, placeto_greedy, placeto_fine_tune, "
-                  "placeto_from_scratch, placeto_untrained, placeto_random; gdp, for gdp_zero_shot "
-                  "and gdp_fine_tune; device_pointer, in place of the weights that ship.")
+flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py, for "
+                  "the methods that need such weights, as placeto_zero_shot or gdp_fine_tune do, "
+                  "and for device_pointer in place of those that ship. Methods that can learn "
+                  "from scratch, placeto and gdp, do.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")
 flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the best so far is "
@@ -49,7 +48,7 @@ flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
 
 
-def _pairs(texts) -> Dict[str, str]:
+def _pairs(texts: List[str]) -> Dict[str, str]:
   """{policy: directory}. Raises: PlacetoError where a text is no such pair."""
   from placeto_tf.errors import PlacetoError
 
@@ -65,7 +64,7 @@ def main() -> None:
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
 
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   if FLAGS.validate:
     differences = validate(FLAGS.validate)
     for difference in differences:
@@ -102,8 +101,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-evaluate`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -25,7 +25,7 @@ from typing import Any, Dict, List
 
 from absl import app, flags
 
-from placeto_tf.scripts import graph_mutants
+from placeto_tf.programs import graph_mutants
 
 FLAGS = flags.FLAGS
 
@@ -66,6 +66,7 @@ def run(first: int, count: int) -> List[Dict[str, Any]]:
          f"--first={first}", f"--mutants={end - first}", f"--cost_share={FLAGS.cost_share}"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     begun, finished = None, False
+    assert worker.stdout is not None  # it is a pipe
     with worker, selectors.DefaultSelector() as selector:
       selector.register(worker.stdout, selectors.EVENT_READ)
       buffer = b""

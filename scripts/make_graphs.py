@@ -13,10 +13,11 @@ writes nothing and prints what graphs amount to on the first device of the clust
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -44,14 +45,14 @@ def main() -> None:
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
   reporting.check_out_dir(FLAGS.out)
-  shared_flags.import_tensorflow_quietly()
-  from placeto_tf.evaluation import graph_sets
+  entry_point.import_tensorflow_quietly()
+  from placeto_tf.encoding import graph_sets
 
   config = graph_sets.GraphSetConfig(
       family=FLAGS.family, count=FLAGS.count, first=FLAGS.first, cluster=FLAGS.cluster,
       grouping=FLAGS.grouping, max_groups=FLAGS.max_groups)
 
-  def show(done, total, row):
+  def show(done: int, total: int, row: Any) -> None:
     print(f"[{done}/{total}] {row['file']}: {row['ops']:,} ops in {row['groups']} groups, "
           f"{row['single_device_us'] / 1e3:.1f} ms on one device", file=sys.stderr, flush=True)
 
@@ -66,7 +67,7 @@ def _describe() -> None:
   specs = [spec for text in FLAGS.describe for spec in zoo.expand(text)]
   for spec in specs:
     zoo.resolve(spec)  # a typing error in the last one shows before the first one is built
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   from placeto_tf.evaluation import graph_table
 
   print(graph_table.HEADER, flush=True)
@@ -76,8 +77,8 @@ def _describe() -> None:
 
 def run() -> None:
   """Entry point of `placeto-make_graphs`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
+from typing import Optional
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -60,7 +60,7 @@ def main() -> None:
   runtime, device_map = shared_flags.runtime(cluster)
   if FLAGS.trace_dir:
     os.makedirs(FLAGS.trace_dir, exist_ok=True)
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
@@ -87,14 +87,14 @@ def main() -> None:
             os.path.join(FLAGS.trace_dir, f"trace_{number}.json"))
 
 
-def _finite(value: float):
+def _finite(value: float) -> Optional[float]:
   return value if math.isfinite(value) else None
 
 
 def run() -> None:
   """Entry point of `placeto-measure`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

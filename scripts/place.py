@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -34,10 +33,10 @@ flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
                   "What decides in the end: simulated steps, or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
-flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py "
-                    "--policy=placeto, for --method=placeto (which then goes on learning from "
-                    "them), placeto_zero_shot or placeto_greedy; or --policy=gdp, for "
-                    "--method=gdp (likewise), gdp_zero_shot or gdp_fine_tune.")
+flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
+                    "of its weights, for a method of its policy: device_pointer (by default "
+                    "the weights that ship); placeto and gdp, which go on learning from them; "
+                    "methods such as placeto_zero_shot and gdp_fine_tune need them.")
 shared_flags.define_runtime_flags()
 
 
@@ -60,7 +59,7 @@ def main() -> None:
   reporting.check_out_dir(FLAGS.out)
   started = time.monotonic()
   with reporting.stage(f"Loading {FLAGS.graph}"):
-    shared_flags.import_tensorflow_quietly()
+    entry_point.import_tensorflow_quietly()
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with reporting.Workspace(FLAGS.out) as workspace:
     with reporting.ProgressBar(config) as bar:
@@ -76,8 +75,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-place`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -9,11 +9,10 @@ A CostGraphDef file as --graph is simulated with its own costs.
 from __future__ import annotations
 
 import json
-import sys
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -31,7 +30,7 @@ def main() -> None:
   from placeto_tf.placements import Placement
   from placeto_tf.simulation import Simulator
 
-  shared_flags.import_tensorflow_quietly()
+  entry_point.import_tensorflow_quietly()
   placements = [Placement.load(path) for path in FLAGS.placement]
   cluster = Cluster.parse(FLAGS.cluster)
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
@@ -52,8 +51,8 @@ def main() -> None:
 
 def run() -> None:
   """Entry point of `placeto-simulate`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from placeto_tf.scripts import shared_flags
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
@@ -29,24 +29,23 @@ def main() -> None:
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
   import dataclasses
 
+  from placeto_tf.evaluation import study_results
   from placeto_tf.runtime import study
 
   config = study.StudyConfig.load(FLAGS.study)
   if FLAGS.seed is not None:
     config = dataclasses.replace(config, seed=FLAGS.seed)
-  if FLAGS.summary:
-    summary = study.summarize(config, FLAGS.out)
-  else:
-    shared_flags.import_tensorflow_quietly()
-    summary = study.run_study(
+  if not FLAGS.summary:
+    entry_point.import_tensorflow_quietly()
+    study.run_study(
         config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
-  print(study.table(summary))
+  print(study_results.table(study_results.summarize(config, FLAGS.out)))
 
 
 def run() -> None:
   """Entry point of `placeto-study`."""
-  shared_flags.run_program(main)
+  entry_point.run_program(main)
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

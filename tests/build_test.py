@@ -1,5 +1,6 @@
 """BUILD is readable by Bazel and leaves out no Python file of the tree."""
 
+import ast
 import pathlib
 import re
 import shutil
@@ -68,9 +69,34 @@ def test_bazel_reads_the_whole_tree_and_no_python_file_is_missing(query):
 def test_every_program_and_every_test_has_its_target(query):
   binaries = query("kind(py_binary, //...)")
   tests = query("kind(py_test, //...)")
-  libraries = {"__init__", "graph_mutants", "shared_flags"}
-  programs = {p.stem for p in (ROOT / "scripts").glob("*.py")} - libraries
+  programs = {p.stem for p in (ROOT / "scripts").glob("*.py")} - {"__init__"}
   assert binaries == {f"//:{program}" for program in programs}
   expected = {str(p.relative_to(ROOT).with_suffix("")).replace("/", "_")
               for p in (ROOT / "tests").rglob("*_test.py")}
   assert tests == {f"//:{name}" for name in expected}
+
+
+def _rooms():
+  """Room -> the rooms that BUILD lets it import from, directly or through others."""
+  text = (ROOT / "BUILD").read_text()
+  found = re.search(r"^ROOMS = (\[.*?^\])", text, re.DOTALL | re.MULTILINE)
+  listed = ast.literal_eval(found.group(1))
+  above = {}
+  for room, direct in listed:
+    assert set(direct) <= set(above), f"{room} stands above a room that it imports from"
+    above[room] = set(direct).union(*(above[name] for name in direct))
+  return above
+
+
+def test_rooms_import_only_from_rooms_above_them():
+  above = _rooms()
+  folders = {path.parent.name for path in (ROOT / "placeto_tf").glob("*/__init__.py")}
+  assert folders == {*above, "evaluation"}
+  wrong = []
+  for room in above:
+    for path in (ROOT / "placeto_tf" / room).rglob("*.py"):
+      pattern = r"^ *(?:from|import) placeto_tf\.(\w+)"
+      for used in re.findall(pattern, path.read_text(), re.MULTILINE):
+        if used not in above[room] | {room, "atomic", "errors"}:
+          wrong.append(f"{path.relative_to(ROOT)} imports from {used}")
+  assert not wrong

@@ -8,6 +8,9 @@ from placeto_tf import place, placing
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
+from placeto_tf.methods import registry
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.problem.method import Kind
 
 
 @pytest.fixture(scope="module", name="graph")
@@ -34,7 +37,7 @@ def test_auto_has_a_row_for_each_contributor(automatic):
 def test_auto_without_policies_has_the_other_rows(automatic, graph):
   unlearned = place(graph, "k80:2", "auto_unlearned", max_evaluations=120, max_groups=8, seed=1)
   assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto", "device_pointer"}
-  assert not set(unlearned.baselines) & {*placing.LEARNED, *placing.ONE_SHOT}
+  assert not any(registry.find(name).kind.learned for name in unlearned.baselines)
   assert unlearned.placement.method == "auto_unlearned" and unlearned.evaluations <= 120
 
 
@@ -143,11 +146,33 @@ def test_an_option_that_does_not_exist_is_a_type_error(graph):
 
 
 def test_every_method_stays_within_its_evaluations(graph):
-  for name in placing.methods():
-    if name in (*placing.LEARNED, *placing.ONE_SHOT, *placing.AUTO):
+  for method in registry.methods():
+    if method.kind.learned or method.kind is Kind.AUTO:
       continue  # policies are tested where they are trained, auto above
-    result = place(graph, "k80:2", name, max_evaluations=45, max_groups=8)
-    assert result.evaluations <= 45, name
+    result = place(graph, "k80:2", method.name, max_evaluations=45, max_groups=8)
+    assert result.evaluations <= 45, method.name
+
+
+@pytest.mark.parametrize("method", [
+    "device_pointer_uniform", "pointer_pass", "pointer_pass_untrained", "pointer_pass_uniform"])
+def test_variants_of_the_device_pointer_that_tables_name_are_methods(graph, method):
+  result = place(graph, "k80:2", method, max_evaluations=60, max_groups=8)
+  assert list(result.baselines)[-1] == method and result.evaluations <= 60
+
+
+def test_learning_groups_is_a_method_of_its_own(graph):
+  result = place(graph, "k80:2", "learned_grouping", max_evaluations=60, max_groups=8)
+  assert result.baselines["learned_grouping"].evaluations >= 16
+
+
+def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
+  ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
+  options = dict(max_evaluations=60, max_groups=8, seed=4)
+  given = place(graph, "k80:2", "device_pointer", policy_weights=str(tmp_path / "run"), **options)
+  untrained = place(graph, "k80:2", "device_pointer_untrained", **options)
+  assert np.array_equal(given.indices, untrained.indices)
+  with pytest.raises(PlacementError, match="takes no policy_weights; expected one of placeto, dev"):
+    place(graph, "k80:2", "annealing", policy_weights=str(tmp_path / "run"))
 
 
 def test_learned_groups_take_half_of_the_budget_and_a_row_of_their_own(graph):

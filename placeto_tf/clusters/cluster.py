@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, Mapping, Tuple, Union
+from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -50,13 +50,14 @@ class Device:
   host: bool = False
   op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in ("name", "type"):
       value = getattr(self, field)
       if not isinstance(value, str) or not value:
         raise ClusterError(f"a device's {field} is {value!r}; expected a string such as "
                            f"{'/GPU:0' if field == 'name' else 'GPU'!r}")
-    if not _NAME.match(self.name) or _NAME.match(self.name).group(1).upper() != self.type.upper():
+    match = _NAME.match(self.name)
+    if match is None or match.group(1).upper() != self.type.upper():
       raise ClusterError(
           f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
           f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
@@ -119,7 +120,7 @@ class Cluster:
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     object.__setattr__(self, "devices", tuple(self.devices))
     if not self.devices:
       raise ClusterError("the cluster has zero devices; expected at least one")
@@ -130,8 +131,8 @@ class Cluster:
       seen.add(name)
     for field in ("bandwidth_bytes_per_us", "latency_us"):
       object.__setattr__(self, field, self._link_matrix(field))
-    for field in dataclasses.fields(self):
-      self._check_scalar(field.name, field.default)
+    for each in dataclasses.fields(self):
+      self._check_scalar(each.name, each.default)
     types = self.inline_op_types
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
@@ -246,8 +247,10 @@ class Cluster:
     return self._kinds[1]
 
   @functools.cached_property
-  def _kinds(self):
-    kinds, representatives, index = {}, [], []
+  def _kinds(self) -> Tuple[np.ndarray, Tuple[Device, ...]]:
+    kinds: Dict[Any, int] = {}
+    representatives: List[Device] = []
+    index = []
     for device in self.devices:
       key = (device.type, device.efficiency, repr(sorted(device.properties.items())),
              repr(sorted(device.op_efficiency.items())))

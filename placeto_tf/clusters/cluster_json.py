@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
@@ -47,29 +47,31 @@ def to_json(cluster: Cluster) -> Dict[str, Any]:
 
 def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
   """Reads JSON text or a parsed object; see `Cluster.from_json`."""
+  parsed: Any = source
   if isinstance(source, str):
     try:
-      source = json.loads(source)
+      parsed = json.loads(source)
     except ValueError as error:
       raise ClusterError(
           f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
   fields = dataclasses.fields(Cluster)
   extensions = [field.name for field in fields if field.name not in ("devices",) + _LINK_FIELDS]
-  _expect_object(source, "the cluster", required=("devices",), optional=["links"] + extensions)
-  if not isinstance(source["devices"], list) or not source["devices"]:
+  _expect_object(parsed, "the cluster", required=("devices",), optional=["links"] + extensions)
+  if not isinstance(parsed["devices"], list) or not parsed["devices"]:
     raise ClusterError(
         "\"devices\" of the cluster is empty; expected a list of at least one device")
-  devices = [_device_from_json(device, i) for i, device in enumerate(source["devices"])]
+  devices = [_device_from_json(device, i) for i, device in enumerate(parsed["devices"])]
   # Names must be unique before pairs can refer to them.
   names: Dict[str, int] = {}
   for i, device in enumerate(devices):
     if names.setdefault(device.name, i) != i:
       raise ClusterError(
           f"device name {device.name!r} appears twice; give each device its own name")
-  matrices = _links_from_json(source.get("links", {}), names)
-  values = {name: _from_json_value(source[name]) for name in extensions if name in source}
+  matrices = _links_from_json(parsed.get("links", {}), names)
+  values: Dict[str, Any] = {
+      name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
   try:
-    return Cluster(tuple(devices), **matrices, **values)
+    return Cluster(tuple(devices), **{**matrices, **values})
   except (TypeError, ValueError) as error:  # an extension of the wrong type
     raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
 
@@ -95,7 +97,7 @@ def save(cluster: Cluster, path: str) -> None:
   atomic.write(path, text.encode("utf-8"), what="the cluster file ", error_type=ClusterError)
 
 
-def _fields_to_json(instance: Any, skip=()) -> Dict[str, Any]:
+def _fields_to_json(instance: Any, skip: Sequence[str] = ()) -> Dict[str, Any]:
   """The fields of a dataclass that differ from their defaults, in order."""
   found = {}
   for field in dataclasses.fields(instance):
@@ -137,7 +139,8 @@ def _from_json_value(value: Any) -> Any:
     return tuple(value)
 
 
-def _expect_object(value: Any, what: str, required=(), optional=()) -> None:
+def _expect_object(
+    value: Any, what: str, required: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
   """Raises ClusterError unless `value` is an object with these fields and no others."""
   if not isinstance(value, Mapping):
     raise ClusterError(f"{what} is {value!r:.60}; expected an object")

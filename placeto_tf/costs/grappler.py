@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterator, List, Sequence
 
 from placeto_tf.errors import CostError
 
@@ -89,7 +89,7 @@ class Question:
 
 
 @contextlib.contextmanager
-def _readable():
+def _readable() -> Iterator[None]:
   """Turns what grappler throws at a graph it cannot read into a CostError."""
   try:
     yield

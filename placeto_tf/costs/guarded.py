@@ -23,9 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
-from placeto_tf.costs import analysis
+from placeto_tf.costs import shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
 from placeto_tf.errors import CostError
 
@@ -39,14 +39,14 @@ class _Stuck(Exception):
   """The fork waits for a thread that it does not have."""
 
 
-def analyse(graph_def: Any) -> analysis.Analysis:
-  """As `analysis.analyse`; a crash or a hang of TensorFlow is a CostError.
+def analyse(graph_def: Any) -> shape_analysis.Analysis:
+  """As `shape_analysis.analyse`; a crash or a hang of TensorFlow is a CostError.
 
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not come to an end.
   """
   if not hasattr(os, "fork"):
-    return analysis.analyse(graph_def)
+    return shape_analysis.analyse(graph_def)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)
   try:
     answer = _ask_fork(graph_def, limit_s)
@@ -124,7 +124,7 @@ def _limit_resources() -> None:
 
 def _read(child: int, reader: int, limit_s: float) -> Tuple[bytes, Optional[str]]:
   """All that the child writes, and what is wrong with it."""
-  chunks = []
+  chunks: List[bytes] = []
   started = last_busy = time.monotonic()
   used = -1.0
   while True:
@@ -178,7 +178,7 @@ def _answer(graph_def: Any) -> bytes:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   try:
-    found = analysis.analyse(graph_def)
+    found = shape_analysis.analyse(graph_def)
   except CostError as error:
     return _frame({"error": str(error)})
   except Exception as error:  # of TensorFlow's, in many kinds
@@ -202,7 +202,7 @@ def _frame(head: Any) -> bytes:
   return len(text).to_bytes(8, "little") + text
 
 
-def _decode(answer: bytes) -> analysis.Analysis:
+def _decode(answer: bytes) -> shape_analysis.Analysis:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   size = int.from_bytes(answer[:8], "little")
@@ -210,7 +210,7 @@ def _decode(answer: bytes) -> analysis.Analysis:
   if "error" in head:
     raise CostError(head["error"])
   outputs = op_performance_data_pb2.OpPerformanceList.FromString(answer[8 + size:])
-  return analysis.Analysis(
+  return shape_analysis.Analysis(
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},
       tuple((name, port) for name, port in head["guessed"]))

@@ -1,6 +1,6 @@
 """`OpCosts`: what each op of a graph costs on each kind of device.
 
-Legend: N ops, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
+Legend: N ops, E edges, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class OpCosts:
   temporary_bytes: np.ndarray  # [N]
   notes: Tuple[str, ...] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     n = len(self.compute_us)
     for name, ndim in (("compute_us", 2), ("output_bytes", 1), ("persistent_bytes", 1),
                        ("temporary_bytes", 1)):
@@ -46,6 +47,13 @@ class OpCosts:
         raise CostError(
             f"{name}{list(at)} is {array[at]}; expected a finite number that is not negative")
       array.flags.writeable = False
+
+  def edge_bytes(self, graph: ComputationGraph) -> np.ndarray:
+    """[E] bytes of the tensor on each edge of the graph, 0 on control edges."""
+    outputs = graph.edge_outputs
+    size = np.zeros(graph.num_edges)
+    size[outputs >= 0] = self.output_bytes[outputs[outputs >= 0]]
+    return size
 
   @property
   def num_ops(self) -> int:

@@ -43,7 +43,7 @@ def peak(device: Device) -> Peak:
 def _capability(device: Device, environment: Mapping[str, Any]) -> float:
   value = environment.get("architecture")
   try:
-    return float(value)
+    return float("" if value is None else value)
   except (TypeError, ValueError):
     raise ClusterError(
         f"environment.architecture of {device.name} is {value!r}; expected a compute capability "
@@ -53,7 +53,7 @@ def _capability(device: Device, environment: Mapping[str, Any]) -> float:
 def _number(device: Device, name: str) -> float:
   value = device.properties.get(name)
   try:
-    number = float(value)  # proto JSON writes 64-bit integers as strings
+    number = float("" if value is None else value)  # proto JSON writes 64-bit integers as strings
   except (TypeError, ValueError):
     number = math.nan
   if not (math.isfinite(number) and number > 0):

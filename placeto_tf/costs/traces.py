@@ -101,7 +101,9 @@ def apply(
   return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes))
 
 
-def _apply_memory(graph, i, measurement, output_bytes, temporary, persistent) -> None:
+def _apply_memory(
+    graph: ComputationGraph, i: int, measurement: Measurement, output_bytes: np.ndarray,
+    temporary: np.ndarray, persistent: np.ndarray) -> None:
   """Puts the sizes that a measurement knows in place of the estimated ones of op `i`."""
   if measurement.output_bytes is not None:
     start, end = graph.output_offsets[i], graph.output_offsets[i + 1]
@@ -128,7 +130,7 @@ def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
   from tensorflow.core.protobuf import config_pb2
 
-  found = []
+  found: List[Tuple[Callable[[], Any], List[str]]] = []
   performances = _parse(content, op_performance_data_pb2.OpPerformanceList)
   if performances is not None:
     found.append((lambda: (of_op_performances(performances), ()),

@@ -52,7 +52,7 @@ from typing import Optional, Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.simulation.event_loop import compiled
+from placeto_tf.simulation.compiling import compiled
 
 NAMES: Tuple[str, ...] = (
     "stays", "compute", "compute_rise", "load", "load_excess", "load_relative", "comm_in",

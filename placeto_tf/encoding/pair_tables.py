@@ -11,8 +11,8 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.search.problem import PlacementProblem
-from placeto_tf.simulation.bounds import longest_path_us, remaining_path_us
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,13 +41,11 @@ class OpTables:
     remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
     longest = max(float(remaining.max()), 1e-9)
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
-    outputs = graph.edge_outputs[by_consumer]
-    edge_bytes = np.where(outputs >= 0, np.append(costs.output_bytes, 0.0)[outputs], 0.0)
     return cls(
         op_us=_writable(op_us, np.float64), rank=remaining / longest, depth=before / longest,
         edge_offsets=_offsets(graph.edge_consumers, graph.num_ops),
         edge_producers=_writable(graph.edge_producers[by_consumer], np.int32),
-        edge_bytes=_writable(edge_bytes, np.float64))
+        edge_bytes=_writable(costs.edge_bytes(graph)[by_consumer], np.float64))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.grouping.grouping import Grouping
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 STEP_TIME_US = "step_time_us"
 START_US = "start_us"
@@ -46,7 +46,7 @@ class SimulatedCost:
     evaluation = self._problem.evaluate_ops(
         self._grouping.expand(placements), start_times=grouped is not None)
     components = {STEP_TIME_US: evaluation.step_time_us, FITS: evaluation.fits}
-    if grouped is not None:
+    if grouped is not None and evaluation.start_us is not None:
       components[START_US] = evaluation.start_us[:, grouped.first_op]
       components[FINISH_US] = evaluation.start_us[:, grouped.last_op]
     return evaluation.objective_us, components

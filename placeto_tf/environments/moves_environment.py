@@ -23,7 +23,7 @@ from tf_agents.trajectories import time_step as ts
 from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.errors import PlacementError
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 FEATURES, MASK = "features", "mask"
 # A move is seldom worth more than a few hundredths of the step; what is, counts no more.
@@ -59,7 +59,7 @@ class MovesConfig:
   perturb: float = 0.15
   pool: int = 32
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rows", "steps", "pool"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")

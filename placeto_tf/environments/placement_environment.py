@@ -53,7 +53,7 @@ class EnvironmentConfig:
   undo_temperature: float = 0.0
   worse_weight: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, valid in (("order", ("topological", "random")),
                         ("reward", ("intermediate", "final")),
                         ("start", ("given", "best", "random"))):

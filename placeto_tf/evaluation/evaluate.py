@@ -27,27 +27,23 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf import atomic, placing, search
+from placeto_tf import atomic
 from placeto_tf.clusters import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacetoError
-from placeto_tf.evaluation import pointer_methods
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import load_graph
-from placeto_tf.grouping import group_ops
+from placeto_tf.methods import learned_groups, registry, running
 from placeto_tf.placements import Placement
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Method, WithoutWeights
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import Simulator
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
           "seconds", "lower_bound_us", "peak_memory_bytes", "placement")
 KEY = FIELDS[:4]
-# What runs from a given start; all others make one placement or several of their own.
-SEARCHES = ("annealing", "genetic", "local_search", "refine") + placing.AUTO + tuple(
-    placing.LEARNED) + pointer_methods.NAMES
-# Policies that are trained elsewhere.
-WEIGHTED = ("device_pointer", *dict.fromkeys(placing.NEED_WEIGHTS.values()))
 
 Row = Dict[str, Any]
 
@@ -58,7 +54,7 @@ class EvaluationConfig:
 
   Attributes:
     graphs, clusters: as `load_graph` and `Cluster.parse` take them.
-    methods: names from `method_names()`.
+    methods: names of `placeto_tf.methods.registry`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
     start: methods that need no search; where there are any, every search starts from the best of
@@ -67,8 +63,7 @@ class EvaluationConfig:
       hierarchical policy learning it, with half of the search's budget.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
-      trained it: "device_pointer" (by default the weights that ship), "placeto" and "gdp" for the
-      methods in `placing.NEED_WEIGHTS`.
+      trained it, for the methods that need its weights or have weights that ship.
   """
 
   graphs: Tuple[str, ...]
@@ -87,19 +82,22 @@ class EvaluationConfig:
     for name in ("graphs", "clusters", "methods", "seeds"):
       if not getattr(self, name):
         raise PlacetoError(f"{name} is empty; expected at least one")
-    for field, valid in (("method", method_names()), ("start", tuple(
-        name for name in search.METHODS if name not in SEARCHES))):
-      for method in self.start if field == "start" else self.methods:
-        if method not in valid:
-          raise PlacetoError(f"{field} {method!r} is not known; expected one of {', '.join(valid)}")
-    for method in self.methods:
-      placing.check_grouping(self.grouping, method)
-      if method in placing.NEED_WEIGHTS:
-        placing.check_weights(method, self.policy_weights.get(placing.NEED_WEIGHTS[method]))
-    for policy in self.policy_weights:
-      if policy not in WEIGHTED:
+    for name in self.methods:
+      learned_groups.check_grouping(self.grouping, name)
+      registry.check_weights(registry.find(name), self.weights_of(registry.find(name)))
+    for name in self.start:
+      kind = registry.find(name).kind
+      if kind.takes_start or kind.learned:
+        valid = (method.name for method in registry.methods()
+                 if not (method.kind.takes_start or method.kind.learned))
         raise PlacetoError(
-            f"policy {policy!r} has no weights; expected one of {', '.join(WEIGHTED)}")
+            f"start {name!r} goes on from a start itself or has to learn; expected one of "
+            f"{', '.join(valid)}")
+    for policy in self.policy_weights:
+      if policy not in registry.weighted_policies():
+        raise PlacetoError(
+            f"policy {policy!r} has no weights; expected one of "
+            f"{', '.join(registry.weighted_policies())}")
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
     _ = self.budget
@@ -109,14 +107,19 @@ class EvaluationConfig:
     """Of each run."""
     return Budget(max_evaluations=self.max_evaluations, max_seconds=self.max_seconds)
 
+  def weights_of(self, method: Method) -> Optional[str]:
+    """Directory of the weights that a method is run with.
+
+    One that would learn from scratch without weights gets none: a table shows it beside methods
+    that begin with the same policy's weights.
+    """
+    if method.weights is None or method.weights.without is WithoutWeights.LEARN:
+      return None
+    return self.policy_weights.get(method.weights.policy)
+
   def to_json(self) -> Dict[str, Any]:
     """As config.json holds it."""
     return json.loads(json.dumps(dataclasses.asdict(self)))
-
-
-def method_names() -> Tuple[str, ...]:
-  """Every method that can be evaluated: those of `place`, and the device pointer's variants."""
-  return tuple(dict.fromkeys(placing.methods() + pointer_methods.NAMES))
 
 
 def evaluate(
@@ -176,10 +179,10 @@ def _refer(
   if cluster in references.get(graph, {}):
     return
   found = {}
-  for name in placing.BASELINES:
+  for method in registry.references():
     problem = new_problem()
-    placement = search.METHODS[name](problem, None, 0)
-    found[name] = float(problem.simulator.simulate(placement).step_time_us)
+    placement = method.load()(problem, None, 0)
+    found[method.name] = float(problem.simulator.simulate(placement).step_time_us)
   references.setdefault(graph, {})[cluster] = found
   atomic.write_json(os.path.join(out, "references.json"), references)
 
@@ -263,60 +266,48 @@ def _key(row: Row) -> Tuple[str, str, str, int]:
 
 def _problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   """Problems that count anew but share costs, groups and the simulator."""
-  costs = estimate_costs(graph, cluster)
-  allowed = allowed_devices(graph, cluster)
-  grouping = group_ops(graph, costs, allowed, max_groups=config.max_groups,
-                       method=placing.first_grouping(config.grouping))
-  simulator = Simulator(graph, costs, cluster)
-  return lambda: PlacementProblem(
-      graph, costs, cluster, grouping, allowed_ops=allowed, simulator=simulator)
+  problem = PlacementProblem.build(
+      graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
+      max_groups=config.max_groups)
+  return problem.renewed
 
 
 def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
   """[N] the best placement of the methods; None where there are none."""
   for name in methods:
-    search.METHODS[name](problem, None, 0)
+    registry.find(name).load()(problem, None, 0)
   return problem.best_placement
 
 
 def _run(
     problem: PlacementProblem, key, config: EvaluationConfig, out: str,
     start: Optional[np.ndarray]) -> Row:
-  graph_name, cluster_name, method, seed = key
+  graph_name, cluster_name, name, seed = key
+  method, budget = registry.find(name), config.budget
+  running.prepare(problem, method, budget, seed, start=start)
   start_us = None
-  if start is not None and method in SEARCHES:
-    problem.evaluate_ops(start)
-  elif method in placing.LEARNED or method in pointer_methods.NAMES:
-    for simple in placing.BASELINES[1:]:
-      search.METHODS[simple](problem, config.budget, seed)
   if problem.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
-  if config.grouping == placing.LEARNED_GROUPING and method in SEARCHES:
-    problem = placing.with_learned_groups(problem, config.budget, seed)
-  if method in pointer_methods.NAMES:
-    weights = config.policy_weights.get("device_pointer")
-    pointer_methods.pointer_methods(weights)[method](problem, config.budget, seed)
-  else:
-    placing.run_method(
-        problem, method, config.budget, seed,
-        policy_weights=config.policy_weights.get(placing.NEED_WEIGHTS.get(method)))
+  if config.grouping == learned_groups.LEARNED and method.kind.takes_start:
+    problem = learned_groups.with_learned_groups(problem, budget, seed)
+  running.run(problem, method, budget, seed, weights=config.weights_of(method))
   seconds = problem.seconds
-  result = problem.simulator.simulate(problem.best_placement)
-  lower_bound_us = search.lower_bound_us(problem)
+  result = problem.simulator.simulate(problem.best_known)
+  bound_us = lower_bound_us(problem)
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(str(part) for part in key))
   placement = Placement.from_indices(
-      problem.graph, problem.cluster, problem.best_placement, method=method, seed=seed,
+      problem.graph, problem.cluster, problem.best_known, method=name, seed=seed,
       evaluations=problem.evaluations, step_time_us=result.step_time_us,
-      lower_bound_us=lower_bound_us)
+      lower_bound_us=bound_us)
   file_name = os.path.join("placements", f"{stem}.json")
   placement.save(os.path.join(out, file_name))
   with open(os.path.join(out, "histories", f"{stem}.json"), "w", encoding="utf-8") as file:
     json.dump(problem.history, file)
   return {
-      "graph": graph_name, "cluster": cluster_name, "method": method, "seed": seed,
+      "graph": graph_name, "cluster": cluster_name, "method": name, "seed": seed,
       "step_time_us": float(result.step_time_us), "fits": bool(result.fits),
       "start_us": start_us, "evaluations": problem.evaluations, "seconds": round(seconds, 3),
-      "lower_bound_us": float(lower_bound_us),
+      "lower_bound_us": float(bound_us),
       "peak_memory_bytes": float(result.peak_memory_bytes.max()), "placement": file_name}
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from placeto_tf import search, zoo
+from placeto_tf import zoo
 from placeto_tf.clusters import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
-from placeto_tf.grouping import group_ops
-from placeto_tf.search import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.simple import single
 
 HEADER = (
     "| spec | ops behind the train op | ops of the graph | trained parameters | variables | "
@@ -65,11 +63,9 @@ def measure_size(spec: str, cluster: str = "k80:1") -> GraphSize:
   parsed = Cluster.parse(cluster)
   built = zoo.build(spec)
   graph = load_graph(built.meta_graph_def())
-  costs = estimate_costs(graph, parsed)
-  allowed = allowed_devices(graph, parsed)
-  grouping = group_ops(graph, costs, allowed, max_groups=1)
-  problem = PlacementProblem(graph, costs, parsed, grouping, allowed_ops=allowed)
-  result = problem.simulator.simulate(search.single(problem))
+  problem = PlacementProblem.build(graph, parsed, max_groups=1)
+  costs = problem.costs
+  result = problem.simulator.simulate(single(problem))
   return GraphSize(
       spec=spec, ops=graph.num_ops, all_ops=len(built.graph.get_operations()),
       parameters=built.num_parameters, variable_bytes=float(costs.persistent_bytes.sum()),

@@ -1,8 +1,8 @@
 """Reading TensorFlow graphs into `ComputationGraph`, the arrays all other rooms work on."""
 
-from placeto_tf.graphs.analysis import analysis_graph_def, rewritten_proto
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.cost_graphs import cost_nodes
+from placeto_tf.graphs.exported_protos import analysis_graph_def, rewritten_proto
 from placeto_tf.graphs.keras_models import training_function
 from placeto_tf.graphs.loading import load_graph
 

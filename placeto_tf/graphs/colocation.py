@@ -15,7 +15,7 @@ Legend: N needed ops, E edges between them.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def colocate(
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
   index = {name: i for i, name in enumerate(names)}
-  firsts = {}
+  firsts: Dict[Any, int] = {}
   for i, node in enumerate(nodes):
     attrs = node.attr
     if "_class" in attrs:
@@ -90,7 +90,7 @@ def _moved(
     nodes: [N] NodeDefs.
     producers, consumers: of data edges, in the order of consumers and their inputs.
   """
-  pairs = []
+  pairs: List[Tuple[int, int]] = []
   follows = np.array([node.op in _FOLLOWING for node in nodes], dtype=bool)
   leads = np.array([node.op in _LEADING for node in nodes], dtype=bool)
   first = np.ones(len(consumers), dtype=bool)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import Any, FrozenSet, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class ComputationGraph:
   source: Optional[GraphSource] = None
   notes: Tuple[str, ...] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check(self)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
@@ -121,7 +121,7 @@ class ComputationGraph:
       cls,
       op_names: Sequence[str],
       op_types: Sequence[str],
-      num_outputs: Sequence[int],
+      num_outputs: Any,
       edges: Any,
       **fields: Any,
   ) -> ComputationGraph:
@@ -144,7 +144,7 @@ class ComputationGraph:
     offsets = np.zeros(n + 1, dtype=np.int32)
     np.cumsum(np.asarray(num_outputs, dtype=np.int32), out=offsets[1:])
     kernel_types = tuple(fields.pop("kernel_types", ("CPU", "GPU")))
-    defaults = dict(
+    defaults: Dict[str, Any] = dict(
         fetched_outputs=np.zeros(int(offsets[-1]), dtype=bool),
         colocation=np.arange(n, dtype=np.int32),
         has_kernel=np.ones((n, len(kernel_types)), dtype=bool),

@@ -14,7 +14,7 @@ Legend: M nodes of the file, E edges.
 from __future__ import annotations
 
 import re
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def from_cost_graph(
       seen.add(name)
   _check_sizes(nodes)
   producers, ports, consumers, goes_round = _edges(proto.node, nodes)
-  notes = ()
+  notes: Tuple[str, ...] = ()
   if goes_round.any():
     order, _ = traversal.topological_order(len(nodes), producers, consumers)
     if len(order) < len(nodes):
@@ -111,10 +111,11 @@ def cost_nodes(graph: ComputationGraph) -> List[Any]:
   Raises:
     GraphError: the graph is from another source.
   """
-  if graph.source is None or graph.source.format != "cost_graph_def":
+  source = graph.source
+  if source is None or source.positions is None or source.format != "cost_graph_def":
     raise GraphError("the graph was not read from a CostGraphDef, so it has no costs of its own")
-  nodes = graph.source.proto.node
-  return [nodes[i] for i in graph.source.positions.tolist()]
+  nodes = source.proto.node
+  return [nodes[i] for i in source.positions.tolist()]
 
 
 def _check_sizes(nodes) -> None:
@@ -131,8 +132,9 @@ def _check_sizes(nodes) -> None:
 
 def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """[E] producers, ports, consumers, and whether an edge goes round a loop."""
-  part_of, part = [], 0
-  by_id = {}
+  part_of: List[int] = []
+  part = 0
+  by_id: Dict[Tuple[int, int], int] = {}
   for node in all_nodes:
     if node.name == _BORDERS[0]:
       part += 1
@@ -179,7 +181,7 @@ def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
   if not senders:
     return []
   index = {name: i for i, name in enumerate(names)}
-  sent = {}
+  sent: Dict[int, Tuple[int, int]] = {}
   for producer, port, consumer, _ in edges:
     if port != CONTROL:
       sent.setdefault(consumer, (producer, port))

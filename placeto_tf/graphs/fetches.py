@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import Any, FrozenSet, Iterable, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def live_graph_roles(tf_graph: Any) -> Roles:
   train_ops = tuple(
       item if isinstance(item, str) else item.name for item in tf_graph.get_collection(TRAIN_OP)
       if isinstance(item, str) or hasattr(item, "name"))
-  side = set()
+  side: Set[Any] = set()
   for key in _SIDE_COLLECTIONS:
     side.update(getattr(item, "name", item) for item in tf_graph.get_collection(key))
   for key in _VARIABLE_COLLECTIONS:

@@ -12,7 +12,7 @@ A call is left as one op where inlining would not end (recursion), or would take
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Container, Dict, FrozenSet, Iterable, List, Optional, Tuple
+from typing import Any, Container, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -71,7 +71,7 @@ class Inliner:
     self._graph_def = graph_def
     self._outputs: Dict[Tuple[str, int], str] = {}  # of a call -> tensor that replaces it
     self._controls: Dict[str, str] = {}  # call -> op to wait for
-    self._effectful = set()  # calls that must run if one of their outputs is used
+    self._effectful: Set[str] = set()  # calls that must run if one of their outputs is used
     self._names = {node.name for node in graph_def.node}
     self._whole: Dict[str, str] = {}  # op left whole -> why
 
@@ -153,8 +153,8 @@ class Inliner:
   def _check_size(self) -> None:
     """Raises GraphError before starting on what would not end in reasonable time."""
     functions = self.op_defs.functions
-    sizes = {}
-    open_functions = set()
+    sizes: Dict[str, int] = {}
+    open_functions: Set[str] = set()
     stack = list(functions)
     while stack:  # depth first; a function is sized when its callees are
       name = stack[-1]
@@ -261,7 +261,9 @@ class Inliner:
     for node in nodes:
       copy = result.node.add()
       copy.CopyFrom(node)
-      data, controls, changed = [], [], False
+      data: List[str] = []
+      controls: List[str] = []
+      changed = False
       for text in node.input:
         found = self._resolve(text)
         changed |= found != text
@@ -323,7 +325,7 @@ class _Body:
       raise GraphError(
           f"op {call.name!r} ({call.op}) gives {len(data)} inputs to function "
           f"{function.signature.name!r}, which takes {total}; export the graph again")
-    self._ranges = {}
+    self._ranges: Dict[str, Dict[str, Tuple[int, int]]] = {}
     self._copies = [self._copy(node) for node in function.node_def]
     for node, copy in zip(function.node_def, self._copies):
       if node.name in self._ranges:
@@ -335,7 +337,8 @@ class _Body:
   def nodes(self, controls: List[str]) -> List[Any]:
     """The ops of the body; those that start it wait for the controls."""
     for node, copy in zip(self._function.node_def, self._copies):
-      data, waits = [], []
+      data: List[str] = []
+      waits: List[str] = []
       starts, bare = True, not node.input
       for text in node.input:
         found, inside = self._translate(text)

@@ -9,7 +9,7 @@ Legend: M nodes of the file, N needed ops, E edges.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -189,7 +189,7 @@ def _fed_defaults(
 def _cuts(table: NodeTable, feeds: Sequence[str]):
   """[M] bool ops whose inputs are cut because they are fed, and op -> fed ports."""
   cut = np.zeros(table.num_nodes, dtype=bool)
-  fed = {}
+  fed: Dict[int, Set[int]] = {}
   for name in feeds:
     endpoint = fetches_lib.find_endpoint(table, name, "feed")
     if not table.num_outputs[endpoint.node]:

@@ -143,9 +143,9 @@ def _step(model: Any, optimizer: Any, losses: Any) -> Any:
       total = _total_loss(losses, targets, model(inputs, training=True))
       if model.losses:
         total += tf.add_n([tf.cast(extra, total.dtype) for extra in model.losses])
-      scale = getattr(optimizer, "scale_loss", None) or getattr(
-          optimizer, "get_scaled_loss", lambda value: value)
-      scaled = scale(total)
+      scale: Any = getattr(optimizer, "scale_loss", None) or getattr(
+          optimizer, "get_scaled_loss", None)
+      scaled = total if scale is None else scale(total)
     gradients = tape.gradient(scaled, values)
     if hasattr(optimizer, "get_unscaled_gradients"):  # Keras 3 does that while it applies them
       gradients = optimizer.get_unscaled_gradients(gradients)
@@ -211,7 +211,7 @@ def _target_specs(model: Any, losses: Any, batch_size: Optional[int]) -> Any:
   specs = []
   for output, loss in zip(outputs, losses):
     name = getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)
-    sparse = "sparse" in name.lower()
+    sparse = "sparse" in str(name).lower()
     specs.append(_spec(
         output.shape[:-1] if sparse else output.shape, tf.int32 if sparse else output.dtype,
         batch_size))

@@ -30,8 +30,8 @@ class KernelSupport:
 
   def __init__(self, op_defs: OpDefs):
     self._op_defs = op_defs
-    self._kernels = {}
-    self._answers = {}
+    self._kernels: Dict[str, Any] = {}
+    self._answers: Dict[Tuple[Any, ...], Tuple[bool, ...]] = {}
     self.assumes_gpu = not any(
         kernel.device_type == "GPU" for kernel in _registered_kernels("MatMul"))
 
@@ -42,12 +42,12 @@ class KernelSupport:
     kernels, names = self._kernels_of(node.op)
     attrs = node.attr
     defaults = self._op_defs.schema(node).defaults
-    key = [node.op]
+    parts = [node.op]
     for name in names:
       value = attrs[name] if name in attrs else defaults.get(name)
-      key.append(() if value is None else _types(value))
-    key.append(attrs["_kernel"].s if "_kernel" in attrs else b"")
-    key = tuple(key)
+      parts.append(() if value is None else _types(value))
+    parts.append(attrs["_kernel"].s if "_kernel" in attrs else b"")
+    key = tuple(parts)
     answer = self._answers.get(key)
     if answer is None:
       answer = self._answers[key] = self._look_up(node, kernels, dict(zip(names, key[1:])), key[-1])

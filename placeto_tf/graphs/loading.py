@@ -12,12 +12,12 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import (
+  concrete_functions,
   cost_graphs,
   files,
   keras_files,
   keras_models,
-  saved_models,
-  traced,
+  saved_model_reading,
 )
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -107,12 +107,12 @@ def _read(
 ) -> Tuple[ReadGraph, _Names, _Names]:
   """The graph, with the fetches and feeds that the source itself states."""
   is_path = isinstance(source, (str, os.PathLike))
-  if is_path and saved_models.is_saved_model(os.fspath(source)):
+  if is_path and saved_model_reading.is_saved_model(os.fspath(source)):
     if format not in (None, "saved_model"):
       raise GraphError(
           f"{os.fspath(source)!r} is a SavedModel, but was handed over as {format!r}; leave format "
           "out")
-    return saved_models.read_saved_model(os.fspath(source), signature, tags)
+    return saved_model_reading.read_saved_model(os.fspath(source), signature, tags)
   if format == "saved_model":
     raise GraphError(
         f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
@@ -120,11 +120,11 @@ def _read(
   if signature is not None or tags is not None:
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
   if keras_models.is_keras_model(source):
-    return traced.read_keras_model(source)
-  if traced.is_concrete_function(source):
-    return traced.read_concrete_function(source)
-  if traced.is_function(source):
-    return traced.read_function(source)
+    return concrete_functions.read_keras_model(source)
+  if concrete_functions.is_concrete_function(source):
+    return concrete_functions.read_concrete_function(source)
+  if concrete_functions.is_function(source):
+    return concrete_functions.read_function(source)
   return _read_graph(source, format), None, None
 
 

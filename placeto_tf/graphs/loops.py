@@ -9,7 +9,7 @@ Legend: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -91,7 +91,8 @@ def find_loops(
   frames, parents, frame_names = _frames(nodes, types, inputs, order)
   trips, notes = _trip_counts(
       types, nodes, inputs, frames, frame_names, trip_count, feed_shapes or {})
-  executions_of, outermost_of = [], []
+  executions_of: List[float] = []
+  outermost_of: List[int] = []
   for frame, parent in enumerate(parents):  # a parent comes before its children
     above = 1.0 if parent < 0 else executions_of[parent]
     executions_of.append(min(above * trips[frame], MAX_TRIPS))
@@ -109,7 +110,7 @@ def find_loops(
 
 def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.ndarray:
   """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
-  members = {}
+  members: Dict[int, List[int]] = {}
   for op, frame in enumerate(frames):
     members.setdefault(frame, []).append(op)
   rows = []
@@ -130,16 +131,20 @@ def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def _stray_exit(node) -> GraphError:
+def _stray_exit(node: Any) -> GraphError:
   return GraphError(
       f"op {node.name!r} ({node.op}) leaves a loop that no Enter op opens; export the graph again")
 
 
-def _frames(nodes, types, inputs, order):
+def _frames(
+    nodes: Sequence[Any], types: Sequence[str], inputs: Inputs, order: np.ndarray
+) -> Tuple[List[int], List[int], List[str]]:
   """[N] the frame each op belongs to (for Exit the one it leaves), [F] parents and names."""
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
-  ids, parents, names = {}, [], []
+  ids: Dict[Tuple[int, bytes], int] = {}
+  parents: List[int] = []
+  names: List[str] = []
   for op in order.tolist():
     frame, source = -1, None
     for producer in inputs.all(op):
@@ -165,12 +170,16 @@ def _frames(nodes, types, inputs, order):
   return frames, parents, names
 
 
-def _trip_counts(types, nodes, inputs, frames, frame_names, trip_count, feed_shapes):
+def _trip_counts(
+    types: Sequence[str], nodes: Sequence[Any], inputs: Inputs, frames: Sequence[int],
+    frame_names: Sequence[str], trip_count: Optional[int],
+    feed_shapes: Mapping[str, Tuple[int, ...]],
+) -> Tuple[List[float], Tuple[str, ...]]:
   """[F] trip counts, and notes."""
   if trip_count is not None:
     return [float(trip_count)] * len(frame_names), (
         f"every loop is taken to run {trip_count} times, as given",)
-  conditions = {}
+  conditions: Dict[int, Any] = {}
   for op, op_type in enumerate(types):
     if op_type == "LoopCond":
       conditions.setdefault(frames[op], inputs.data(op))
@@ -192,14 +201,16 @@ class _Bounds:
   its Exit gives; inside of other loops the counts go by way of stacks and lists.
   """
 
-  def __init__(self, types, nodes, inputs, frames, conditions, feed_shapes):
+  def __init__(
+      self, types: Sequence[str], nodes: Sequence[Any], inputs: Inputs, frames: Sequence[int],
+      conditions: Mapping[int, Any], feed_shapes: Mapping[str, Tuple[int, ...]]):
     self._types = types
     self._inputs = inputs
     self._frames = frames
     self._conditions = conditions
     self._values = StaticValues(nodes, inputs, feed_shapes, self._exit_value)
-    self._known = {}
-    self._busy = set()
+    self._known: Dict[int, Optional[int]] = {}
+    self._busy: Set[int] = set()
 
   def trips(self, frame: int) -> Optional[int]:
     """The trip count of a frame, or None."""
@@ -269,5 +280,7 @@ class _Bounds:
     if self._types[merge] not in _MERGE:
       return None
     start, step = self._start(merge), self._step(merge)
-    count = self.trips(self._frames[op]) if start is not None and step is not None else None
+    if start is None or step is None:
+      return None
+    count = self.trips(self._frames[op])
     return None if count is None else start + count * step

@@ -80,7 +80,10 @@ def read_nodes(graph_def: Any) -> NodeTable:
   signatures = [op_defs.signature(node) for node in nodes]
   offsets = np.zeros(len(nodes) + 1, dtype=np.int64)
   np.cumsum([len(signature.outputs) for signature in signatures], out=offsets[1:])
-  producers, ports, consumers, input_types = [], [], [], []
+  producers: List[int] = []
+  ports: List[int] = []
+  consumers: List[int] = []
+  input_types: List[int] = []
   for i, (node, signature) in enumerate(zip(nodes, signatures)):
     wanted = signature.inputs
     data = 0

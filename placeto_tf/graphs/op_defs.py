@@ -58,15 +58,15 @@ class OpDefs:
   """
 
   def __init__(self, library: Any = None):
-    self.functions = {}
+    self.functions: Dict[str, Any] = {}
     for function in library.function if library is not None else ():
       name = function.signature.name
       if name in self.functions:
         raise GraphError(
             f"function {name!r} is defined twice in the graph's library; keep one definition")
       self.functions[name] = function
-    self._schemas = {}
-    self._signatures = {}
+    self._schemas: Dict[str, _Schema] = {}
+    self._signatures: Dict[Tuple[Any, ...], Signature] = {}
 
   def schema(self, node: Any) -> _Schema:
     """The schema of the node's op.
@@ -118,15 +118,15 @@ class OpDefs:
     schema = self.schema(node)
     self.check_attributes(node, schema)
     attrs = node.attr
-    key = [node.op]
+    parts = [node.op]
     for name in schema.signature_attributes:
       value = attrs[name] if name in attrs else schema.defaults.get(name)
       if value is None:
         raise GraphError(
             f"op {node.name!r} ({node.op}) has no attribute {name!r}, which its definition uses; "
             "write the graph again")
-      key.append(_plain(value))
-    key = tuple(key)
+      parts.append(_plain(value))
+    key = tuple(parts)
     found = self._signatures.get(key)
     if found is None:
       values = dict(zip(schema.signature_attributes, key[1:]))

@@ -60,8 +60,10 @@ class StaticShapes:
     fed = self.fed(tensor)
     if fed is not None:
       return fed
-    stated = shapes_lib.declared_shape(node, port)
-    stated = stated and tuple(dim if dim >= 0 else None for dim in stated)
+    declared = shapes_lib.declared_shape(node, port)
+    stated: Shape = None
+    if declared is not None:
+      stated = tuple(dim if dim >= 0 else None for dim in declared)
     data = self._values.inputs.data(op)
     try:
       found = self._rule(node, port, data)
@@ -130,8 +132,10 @@ class StaticShapes:
     given = self.shape(data[0])
     rest = [dim for dim in wanted if dim != -1]
     inferred = None
-    if given is not None and None not in given and None not in rest and math.prod(rest):
-      inferred = math.prod(given) // math.prod(rest)
+    kept = [dim for dim in rest if dim is not None]
+    if given is not None and len(kept) == len(rest) and math.prod(kept):
+      sizes = [dim for dim in given if dim is not None]
+      inferred = math.prod(sizes) // math.prod(kept) if len(sizes) == len(given) else None
     return tuple(inferred if dim == -1 else dim for dim in wanted)
 
   def _expand_dims(self, node: Any, data: List[_Tensor]) -> Shape:
@@ -184,10 +188,11 @@ class StaticShapes:
         first = None if has["begin_mask"] else begin[i]
         last = None if has["end_mask"] else end[i]
         unsaid = (first is None and not has["begin_mask"]) or (last is None and not has["end_mask"])
-        if whole or shape[axis] is None or unsaid:
-          result.append(shape[axis] if whole else None)
+        size = shape[axis]
+        if whole or size is None or unsaid:
+          result.append(size if whole else None)
         else:
-          result.append(len(range(*slice(first, last, stride).indices(shape[axis]))))
+          result.append(len(range(*slice(first, last, stride).indices(size))))
         axis += 1
     return (*result, *shape[axis:])
 
@@ -200,7 +205,7 @@ class StaticShapes:
   def _gather(self, node: Any, data: List[_Tensor]) -> Shape:
     axis = self.numbers(data[2])[0] if len(data) > 2 else 0
     table = self._variable(data[0]) if node.op == "ResourceGather" else self.known(data[0])
-    if _attr(node, "batch_dims").i:
+    if table is None or _attr(node, "batch_dims").i:
       return None
     return (*table[:axis], *self.known(data[1]), *table[axis:][1:])
 
@@ -327,12 +332,13 @@ def _attr_shape(node: Any, name: str = "shape") -> Shape:
 
 def _broadcast(parts: Sequence[Shape]) -> Shape:
   """The shape of an elementwise op; a dimension that is not known is taken to fit the others."""
-  if None in parts:
+  shapes = [part for part in parts if part is not None]
+  if len(shapes) < len(parts):
     return None
-  rank = max(map(len, parts), default=0)
-  result = []
+  rank = max(map(len, shapes), default=0)
+  result: List[Optional[int]] = []
   for axis in range(-rank, 0):
-    dims = [part[axis] for part in parts if len(part) >= -axis]
+    dims = [shape[axis] for shape in shapes if len(shape) >= -axis]
     known = [dim for dim in dims if dim is not None]
     result.append(max(known) if known and (len(known) == len(dims) or max(known) > 1) else None)
   return tuple(result)

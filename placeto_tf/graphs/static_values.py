@@ -8,6 +8,7 @@ tuple of integers, None for those that are not known; shapes are in `static_shap
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -44,7 +45,8 @@ _BINARY: Mapping[str, Callable[[int, int], Optional[int]]] = {
     "GreaterEqual": lambda a, b: int(a >= b), "Equal": lambda a, b: int(a == b),
     "NotEqual": lambda a, b: int(a != b),
 }
-_REDUCED = {"Prod": math.prod, "Sum": sum, "Max": max, "Min": min}
+_REDUCED: Mapping[str, Callable[[Any], int]] = {
+    "Prod": math.prod, "Sum": sum, "Max": max, "Min": min}
 
 
 class Inputs:
@@ -190,7 +192,9 @@ class StaticValues:
       shape = self.shapes.shape(data[0])
       if shape is None:
         return None
-      return _one(len(shape) if kind == "Rank" else None if None in shape else math.prod(shape))
+      dims = [dim for dim in shape if dim is not None]
+      return _one(
+          len(shape) if kind == "Rank" else math.prod(dims) if len(dims) == len(shape) else None)
     if kind in _SAME and data:
       return self.values(data[0])
     if kind in _BINARY and len(data) == 2:
@@ -203,7 +207,8 @@ class StaticValues:
       return _one(_REDUCED[kind](found)) if found and None not in found else None
     if kind in _JOINING:
       parts = [self.values(each) for each in data[:-1 if kind == "ConcatV2" else None]]
-      return None if None in parts else tuple(value for part in parts for value in part)
+      known = [part for part in parts if part is not None]
+      return tuple(itertools.chain(*known)) if len(known) == len(parts) else None
     if kind == "StridedSlice":
       return self._sliced(op, data)
     if kind == "GatherV2" and len(data) == 3:
@@ -213,7 +218,7 @@ class StaticValues:
       return tuple(found[i] if i is not None and 0 <= i < len(found) else None for i in at)
     if kind == "Range" and len(data) == 3:
       start, limit, step = (self.scalar(each) for each in data)
-      if None in (start, limit, step) or not step or abs(limit - start) > _MOST * abs(step):
+      if start is None or limit is None or not step or abs(limit - start) > _MOST * abs(step):
         return None
       return tuple(range(start, limit, step))
     if kind == "TensorArraySizeV3" and data:
@@ -231,8 +236,8 @@ class StaticValues:
     return None
 
   def _sliced(self, op: int, data: List[Tensor]) -> Values:
-    parts = [self.values(each) for each in data]
-    if len(parts) != 4 or None in parts or any(len(part) != 1 for part in parts[1:]):
+    parts = [part for part in map(self.values, data) if part is not None]
+    if len(data) != 4 or len(parts) != 4 or any(len(part) != 1 for part in parts[1:]):
       return None
     masks = strided_masks(self.nodes[op])
     if masks["ellipsis_mask"] or masks["new_axis_mask"]:

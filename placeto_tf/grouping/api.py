@@ -12,11 +12,11 @@ import numpy as np
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.compared_groupings import metis, single_consumer, single_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.grouping.critical_path import critical_path
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import heavy_edge
-from placeto_tf.grouping.others import metis, single_consumer, single_ops
 
 # Each maps (graph, costs, allowed_ops [N, D], max_groups) to labels [N].
 METHODS: Mapping[str, Callable[..., np.ndarray]] = {

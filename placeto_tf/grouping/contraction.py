@@ -98,7 +98,9 @@ def contract(
       pattern.reshape(-1).astype(np.int32), masks, producers, consumers, traffic, rank)
 
 
-def _traffic(graph: ComputationGraph, costs: OpCosts, node_of_op: np.ndarray, m: int):
+def _traffic(
+    graph: ComputationGraph, costs: OpCosts, node_of_op: np.ndarray, m: int,
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it."""
   producers = node_of_op[graph.edge_producers].astype(np.int64)
   consumers = node_of_op[graph.edge_consumers].astype(np.int64)

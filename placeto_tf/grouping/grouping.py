@@ -23,7 +23,7 @@ class Grouping:
 
   group_of_op: np.ndarray  # [N]
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     groups = np.ascontiguousarray(self.group_of_op, dtype=np.int32)
     object.__setattr__(self, "group_of_op", groups)
     if groups.ndim != 1 or not len(groups):

@@ -79,9 +79,11 @@ class Merger:
 
   def heaviest_neighbour(self, u: int, cap_us: float) -> Optional[int]:
     """The set with equal mask and most traffic that stays under the cap together with `u`."""
-    best, most = None, -1.0
+    best: Optional[int] = None
+    most = -1.0
     for v, traffic in self.neighbours[u].items():
-      if (traffic > most or (traffic == most and v < best)) and self.may_merge(u, v, cap_us):
+      ahead = best is None or traffic > most or (traffic == most and v < best)
+      if ahead and self.may_merge(u, v, cap_us):
         best, most = v, traffic
     return best
 

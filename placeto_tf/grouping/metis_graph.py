@@ -6,7 +6,7 @@ Legend: M nodes, P parts.
 from __future__ import annotations
 
 import inspect
-from typing import List
+from typing import Any, Dict, List
 
 import numpy as np
 import pymetis
@@ -31,7 +31,7 @@ class MetisGraph:
     starts, neighbours = np.searchsorted(keys // m, np.arange(m + 1)), keys % m
     self.has_edges = len(neighbours) > 0
     # pymetis below 2025 takes the two arrays by name; later ones warn of that.
-    self.adjacency = (
+    self.adjacency: Dict[str, Any] = (
         {"adjacency": pymetis.CSRAdjacency(starts.tolist(), neighbours.tolist())}
         if hasattr(pymetis, "CSRAdjacency")
         else {"xadj": starts.tolist(), "adjncy": neighbours.tolist()})
@@ -45,7 +45,7 @@ class MetisGraph:
       self, shares: np.ndarray, imbalance: float, recursive: bool, seed: int) -> np.ndarray:
     """[M] part of every node; part p gets about `shares[p]` of the weight."""
     equal = np.allclose(shares, shares[0])
-    targets = {"tpwgts": shares.tolist()} if _HAS_TARGETS and not equal else {}
+    targets: Dict[str, Any] = {"tpwgts": shares.tolist()} if _HAS_TARGETS and not equal else {}
     count = len(shares) if equal or targets else len(shares) * _PARTS_PER_PART
     if not self.has_edges or len(self.node_weights) <= count:
       each = np.arange(len(self.node_weights), dtype=np.int32)
@@ -54,10 +54,10 @@ class MetisGraph:
     heaviest = max(1, sum(self.node_weights) // count)
     weights = [min(weight, heaviest) for weight in self.node_weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
-    _, parts = pymetis.part_graph(
+    _, found = pymetis.part_graph(
         count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
         options=options, **self.adjacency, **targets)
-    parts = np.asarray(parts, dtype=np.int32)
+    parts = np.asarray(found, dtype=np.int32)
     return parts if count == len(shares) else self._distribute(parts, shares, count)
 
   def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from placeto_tf.clusters.device_names import find_device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.traced import concrete_of, read_concrete_function
+from placeto_tf.graphs.concrete_functions import concrete_of, read_concrete_function
 from placeto_tf.placements import PlacedFunction, Placement, place_function
 from placeto_tf.simulation import Simulator
 

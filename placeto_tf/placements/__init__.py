@@ -2,9 +2,9 @@
 
 from placeto_tf.placements.applying import DeviceFunction, DeviceReport
 from placeto_tf.placements.checking import check
+from placeto_tf.placements.placed_functions import CapturedVariable, PlacedFunction, place_function
+from placeto_tf.placements.placed_saved_models import load_placed
 from placeto_tf.placements.placement import Placement
-from placeto_tf.placements.saved_models import load_placed
-from placeto_tf.placements.traced import CapturedVariable, PlacedFunction, place_function
 from placeto_tf.placements.writing import write_placed
 
 __all__ = [

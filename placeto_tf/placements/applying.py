@@ -7,8 +7,12 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.concrete_functions import (
+  concrete_of,
+  is_concrete_function,
+  is_function,
+)
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.graphs.traced import concrete_of, is_concrete_function, is_function
 from placeto_tf.placements.placement import Placement
 
 _META_GRAPH = "tensorflow.MetaGraphDef"
@@ -43,7 +47,7 @@ def apply(placement: Placement, target: Any) -> Any:
       op._set_device(device)
     return target
   if is_concrete_function(target) or is_function(target):
-    from placeto_tf.placements.traced import place_function
+    from placeto_tf.placements.placed_functions import place_function
 
     return place_function(placement, concrete_of(target)).function
   raise PlacementError(

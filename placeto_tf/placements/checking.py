@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
 
 
-def _without_kernel(ops, devices: np.ndarray, cluster: Cluster) -> List[str]:
+def _without_kernel(ops: Any, devices: np.ndarray, cluster: Cluster) -> List[str]:
   found = []
   for j, device in enumerate(cluster.devices):
     if device.type not in KERNEL_TYPES:

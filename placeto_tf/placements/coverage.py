@@ -10,7 +10,7 @@ Legend: M ops of the file, N needed ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.colocation import colocate
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
 from placeto_tf.graphs.loops import back_edges, find_loops
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
@@ -53,8 +53,8 @@ def file_op_names(graph: ComputationGraph) -> List[str]:
 
 def file_ops(graph: ComputationGraph) -> FileOps:
   """Reads all ops of the graph's file."""
-  nodes = _file_nodes(graph)
-  if nodes is None:
+  source, nodes = graph.source, _file_nodes(graph)
+  if source is None or nodes is None:
     return FileOps(
         graph.op_names, graph.op_types, np.arange(graph.num_ops), np.asarray(graph.colocation),
         np.full(graph.num_ops, -1), _kernel_columns(graph))
@@ -63,10 +63,10 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
   m = len(names)
   has_kernel = np.ones((m, len(KERNEL_TYPES)), dtype=bool)
-  if graph.source.format == "cost_graph_def":
+  if source.format == "cost_graph_def":
     colocation, loops, op_types = np.arange(m), np.full(m, -1), ["Unknown"] * m
   else:
-    table = read_nodes(_graph_def(graph))
+    table = read_nodes(_graph_def(source))
     loops, op_types = _loops(table), table.types
     colocation = colocation_sets(table, np.full(m, -1))
     support = KernelSupport(table.op_defs)
@@ -131,7 +131,7 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
     return colocation
   sets = traversal.UnionFind(len(colocation))
   sets.union_all(enumerate(colocation.tolist()))
-  firsts = {}
+  firsts: Dict[int, int] = {}
   for i in inside.tolist():
     sets.union(i, firsts.setdefault(int(loops[i]), i))
   return sets.labels()
@@ -170,10 +170,9 @@ def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
   return np.stack(columns, axis=1)
 
 
-def _graph_def(graph: ComputationGraph) -> Any:
+def _graph_def(source: GraphSource) -> Any:
   """The GraphDef of the file, after rewriting where that was needed to place single ops."""
-  source = graph.source
-  if getattr(source, "graph_def", None) is not None:
+  if source.graph_def is not None:
     return source.graph_def
   return getattr(source.proto, "graph_def", source.proto)
 
@@ -183,4 +182,4 @@ def _file_nodes(graph: ComputationGraph) -> Any:
     return None
   if graph.source.format == "cost_graph_def":
     return graph.source.proto.node
-  return _graph_def(graph).node
+  return _graph_def(graph.source).node

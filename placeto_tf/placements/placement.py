@@ -62,7 +62,7 @@ class Placement(collections.abc.Mapping):
   peak_memory_bytes: Mapping[str, float] = dataclasses.field(default_factory=dict)
   baselines: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     known = set(self.devices)
     if not known:
       raise PlacementError("the placement has no devices; expected at least one device name")

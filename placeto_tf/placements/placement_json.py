@@ -131,7 +131,7 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
 
 def _number(what: str, value: Any, whole: bool) -> Any:
   """A number that is not negative, or None."""
-  kinds = int if whole else (int, float)
+  kinds: Any = int if whole else (int, float)
   if value is not None and (
       isinstance(value, bool) or not isinstance(value, kinds) or value < 0
       or not math.isfinite(value)):

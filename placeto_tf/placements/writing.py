@@ -6,9 +6,9 @@ import os
 
 from placeto_tf import atomic
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.analysis import rewritten_proto
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import saved_models
+from placeto_tf.graphs.exported_protos import rewritten_proto
+from placeto_tf.placements import placed_saved_models
 from placeto_tf.placements.placement import Placement
 
 # Format -> name of the file, binary and text.
@@ -18,7 +18,7 @@ _NAMES = {
     "meta_graph_def": ("graph.meta", "graph.meta.pbtxt"),
     "cost_graph_def": ("graph.cost_graph.pb", "graph.cost_graph.pbtxt"),
     "concrete_function": ("graph.pb", "graph.pbtxt"),
-    "saved_model": (saved_models.NAME, saved_models.NAME),
+    "saved_model": (placed_saved_models.NAME, placed_saved_models.NAME),
 }
 
 
@@ -47,7 +47,7 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
         f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only what was "
         "read can be written again")
   if graph.source.format == "saved_model":
-    return saved_models.write(graph, placement, out_dir)
+    return placed_saved_models.write(graph, placement, out_dir)
   binary_name, text_name = _NAMES[graph.source.format]
   placed = placement.apply(rewritten_proto(graph))
   if graph.source.text:

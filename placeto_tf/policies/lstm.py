@@ -11,12 +11,7 @@ from __future__ import annotations
 from typing import Tuple
 
 import numpy as np
-
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
+import tensorflow as tf
 
 State = Tuple[tf.Tensor, tf.Tensor]  # cell and hidden, [B, H] both
 

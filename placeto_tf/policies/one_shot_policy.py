@@ -21,12 +21,7 @@ import dataclasses
 from typing import Any, Callable, List, Tuple
 
 import numpy as np
-
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
+import tensorflow as tf
 
 # loss(log_probs [B, a], entropy [B, a], columns) -> scalar, for the decisions `columns`, a slice of
 # all A; the loss of all is the sum over the pieces.

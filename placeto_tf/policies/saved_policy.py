@@ -5,10 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
 
 def save_policy(policy: Any, directory: str) -> None:
   """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""

@@ -51,7 +51,7 @@ class PlacerConfig:
   temperature: float = 1.0
   tanh_constant: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("hidden", "device_width", "temperature"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")

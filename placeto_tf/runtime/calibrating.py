@@ -22,9 +22,10 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from placeto_tf.runtime.feeds import Feeds
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
 from placeto_tf.runtime.placed_runs import open_with_beat
+from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise
 
 # Op types whose CPU kernels override IsExpensive(), by TensorFlow's headers (core/kernels).
@@ -81,7 +83,7 @@ class CalibrationConfig:
   timeout_seconds: float = 120.0
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       if field.name not in ("seed", "placements") and not getattr(self, field.name) > 0:
         raise MeasurementError(
@@ -124,7 +126,7 @@ class Calibration:
 
 def calibrate(
     cluster: Cluster,
-    runtime: Any,
+    runtime: Runtime,
     graph: Optional[ComputationGraph] = None,
     config: Optional[CalibrationConfig] = None,
     *,
@@ -159,7 +161,7 @@ def calibrate(
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
 
-  def with_bench(work):
+  def with_bench(work: Callable[[microbenchmarks.Bench], Any]) -> Any:
     return supervise(runtime, lambda beat: work(microbenchmarks.Bench(
         runtime, config.runs, beat, config.timeout_seconds, speed)), config.timeout_seconds)
 
@@ -169,17 +171,18 @@ def calibrate(
       if i != j:
         progress(f"link {cluster.device_names[i]} to {cluster.device_names[j]}")
         links[i, j] = with_bench(
-            lambda bench, a=source, b=target: microbenchmarks.link_times(bench, a, b))
+            functools.partial(microbenchmarks.link_times, source=source, target=target))
   progress("overhead of an op")
   overhead_us = float(np.mean([
-      with_bench(lambda bench, name=name: microbenchmarks.op_overhead_us(bench, name))
+      with_bench(functools.partial(microbenchmarks.op_overhead_us, device=name))
       for name in names]))
-  compute_us = step_time_us = None
+  compute_us: Optional[np.ndarray] = None
+  step_time_us: Optional[np.ndarray] = None
   if graph is not None:
     compute_us, step_time_us, overhead_us = _graph_costs(
         graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
-  if graph is not None and links and config.placements:
+  if graph is not None and compute_us is not None and links and config.placements:
     fit = _fit(
         graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
     compute_us = compute_us * fit.compute_scale
@@ -187,7 +190,7 @@ def calibrate(
 
 
 def _fit(
-    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Any,
+    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Runtime,
     config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
     speed: CoreSpeed, progress: Callable[[str], None],
 ) -> fitting.Fit:
@@ -240,7 +243,8 @@ def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
   The parts are not negative and add up to the hop: where packing and unpacking together seem to
   take longer than both and the wire, which disturbed runs can make them, they share the hop.
   """
-  small, large = [], []
+  small: List[float] = []
+  large: List[float] = []
   for k, found in ((0, small), (1, large)):
     pack, unpack, hop = times.pack_us[k], times.unpack_us[k], times.hop_us[k]
     shrink = min(1.0, hop / (pack + unpack)) if pack + unpack > 0 else 1.0
@@ -253,7 +257,7 @@ def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
 
 
 def _graph_costs(
-    graph: ComputationGraph, cluster: Cluster, runtime: Any, devices: Mapping[str, str],
+    graph: ComputationGraph, cluster: Cluster, runtime: Runtime, devices: Mapping[str, str],
     overhead_us: float, config: CalibrationConfig, feeds: Feeds, speed: CoreSpeed,
     progress: Callable[[str], None],
 ) -> Tuple[np.ndarray, np.ndarray, float]:
@@ -266,8 +270,9 @@ def _graph_costs(
     indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
     placement = Placement.from_indices(graph, cluster, indices)
     progress(f"the graph on {cluster.device_names[d]}")
-    found = supervise(runtime, lambda beat, placement=placement: _time_ops(
-        graph, placement, devices, runtime, feeds, config, speed, beat), config.timeout_seconds)
+    found = supervise(runtime, functools.partial(
+        _time_ops, graph, placement, devices, runtime, feeds, config, speed),
+        config.timeout_seconds)
     here = indices == d
     compute_us[here, d] = found.compute_us[here]
     if here.all():
@@ -283,7 +288,7 @@ def _graph_costs(
 
 
 def _time_ops(
-    graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Any,
+    graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Runtime,
     feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed, beat: Callable[[], None]) -> OpTimes:
   run = open_with_beat(
       beat, graph, placement, devices, runtime, feeds=feeds,

@@ -17,6 +17,8 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
+from placeto_tf.runtime.protocol import Runtime
+
 _WORK = bytes(i * i * 2654435761 >> 13 & 255 for i in range(1 << 15))  # a millisecond to compress
 _LEARNING_SECONDS, _LEAST_PROBES = 8.0, 10
 _FAST_PERCENTILE = 3
@@ -44,7 +46,7 @@ class CoreSpeed:
     self.full_speed_us = full_speed_us
 
   @classmethod
-  def of(cls, runtime: Any, full_speed_us: Optional[float] = None) -> CoreSpeed:
+  def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
     """Of the cores that a runtime's workers are bound to; of none where it does not say."""
     cores = sorted({core for cores in getattr(runtime, "cores", ()) for core in cores})
     return cls(cores, full_speed_us)
@@ -73,7 +75,7 @@ class CoreSpeed:
     """Finds out the full speed: about the fastest that any core was in some time, while idle."""
     if not self._cores:
       return
-    probes = []
+    probes: List[Sequence[float]] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until or len(probes) < _LEAST_PROBES:
       probes.append(self._probe_us())
@@ -92,7 +94,7 @@ class CoreSpeed:
     result = run()
     beat()
     after = None if before is None else self.factor()
-    if after is None or max(before, after) > _ALIKE * min(before, after):
+    if before is None or after is None or max(before, after) > _ALIKE * min(before, after):
       return result, None
     return result, (before * after) ** 0.5
 

@@ -48,7 +48,8 @@ def make_feeds(
   Raises:
     MeasurementError: a feed is missing, unknown, of the wrong shape, or has no random values.
   """
-  shapes = {_tensor_name(name): shape for name, shape in graph.source.feed_shapes.items()}
+  known = graph.source.feed_shapes if graph.source is not None else {}
+  shapes = {_tensor_name(name): shape for name, shape in known.items()}
   if isinstance(feeds, str) and feeds == "random":
     rng = np.random.default_rng(seed)
     return {name: _random(tf_graph, name, shape, rng) for name, shape in sorted(shapes.items())}

@@ -20,8 +20,9 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.search import METHODS
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
 from placeto_tf.simulation import Simulator
 
 # Fields that are scaled together.
@@ -122,7 +123,7 @@ def _searched(
   """[N] what a short search finds."""
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
   problem = PlacementProblem(graph, costs, cluster, grouping)
-  return METHODS["annealing"](problem, Budget(max_evaluations=_SEARCH_EVALUATIONS), seed)
+  return PLACERS["annealing"](problem, Budget(max_evaluations=_SEARCH_EVALUATIONS), seed)
 
 
 def _fitted(

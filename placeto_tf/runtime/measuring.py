@@ -16,6 +16,7 @@ TensorFlow's executor takes each op for expensive until about ninety steps have 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -32,6 +33,7 @@ from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.feeds import Feeds
 from placeto_tf.runtime.placed_runs import PlacedRun, open_with_beat
+from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise
 
 _REFERENCE_EVERY = 3  # a step of the reference after so many steps
@@ -61,7 +63,7 @@ class MeasuringConfig:
   optimizations: bool = False
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs)):
       if getattr(self, name) < least:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
@@ -121,7 +123,7 @@ class Measurer:
       self,
       graph: ComputationGraph,
       cluster: Cluster,
-      runtime: Any,
+      runtime: Runtime,
       config: Optional[MeasuringConfig] = None,
       *,
       feeds: Feeds = "random",
@@ -146,10 +148,12 @@ class Measurer:
     self.config = config or MeasuringConfig()
     self._feeds, self._clock, self._speed = feeds, clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
+    self._reference: Optional[Placement] = None
     if reference == "first":
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
-      reference = Placement.from_indices(graph, cluster, first)
-    self._reference: Optional[Placement] = reference
+      self._reference = Placement.from_indices(graph, cluster, first)
+    elif isinstance(reference, Placement):
+      self._reference = reference
     self._reference_run: Optional[PlacedRun] = None
 
   def __enter__(self) -> Measurer:
@@ -192,7 +196,7 @@ class Measurer:
   def trace(self, placement: Placement) -> Any:
     """The RunMetadata of one step, after warm-up."""
 
-    def work(beat):
+    def work(beat: Callable[[], None]) -> Any:
       run = self._open(placement, beat)
       try:
         for _ in range(self.config.warmup_runs):
@@ -254,24 +258,28 @@ class Measurer:
       self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
     """Steps of the placement and of the reference, in us, and whether those at full speed."""
     config, started = self.config, time.monotonic()
+    reference_run = self._reference_run
     steps = _Steps(self._speed, started + config.max_seconds, beat)
     reference = _Steps(self._speed, started + config.max_seconds, beat)
     while True:
-      steps.add(lambda: self._clock(run) * 1e6)
+      steps.add(functools.partial(self._step_us, run))
       late = time.monotonic() - started > config.max_seconds
-      if self._reference_run is not None and (
+      if reference_run is not None and (
           steps.runs % _REFERENCE_EVERY == 0 or late and not reference.runs):
-        reference.add(lambda: self._clock(self._reference_run) * 1e6)
+        reference.add(functools.partial(self._step_us, reference_run))
       times = steps.counting
       if late and steps.runs >= config.min_runs or len(times) >= config.min_runs and (
           len(times) >= config.max_runs
           or statistics.relative_width(times) <= config.precision):
         break
-    if self._reference_run is not None and not reference.runs:
-      reference.add(lambda: self._clock(self._reference_run) * 1e6)
+    if reference_run is not None and not reference.runs:
+      reference.add(functools.partial(self._step_us, reference_run))
     steady = len(times) >= config.min_runs
     return (times if steady else steps.all, reference.counting or reference.all,
             steady)
+
+  def _step_us(self, run: PlacedRun) -> float:
+    return self._clock(run) * 1e6
 
 
 class _Steps:
@@ -298,7 +306,7 @@ def measure(
     placement: Union[Placement, str],
     cluster: Union[Cluster, str],
     *,
-    runtime: Any = None,
+    runtime: Optional[Runtime] = None,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
     **options: Any,
@@ -330,7 +338,7 @@ def measure_many(
     placements: Sequence[Placement],
     cluster: Cluster,
     *,
-    runtime: Any = None,
+    runtime: Optional[Runtime] = None,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
     **options: Any,

@@ -15,6 +15,7 @@ by one op a tensor that works on the sender in the graph without transfers as we
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.core_speed import CoreSpeed
+from placeto_tf.runtime.protocol import Runtime
 
 SMALL_BYTES, LARGE_BYTES = 64, 1 << 20
 _HOPS = 40
@@ -53,7 +55,7 @@ class Bench:
   """
 
   def __init__(
-      self, runtime: Any, runs: int, beat: Callable[[], None], timeout_seconds: float,
+      self, runtime: Runtime, runs: int, beat: Callable[[], None], timeout_seconds: float,
       speed: CoreSpeed):
     self._runtime, self._runs, self._beat, self._speed = runtime, runs, beat, speed
     self._timeout_ms = int(timeout_seconds * 1.5e3)
@@ -135,15 +137,17 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
   found: Dict[str, List[float]] = {"hop": [], "pack": [], "unpack": []}
   for size in (SMALL_BYTES, LARGE_BYTES):
     crossing, staying = bench.times_us([
-        lambda size=size: _ping_pong(source, target, size),
-        lambda size=size: _ping_pong(source, source, size)])
+        functools.partial(_ping_pong, source, target, size),
+        functools.partial(_ping_pong, source, source, size)])
     found["hop"].append(max(0.0, crossing - staying) / _HOPS)
     for what, worker in (("pack", source), ("unpack", target)):
       sending, quiet = bench.times_us([
-          lambda size=size, worker=worker: _stream(source, target, size, worker, True),
-          lambda size=size, worker=worker: _stream(source, target, size, worker, False)])
+          functools.partial(_stream, source, target, size, worker, True),
+          functools.partial(_stream, source, target, size, worker, False)])
       found[what].append(max(0.0, sending - quiet) / _SENT[size])
-  return LinkTimes(tuple(found["hop"]), tuple(found["pack"]), tuple(found["unpack"]))
+  hop, pack, unpack = (
+      (small, large) for small, large in (found["hop"], found["pack"], found["unpack"]))
+  return LinkTimes(hop, pack, unpack)
 
 
 def op_overhead_us(bench: Bench, device: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Iterator, Mapping, Tuple
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -13,6 +13,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.runtime import feeds as feeds_lib
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import variables
+from placeto_tf.runtime.protocol import Runtime
 
 # A copy that newer TensorFlow makes of a small constant for each device that reads it.
 _REPLICA = "/replicate/"
@@ -39,7 +40,7 @@ class PlacedRun:
       graph: ComputationGraph,
       placement: Placement,
       devices: Mapping[str, str],
-      runtime: Any,
+      runtime: Runtime,
       *,
       feeds: feeds_lib.Feeds = "random",
       optimizations: bool = False,
@@ -110,7 +111,7 @@ class PlacedRun:
     return metadata
 
   @contextlib.contextmanager
-  def _noticing_loss(self):
+  def _noticing_loss(self) -> Iterator[None]:
     try:
       yield
     except BaseException:
@@ -162,7 +163,7 @@ class PlacedRun:
           "graph with optimizations on")
 
 
-def _config(runtime: Any, optimizations: bool) -> Any:
+def _config(runtime: Runtime, optimizations: bool) -> Any:
   import tensorflow as tf
 
   num_cpus = getattr(runtime, "num_cpus", 1)
@@ -181,9 +182,3 @@ def open_with_beat(beat: Callable[[], None], *args: Any, **options: Any) -> Plac
   run = PlacedRun(*args, **options)
   beat()
   return run
-
-
-def devices_of(metadata: Any) -> Dict[str, Tuple[str, ...]]:
-  """Node -> devices on which it ran, for reports."""
-  return {name: tuple(sorted(found))
-          for name, found in session_lib.executed_devices(metadata).items()}

@@ -14,7 +14,7 @@ For each graph, in a directory of its own, so that a study that was stopped goes
   measured.jsonl                       one line a measured placement, appended as it is measured
   repeats.jsonl                        the same placements once more: the measurement's own noise
 
-The results are worked out from those files alone: `summary.json`, `table.md`, `scatter.png`.
+The results are worked out from those files alone, by `evaluation.study_results`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import glob
 import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -36,12 +36,13 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
-from placeto_tf.search import METHODS
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.search import PLACERS
 from placeto_tf.simulation import Simulator
 
 _BLOCKS = (4, 8, 16, 32)
@@ -99,12 +100,12 @@ def worker_cluster(num_workers: int) -> Cluster:
 
 def run_study(
     config: StudyConfig, out: str, *, progress: Callable[[str], None] = lambda text: None
-) -> Dict[str, Any]:
-  """Measures what is not measured yet, and writes the results; returns the summary."""
+) -> None:
+  """Measures what is not measured yet."""
   os.makedirs(out, exist_ok=True)
   # A second time for what was disturbed the first time.
   for spec in config.graphs * _PASSES:
-    directory = os.path.join(out, _slug(spec))
+    directory = graph_directory(out, spec)
     if _complete(config, directory):
       continue
     os.makedirs(os.path.join(directory, "placements"), exist_ok=True)
@@ -117,7 +118,6 @@ def run_study(
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
         _predict(graph, cluster, simulator, directory, paths)
         _measure(config, graph, cluster, workers, speed, directory, paths, progress)
-  return summarize(config, out)
 
 
 def _complete(config: StudyConfig, directory: str) -> bool:
@@ -151,6 +151,7 @@ def _calibrated(
     found = calibrating.calibrate(
         worker_cluster(config.workers), workers, graph, speed=speed,
         progress=lambda stage: progress(f"calibrating: {stage}"))
+    assert found.compute_us is not None  # a graph was given
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
     for number, (indices, step_time_us) in enumerate(found.placements):
       Placement.from_indices(
@@ -190,9 +191,9 @@ def choose_placements(
   problem = PlacementProblem(graph, costs, cluster, grouping)
   rng = np.random.default_rng(config.seed)
   budget = Budget(max_seconds=config.search_seconds)
-  chosen = [(name, METHODS[name](problem, budget, config.seed))
+  chosen = [(name, PLACERS[name](problem, budget, config.seed))
             for name in ("single", "expert", "metis")]
-  best = METHODS["annealing"](problem, budget, config.seed)
+  best = PLACERS["annealing"](problem, budget, config.seed)
   chosen.append(("best", best))
   movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
   for k in range(max(0, config.near_best - 1)):  # the best with more and more groups moved
@@ -235,7 +236,7 @@ def _measure(
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
   todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
-  predicted = _predicted_us(directory)
+  predicted = predicted_us(directory)
   known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
            for row in _rows(os.path.join(directory, name)) if row["steady"]}
   measuring = MeasuringConfig(
@@ -259,7 +260,7 @@ def _measure(
                + ("" if step.steady else ", not on steady cores"))
 
 
-def _predicted_us(directory: str) -> Dict[str, float]:
+def predicted_us(directory: str) -> Dict[str, float]:
   """Placement -> what is expected of it."""
   with open(os.path.join(directory, "predicted.json"), encoding="utf-8") as file:
     return json.load(file)
@@ -278,7 +279,7 @@ def _rows(path: str) -> List[Dict[str, Any]]:
   return rows
 
 
-def _measured(path: str) -> Dict[str, Dict[str, Any]]:
+def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:
   """Placement -> its line on steady cores, or else its last one."""
   found: Dict[str, Dict[str, Any]] = {}
   for row in _rows(path):
@@ -287,106 +288,6 @@ def _measured(path: str) -> Dict[str, Dict[str, Any]]:
   return found
 
 
-def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:
-  """Errors relative to what was measured, and rank correlations, of all and of the best quarter."""
-  error = np.abs(predicted - measured) / measured
-  best = np.argsort(measured, kind="stable")[:max(3, len(measured) // 4)]
-  return {
-      "median_error": float(np.median(error)), "mean_error": float(error.mean()),
-      "rank_correlation": _spearman(predicted, measured),
-      "rank_correlation_best_quarter": _spearman(predicted[best], measured[best])}
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-  from scipy import stats
-
-  if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-    return float("nan")
-  return float(stats.spearmanr(a, b)[0])
-
-
-def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
-  """Works out the results of all graphs from what was measured, and writes them."""
-  summary: Dict[str, Any] = {}
-  points = []
-  for spec in config.graphs:
-    directory = os.path.join(out, _slug(spec))
-    everything = _measured(os.path.join(directory, "measured.jsonl"))
-    undisturbed = [row for row in everything.values() if row["steady"]]
-    # Calibration has seen the graph on one device.
-    rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
-    if len(rows) < 3:
-      continue
-    expected_us = _predicted_us(directory)
-    predicted = np.array([expected_us[row["placement"]] for row in rows])
-    measured = np.array([row["measured_us"] for row in rows])
-    points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
-             **agreement(predicted, measured)}
-    again = {label: row["measured_us"] for label, row in _measured(
-        os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
-    twice = [row for row in rows if row["placement"] in again]
-    if len(twice) >= 3:
-      noise = agreement(np.array([again[row["placement"]] for row in twice]),
-                        np.array([row["measured_us"] for row in twice]))
-      found.update(noise_error=noise["median_error"],
-                   noise_rank_correlation=noise["rank_correlation"])
-    by_kind = {_kind(row["placement"]): row["measured_us"] for row in undisturbed}
-    for kind in ("single", "expert", "best"):
-      found[f"{kind}_us"] = by_kind.get(kind)
-    found["spread"] = [float(measured.min()), float(measured.max())]
-    summary[spec] = found
-  atomic.write_json(os.path.join(out, "summary.json"), summary)
-  with open(os.path.join(out, "table.md"), "w", encoding="utf-8") as file:
-    file.write(table(summary) + "\n")
-  if points:
-    _scatter(points, os.path.join(out, "scatter.png"))
-  return summary
-
-
-def _kind(label: str) -> str:
-  """Of a placement, by the name of its file."""
-  return re.sub(r"^\d+_|\.json$", "", label)
-
-
-def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
-  """The results in Markdown; placements that were only measured disturbed do not count."""
-  lines = ["| graph | placements (disturbed) | median error | mean error | rank corr. | "
-           "best quarter | noise (error, rank) | one worker over best |",
-           "|---|---|---|---|---|---|---|---|"]
-  for spec, row in summary.items():
-    gain = _over(row.get("single_us"), row.get("best_us"))
-    lines.append(
-        f"| `{spec}` | {row['placements']} ({row['disturbed']}) | "
-        f"{row['median_error']:.1%} | {row['mean_error']:.1%} | "
-        f"{row['rank_correlation']:.2f} | {row['rank_correlation_best_quarter']:.2f} | "
-        f"{row.get('noise_error', float('nan')):.1%}, "
-        f"{row.get('noise_rank_correlation', float('nan')):.2f} | {gain} |")
-  return "\n".join(lines)
-
-
-def _over(a: Optional[float], b: Optional[float]) -> str:
-  return f"{a / b:.2f}x" if a and b else "-"
-
-
-def _scatter(points: Sequence[Tuple[str, np.ndarray, np.ndarray]], path: str) -> None:
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(6, 6), dpi=120)
-  FigureCanvasAgg(figure)
-  axes = figure.subplots()
-  for spec, predicted, measured in points:
-    axes.plot(measured / 1e3, predicted / 1e3, ".", label=spec, alpha=0.8)
-  both = np.concatenate([np.concatenate(pair[1:]) for pair in points]) / 1e3
-  ends = [both.min() * 0.9, both.max() * 1.1]
-  axes.plot(ends, ends, color="0.6", linewidth=1)
-  axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, ms",
-           ylabel="predicted, ms")
-  axes.legend(fontsize=6)
-  figure.tight_layout()
-  figure.savefig(path)
-
-
-def _slug(spec: str) -> str:
-  return re.sub(r"[^\w=.-]+", "_", spec)
+def graph_directory(out: str, spec: str) -> str:
+  """Where the files of one graph of the study are."""
+  return os.path.join(out, re.sub(r"[^\w=.-]+", "_", spec))

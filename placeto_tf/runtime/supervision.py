@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, List
 
 from placeto_tf.errors import MeasurementError, PlacetoError
+from placeto_tf.runtime.protocol import Runtime
 
 POLL_SECONDS = 0.1
 # What waits for workers that are gone mostly fails at once. TensorFlow asks a lost first worker
@@ -18,7 +19,7 @@ _UNSAFE = ("DeadlineExceededError", "UnavailableError", "AbortedError", "Cancell
 
 
 def supervise(
-    runtime: Any, work: Callable[[Callable[[], None]], Any], timeout_seconds: float) -> Any:
+    runtime: Runtime, work: Callable[[Callable[[], None]], Any], timeout_seconds: float) -> Any:
   """Runs `work(beat)` and returns its result, as long as it shows signs of life.
 
   The work runs in a thread of its own and calls `beat()` after every step of the graph. Where a

@@ -50,8 +50,11 @@ def _own_initializers(graph: ComputationGraph) -> Dict[str, str]:
   """Variable op -> initializer op, from the collections of the graph's file."""
   from tensorflow.core.framework import variable_pb2
 
-  meta_graph = graph.source.meta_graph or graph.source.proto
-  found = {}
+  source = graph.source
+  if source is None:
+    return {}
+  meta_graph = source.meta_graph or source.proto
+  found: Dict[str, str] = {}
   for collection in getattr(meta_graph, "collection_def", {}).values():
     for content in collection.bytes_list.value:
       variable = variable_pb2.VariableDef()

@@ -75,9 +75,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _schedule(policy: Optional[int], priority: int) -> bool:
   """Sets the scheduling policy of the calling thread; whether that was possible."""
+  if policy is None:  # not Linux
+    return False
   try:
     os.sched_setscheduler(0, policy, os.sched_param(priority))
-  except (AttributeError, OSError, TypeError):  # not Linux, or not permitted
+  except (AttributeError, OSError, TypeError):  # not permitted
     return False
   return True
 

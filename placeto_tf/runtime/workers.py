@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
+from placeto_tf.runtime.protocol import Runtime
 
 # glibc gives large tensors back to the system as soon as they are freed, so that each op pays for
 # fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4 ms,
@@ -56,7 +57,7 @@ class WorkerConfig:
   startup_seconds: float = 120.0
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
       if not getattr(self, name) > 0:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
@@ -144,7 +145,8 @@ class LocalWorkers:
     for process in self.processes:
       process.wait()
       for stream in (process.stdin, process.stdout):
-        stream.close()
+        if stream is not None:
+          stream.close()
     for log in self._logs:
       log.close()
     self.processes, self._logs = [], []
@@ -187,7 +189,8 @@ class LocalWorkers:
     deadline = time.monotonic() + self.config.startup_seconds
     with selectors.DefaultSelector() as waiting:
       for i, process in enumerate(self.processes):
-        waiting.register(process.stdout, selectors.EVENT_READ, i)
+        assert process.stdout is not None  # it is a pipe
+        waiting.register(process.stdout.fileno(), selectors.EVENT_READ, i)
       while waiting.get_map():
         left = deadline - time.monotonic()
         events = waiting.select(left) if left > 0 else []
@@ -197,7 +200,7 @@ class LocalWorkers:
               f"worker {silent} did not come up in {self.config.startup_seconds:g} s; expected it "
               "to say that it serves: give it more time, or look at the machine's load")
         for key, _ in events:
-          if os.read(key.fileobj.fileno(), 4096).startswith(b"ready"):
+          if os.read(key.fd, 4096).startswith(b"ready"):
             waiting.unregister(key.fileobj)
           else:
             self._raise_ended(key.data)
@@ -300,7 +303,7 @@ class InProcess:
 def make_runtime(
     cluster: Cluster, workers: Sequence[str] = (), *,
     environment: Optional[Mapping[str, str]] = None,
-) -> Any:
+) -> Runtime:
   """The runtime for a cluster's placements, not yet started.
 
   Args:
@@ -323,9 +326,10 @@ def make_runtime(
   else:
     tasks = [re.match(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/", name)
              for name in cluster.device_names]
-    if not all(tasks):
+    numbers = [int(task.group(1)) for task in tasks if task is not None]
+    if len(numbers) < len(tasks):
       return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
-    num_workers = 1 + max(int(task.group(1)) for task in tasks)
+    num_workers = 1 + max(numbers)
   return LocalWorkers(WorkerConfig(num_workers=num_workers, environment=dict(environment or {})))
 
 
@@ -379,16 +383,3 @@ def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
 
 def _ending(code: Optional[int]) -> str:
   return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-
-
-def describe(runtime: Any) -> Dict[str, Any]:
-  """What a report says about where placements ran."""
-  found: Dict[str, Any] = {"devices": list(runtime.devices)}
-  if isinstance(runtime, LocalWorkers):
-    found.update(kind="local workers", cores=[
-        list(share) for share in runtime.config.cores or _deal_cores(runtime.config.num_workers)],
-        inter_op_threads=runtime.config.inter_op_threads,
-        intra_op_threads=runtime.config.intra_op_threads)
-  else:
-    found["kind"] = "in process" if isinstance(runtime, InProcess) else "workers"
-  return found

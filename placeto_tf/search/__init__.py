@@ -2,79 +2,16 @@
 
 Each placer is a function `(problem, budget=None, seed=0) -> [N] int32`, the device of each op in
 the best placement it found; it evaluates through the problem, so that budgets are counted alike.
+Its module declares it as a `Method`.
 """
 
 from types import MappingProxyType
 
-from placeto_tf.search.annealing import annealing
-from placeto_tf.search.auto import BASELINES, Auto, Learned, auto
-from placeto_tf.search.baechi import m_etf, m_etf_links, m_sct, m_sct_links, m_topo
-from placeto_tf.search.bounds import lower_bound_us
-from placeto_tf.search.contributions import Contribution, Ledger, Placer
-from placeto_tf.search.exact import ExactResult, exact, prove
-from placeto_tf.search.expert import expert, expert_fewer
-from placeto_tf.search.genetic import genetic
-from placeto_tf.search.heft import heft, heft_links
-from placeto_tf.search.local_search import local_search
-from placeto_tf.search.metis import metis
-from placeto_tf.search.problem import Budget, Evaluation, PlacementProblem
-from placeto_tf.search.refinement import refine
-from placeto_tf.search.simple import current, random, single
-from placeto_tf.search.starts import best_start
+from placeto_tf.problem.method import declared_in
+from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.starts import best_start, reference_placers
 
-METHODS = MappingProxyType({
-    "current": current,
-    "single": single,
-    "expert": expert,
-    "expert_fewer": expert_fewer,
-    "metis": metis,
-    "random": random,
-    "m_topo": m_topo,
-    "m_etf": m_etf,
-    "m_etf_links": m_etf_links,
-    "m_sct": m_sct,
-    "m_sct_links": m_sct_links,
-    "heft": heft,
-    "heft_links": heft_links,
-    "local_search": local_search,
-    "annealing": annealing,
-    "genetic": genetic,
-    "refine": refine,
-    "exact": exact,
-})
+# The placers by the names of their methods.
+PLACERS = MappingProxyType({method.name: method.load() for method in declared_in(__name__)})
 
-__all__ = [
-    "BASELINES",
-    "METHODS",
-    "Auto",
-    "Budget",
-    "Contribution",
-    "Evaluation",
-    "ExactResult",
-    "Learned",
-    "Ledger",
-    "PlacementProblem",
-    "Placer",
-    "annealing",
-    "auto",
-    "best_start",
-    "current",
-    "exact",
-    "expert",
-    "expert_fewer",
-    "genetic",
-    "heft",
-    "heft_links",
-    "local_search",
-    "lower_bound_us",
-    "m_etf",
-    "m_etf_links",
-    "m_sct",
-    "m_sct_links",
-    "m_topo",
-    "metis",
-    "prove",
-    "random",
-    "refine",
-    "single",
-]
+__all__ = ["PLACERS", "best_start", "lower_bound_us", "reference_placers"]

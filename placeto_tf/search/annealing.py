@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import math
 import random
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units, placed_units
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units, placed_units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 START_TEMPERATURE = 1e-3  # over the step time of the start
@@ -38,7 +40,7 @@ REHEAT, HOTTEST = 4.0, 0.05
 LEVELS = ((1.0, 0.4), (4.0, 0.35), (16.0, 0.25))
 
 
-def annealing(
+def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
 
@@ -55,9 +57,9 @@ def annealing(
     for i, (count, share) in enumerate(levels):
       if problem.exhausted(budget):
         break
-      part = share_of(problem, budget, share / sum(later for _, later in levels[i:]))
+      part = budget.share(problem, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
-      placement, objective_us = anneal(
+      placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng, temperatures=(hot, END_TEMPERATURE))
     if problem.evaluations == before:
       break  # nothing can be moved
@@ -77,18 +79,7 @@ def _levels(problem: PlacementProblem) -> List[Tuple[int, float]]:
   return levels
 
 
-def share_of(problem: PlacementProblem, budget: Budget, share: float) -> Budget:
-  """The budget that ends after this share of what is left of another one."""
-  evaluations, seconds = budget.max_evaluations, budget.max_seconds
-  if evaluations is not None:
-    left = max(0, evaluations - problem.evaluations)
-    evaluations = max(1, problem.evaluations + math.ceil(share * left))
-  if seconds is not None:
-    seconds = problem.seconds + max(1e-9, share * (seconds - problem.seconds))
-  return Budget(evaluations, seconds, budget.target_us)
-
-
-def anneal(
+def anneal_units(
     problem: PlacementProblem,
     units: Units,
     placement: np.ndarray,
@@ -125,7 +116,7 @@ def anneal(
   width = speculation(problem, budget)
   batch = np.empty((width, len(current)), dtype=np.int32)
   while since < patience and not problem.exhausted(budget):
-    proposals = []
+    proposals: List[Any] = []
     batch[:] = current
     while len(proposals) < width:
       move = moves.propose(devices)
@@ -179,3 +170,8 @@ class _Progress:
       part = max(part, (problem.seconds - self._seconds) / max(
           1e-9, budget.max_seconds - self._seconds))
     return min(1.0, part)
+
+
+METHODS = (
+    Method("annealing", Kind.SEARCH, plain(anneal), rank=1,
+           auto=AutoPart(Stage.SEARCH, share=0.9)),)

@@ -23,10 +23,12 @@ from typing import List, Optional
 
 import numpy as np
 
-from placeto_tf.search.favourites import favourite_children
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, set_memory_bytes, upward_ranks
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.search.sct_linear_program import favourite_children
 
 
 def m_topo(
@@ -141,6 +143,7 @@ class _EarliestFirst:
         key = (start, -self._ranks[op], d, op)
         if best is None or key < best:
           best = key
+      assert best is not None  # an op that is left is on some device's heap
       start, _, d, op = best
       if d in schedule.candidates(op):
         return op, d, start
@@ -191,3 +194,14 @@ class _EarliestFirst:
     if start + schedule.occupied_us(op, d) <= child_start:
       return start
     return max(start, child_start + schedule.occupied_us(child, d))
+
+
+METHODS = (
+    Method("m_topo", Kind.CONSTRUCTION, plain(m_topo), rank=7),
+    Method("m_etf", Kind.CONSTRUCTION, plain(m_etf), rank=2, start_rank=2,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("m_etf_links", Kind.CONSTRUCTION, plain(m_etf_links), rank=6, start_rank=8,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("m_sct", Kind.CONSTRUCTION, plain(m_sct), rank=8),
+    Method("m_sct_links", Kind.CONSTRUCTION, plain(m_sct_links), rank=9),
+)

@@ -25,12 +25,14 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.search.annealing import anneal, share_of
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import Kind, Method, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units
+from placeto_tf.search.annealing import anneal_units
 from placeto_tf.search.partial_bounds import PartialBounds
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units
 
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
 NODES_AN_EVALUATION = 200
@@ -55,7 +57,7 @@ class ExactResult:
   proven: bool
 
 
-def exact(
+def branch_and_bound(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement met: optimal among those of the groups if the budget allows.
 
@@ -94,9 +96,9 @@ def prove(
     incumbent.simulate(start[None], budget)
     if units.movable and g > 6 and not problem.exhausted(budget):
       evaluations = min(30 * g, problem.remaining_evaluations(budget) or 30 * g)
-      limit = share_of(problem, budget, 0.2)
+      limit = budget.share(problem, 0.2)
       limit = Budget(problem.evaluations + evaluations, limit.max_seconds, limit.target_us)
-      placement, _ = anneal(
+      placement, _ = anneal_units(
           problem, units, units.expand(start), incumbent.objective_us, limit,
           random.Random(seed), temperatures=(1e-2, 1e-4))
       if not problem.exhausted(budget):
@@ -129,8 +131,8 @@ def prove(
     children, found = children[keep], found[keep]
     best_first = np.argsort(found, kind="stable")
     stack.append((depth + 1, children[best_first], found[best_first]))
-  left = [lower[incumbent.open(lower)] for _, _, lower in stack]
-  left = np.concatenate(left) if left else np.zeros(0)
+  still_open = [lower[incumbent.open(lower)] for _, _, lower in stack]
+  left = np.concatenate(still_open) if still_open else np.zeros(0)
   proven = not len(left)
   bound = incumbent.objective_us if proven else min(float(left.min()), incumbent.objective_us)
   return ExactResult(
@@ -153,7 +155,7 @@ class _Incumbent:
     if not len(devices):
       return 0
     evaluation = self._problem.evaluate_ops(self._units.expand(devices))
-    b = int(np.lexsort((evaluation.objective_us, ~evaluation.fits))[0])
+    b = evaluation.best()
     found = (not evaluation.fits[b], float(evaluation.objective_us[b]))
     if found < (not self.fits, self.objective_us):
       self.devices, self.fits, self.objective_us = devices[b].copy(), not found[0], found[1]
@@ -204,3 +206,6 @@ def _interchangeable(problem: PlacementProblem, units: Units) -> np.ndarray:
         twins[b] = a
         break
   return twins
+
+
+METHODS = (Method("exact", Kind.STANDALONE, plain(branch_and_bound), rank=2),)

@@ -11,25 +11,27 @@ from typing import List, Optional, Sequence
 
 import numpy as np
 
-from placeto_tf.search.layers import layer_positions
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import (
-    allowed_or_nearest,
-    best_of,
-    best_so_far,
-    compute_devices,
-    device_speeds,
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  best_so_far,
+  compute_devices,
+  device_speeds,
 )
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.layers import layer_positions
 
 
-def expert(
+def split_by_depth(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the network cut along its depth into one piece for each device that is not a host."""
   del seed
   return best_of(problem, _cuts(problem, [compute_devices(problem)]), budget)
 
 
-def expert_fewer(
+def split_fewer(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best of the same on the 2, 3, ... fastest devices, one less than all at most.
 
@@ -41,10 +43,15 @@ def expert_fewer(
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
   counts = [k for k in range(2, len(devices)) if k <= 8 or k & (k - 1) == 0]
   if not counts:  # nothing that the expert has not tried
-    return expert(problem, budget) if problem.best_placement is None else best_so_far(
+    return split_by_depth(problem, budget) if problem.best_placement is None else best_so_far(
         problem, problem.best_placement)
   return best_of(problem, _cuts(problem, [
       [devices[i] for i in sorted(fastest[:k])] for k in counts]), budget)
+
+
+def _has_fewer(problem: PlacementProblem) -> bool:
+  """Whether there are fewer devices than all to cut for, and more than one."""
+  return len(compute_devices(problem)) > 2
 
 
 def _cuts(problem: PlacementProblem, device_sets: Sequence[List[int]]) -> np.ndarray:
@@ -108,3 +115,11 @@ def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     done = float(ends[first - 1]) if first else 0.0
     cuts.append(first)
   return np.array(cuts)
+
+
+METHODS = (
+    Method("expert", Kind.BASELINE, plain(split_by_depth), title="expert (layer by layer)", rank=2,
+           auto=AutoPart(Stage.REFERENCE), start_rank=1),
+    Method("expert_fewer", Kind.CONSTRUCTION, plain(split_fewer), rank=1, start_rank=6,
+           auto=AutoPart(Stage.CONSTRUCTION, condition=_has_fewer)),
+)

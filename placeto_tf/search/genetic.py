@@ -16,11 +16,13 @@ from typing import List, Optional
 
 import numpy as np
 
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import Kind, Method, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units, placed_units
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units, placed_units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 POPULATION = 48
@@ -29,7 +31,7 @@ INHERIT = 0.7  # probability of the elite parent's gene
 _FIRST_MOVES = 12  # at most so many moves lie between the start and the first population
 
 
-def genetic(
+def evolve(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement that evolves from the best simple one within the budget.
 
@@ -90,3 +92,6 @@ def _cross(first: List[int], second: List[int], units: Units, rng: random.Random
     source[unit] = known
     child[unit] = first[unit] if known else second[unit]
   return child
+
+
+METHODS = (Method("genetic", Kind.SEARCH, plain(evolve), rank=4),)

@@ -7,23 +7,25 @@ finish first, in the first gap that is long enough.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_of
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_of
 
 
-def heft(
+def schedule_heft(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] HEFT as published."""
   del seed
   return best_of(problem, _plan(problem, links=False), budget)
 
 
-def heft_links(
+def schedule_heft_links(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] HEFT whose finish times include buses, single sends and overheads."""
   del seed
@@ -37,12 +39,21 @@ def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
   position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
   # Ops that cost nothing tie with their consumers: producers go first.
   for op in sorted(range(len(ranks)), key=lambda op: (-ranks[op], position[op])):
-    best = None
+    best: Optional[Tuple[float, int, float]] = None
     for d in schedule.candidates(op):
       ready = schedule.data_ready_us(op, d)
       start = schedule.devices[d].earliest(ready, schedule.occupied_us(op, d))
       finish = start + schedule.compute_us[op][d]
       if best is None or finish < best[0]:
         best = (finish, d, ready)
+    assert best is not None  # every op may run somewhere
     schedule.place(op, best[1], best[2])
   return np.array(schedule.device, dtype=np.int32)
+
+
+METHODS = (
+    Method("heft", Kind.CONSTRUCTION, plain(schedule_heft), rank=3, start_rank=3,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("heft_links", Kind.CONSTRUCTION, plain(schedule_heft_links), rank=5, start_rank=7,
+           auto=AutoPart(Stage.CONSTRUCTION)),
+)

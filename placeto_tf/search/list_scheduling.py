@@ -24,8 +24,8 @@ from typing import Dict, List, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.search.problem import PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, compute_devices
+from placeto_tf.problem.candidates import allowed_or_nearest, compute_devices
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 class Timeline:
@@ -159,9 +159,7 @@ def _edges(problem: PlacementProblem):
   """Per op its inputs (producer, port, bytes) and its consumers (each once)."""
   graph = problem.graph
   n = graph.num_ops
-  outputs = graph.edge_outputs
-  size = np.zeros(graph.num_edges)
-  size[outputs >= 0] = problem.costs.output_bytes[outputs[outputs >= 0]]
+  size = problem.costs.edge_bytes(graph)
   inputs: List[List[Tuple[int, int, float]]] = [[] for _ in range(n)]
   consumers: List[List[int]] = [[] for _ in range(n)]
   for u, port, v, data in zip(

@@ -15,17 +15,19 @@ from typing import Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units, level_counts, placed_units
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units, level_counts, placed_units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 _KICK_MOVES = 6
 
 
-def local_search(
+def search_locally(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement that local search from the best simple one finds in the budget."""
   budget = budget or DEFAULT_BUDGET
@@ -108,3 +110,8 @@ def _kick(
   if problem.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])
+
+
+METHODS = (
+    Method("local_search", Kind.SEARCH, plain(search_locally), rank=3,
+           auto=AutoPart(Stage.SEARCH, share=0.4)),)

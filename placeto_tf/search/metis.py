@@ -14,25 +14,27 @@ import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction, contract
 from placeto_tf.grouping.metis_graph import MetisGraph
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import (
-    allowed_or_nearest,
-    best_of,
-    compute_devices,
-    device_speeds,
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  compute_devices,
+  device_speeds,
 )
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 SEEDS = 4
 IMBALANCES = (0.05, 0.2, 0.5)  # how far over its share a part may weigh
 
 
-def metis(
+def partition_ops(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best of METIS's partitions; colocated ops are one node, hosts get no part."""
   return _partition(problem, problem.graph.colocation, budget, seed)
 
 
-def metis_groups(
+def partition_groups(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the same with the problem's groups as nodes."""
   return _partition(problem, problem.grouping.group_of_op, budget, seed)
@@ -71,3 +73,12 @@ def partitions(
   for _ in range(SEEDS):
     for imbalance, recursive in itertools.product(IMBALANCES, (False, True)):
       yield graph.partition(shares, imbalance, recursive, int(rng.integers(1 << 30)))
+
+
+# METIS makes many partitions; in small budgets it must not use up everything.
+METHODS = (
+    Method("metis", Kind.BASELINE, plain(partition_ops), title="METIS", rank=3, start_rank=5,
+           auto=AutoPart(Stage.REFERENCE, share=0.3)),
+    Method("metis_groups", Kind.CONSTRUCTION, plain(partition_groups), rank=4, start_rank=4,
+           auto=AutoPart(Stage.CONSTRUCTION, share=0.15)),
+)

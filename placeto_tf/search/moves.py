@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import List, Sequence, Tuple
 
-from placeto_tf.search.units import Units
+from placeto_tf.problem.units import Units
 
 UNIFORM, NEIGHBOUR, SWAP = 0.3, 0.4, 0.1  # the rest moves clusters
 CLUSTER_SIZES = (2, 8)

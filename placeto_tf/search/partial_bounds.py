@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 _ROUNDING = 1 - 1e-9
 
@@ -34,9 +34,7 @@ class PartialBounds:
     self._us_per_byte = np.where(apart, 1 / np.where(apart, cluster.bandwidth_bytes_per_us, 1), 0)
     self._stay_us = self._overhead_us if cluster.compute_streams == 1 else 0 * self._overhead_us
     self._same = np.eye(d)
-    size = np.zeros(graph.num_edges)
-    data = graph.edge_outputs >= 0
-    size[data] = problem.costs.output_bytes[graph.edge_outputs[data]]
+    size = problem.costs.edge_bytes(graph)
     inputs: list = [[] for _ in range(graph.num_ops)]
     for u, v, data_bytes in zip(
         graph.edge_producers.tolist(), graph.edge_consumers.tolist(), size.tolist()):

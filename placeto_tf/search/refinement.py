@@ -14,10 +14,12 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units
 from placeto_tf.search.starts import best_start
-from placeto_tf.search.units import Units
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 CHAIN = 16  # sets in a chain, at most
@@ -88,3 +90,9 @@ def _chain(sets: Units, devices: List[int], s: int, device: int) -> Tuple[int, .
     at = onward[0]
     members.append(at)
   return tuple(sorted(members))
+
+
+# A descent that ended in a local optimum has nothing to do there again: it does not repeat.
+METHODS = (
+    Method("refine", Kind.SEARCH, plain(refine), rank=2,
+           auto=AutoPart(Stage.SEARCH, share=0.5, repeats=False)),)

@@ -7,8 +7,10 @@ from typing import Dict, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.device_names import find_device
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
 _BATCH = 32
@@ -77,13 +79,22 @@ def random(
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     batch = problem.grouping.expand(random_groups(problem, rng, count))
-    if budget is not None and problem.remaining_evaluations(budget) is not None:
-      batch = batch[:max(1, problem.remaining_evaluations(budget))]
+    remaining = None if budget is None else problem.remaining_evaluations(budget)
+    if remaining is not None:
+      batch = batch[:max(1, remaining)]
     if best is None and budget is not None and problem.exhausted(budget):
       return batch[0].copy()
     evaluation = problem.evaluate_ops(batch)
-    b = int(np.lexsort((evaluation.objective_us, ~evaluation.fits))[0])
+    b = evaluation.best()
     score = (not evaluation.fits[b], float(evaluation.objective_us[b]))
     if best is None or score < best[0]:
       best = (score, batch[b].copy())
   return best[1]
+
+
+METHODS = (
+    Method("current", Kind.CURRENT, plain(current), auto=AutoPart(Stage.REFERENCE)),
+    Method("single", Kind.BASELINE, plain(single), title="single device", rank=1,
+           auto=AutoPart(Stage.REFERENCE)),
+    Method("random", Kind.STANDALONE, plain(random), rank=1),
+)

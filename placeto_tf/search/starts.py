@@ -6,40 +6,50 @@ schedules on convolutional ones. An annealer keeps most of the lead that its sta
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Dict, List, Tuple
 
 import numpy as np
 
-from placeto_tf.search.baechi import m_etf, m_etf_links
-from placeto_tf.search.expert import expert, expert_fewer
-from placeto_tf.search.heft import heft, heft_links
-from placeto_tf.search.metis import metis, metis_groups
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Kind, Method, Placer, declared_in
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
 
-# In the order in which a small budget is best spent.
-STARTS = (expert, m_etf, heft, metis_groups, metis, expert_fewer, heft_links, m_etf_links)
 # What the slowest of them takes an op, generously, and how much of the time starts may take.
 _SECONDS_AN_OP = 2e-4
 _SHARE_OF_TIME = 0.3
+_ROOM = "placeto_tf.search"
 
 
 def best_start(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> Tuple[np.ndarray, float]:
   """The problem's best placement so far, [N], and its objective.
 
-  Where nothing has been evaluated yet, single device and all of `STARTS` are, as far as the
-  budget goes; METIS partitions groups too, because what it cuts is then what a search can move.
+  Where nothing has been evaluated yet, single device and all methods with a `start_rank` are, as
+  far as the budget goes, in the order in which a small budget is best spent. METIS partitions
+  groups too, because what it cuts is then what a search can move.
   """
   if problem.best_placement is None:
     placement = single(problem, budget)
     if problem.best_placement is None:  # the budget was used up before the first evaluation
       return placement, float("inf")
-    for placer in STARTS:
+    for method in start_methods():
       if problem.exhausted(budget) or not in_time(problem, budget):
         break
-      placer(problem, budget, seed)
+      method.load()(problem, budget, seed)
   return problem.best_placement.copy(), problem.best_objective_us
+
+
+def start_methods() -> List[Method]:
+  """The methods of this room with a `start_rank`, by that rank."""
+  ranked = [method for method in declared_in(_ROOM) if method.start_rank is not None]
+  return sorted(ranked, key=lambda method: method.start_rank or 0.0)
+
+
+def reference_placers() -> Dict[str, Placer]:
+  """Name -> placer of the placements that policies start from, trained or used: the baselines."""
+  return {method.name: method.load() for method in declared_in(_ROOM)
+          if method.kind is Kind.BASELINE}
 
 
 def in_time(problem: PlacementProblem, budget: Budget) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.simulation import event_loop
 from placeto_tf.simulation.schedule import Jobs, Transfers
-from placeto_tf.simulation.tables import SimulationTables
+from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:
@@ -36,33 +36,31 @@ class ReferenceEngine:
     np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
     np.fill_diagonal(latency, -1.0)
     t = tables
-    self.arguments = (
+    self._loop_tables = event_loop.LoopTables(
         t.op_segments, t.segment_edges, t.edge_consumers, t.segment_outputs, t.segment_bytes,
         t.segment_fetched, t.in_degrees, t.roots, t.input_offsets, t.input_outputs, t.fetched,
         t.fetched_ops, t.persistent_ops, t.compute_us, t.persistent_bytes, t.hold_bytes,
         t.release_bytes, t.output_bytes, cluster.device_kinds.astype(np.uint32), bandwidth,
         latency, float(cluster.op_overhead_us))
-    self._no_snapshots = event_loop.make_snapshots(
-        0, t.num_ops, len(t.output_bytes), self._num_devices)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.output_bytes), self._num_devices
-    return event_loop.make_workspace(*sizes), np.empty((1, t.num_ops))
+    return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> Any:
     """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
     state, starts = workspace
     event_loop.simulate_range(
-        placements, first, last, self.arguments, state, self._no_snapshots,
+        placements, first, last, self._loop_tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def record(self, workspace, done) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
     del done
-    _, _, _, _, _, segment_us, _, segment_start_us, *_ = workspace[0]
-    return segment_start_us.copy(), segment_us.copy()
+    state, _ = workspace
+    return state.segment_start_us.copy(), state.segment_us.copy()
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
     """The transfers and jobs of a placement, and the stream of each op [N]."""

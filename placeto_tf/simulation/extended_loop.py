@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeto_tf.simulation.event_loop import compiled
+from placeto_tf.simulation.compiling import compiled
 
 IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1

@@ -9,7 +9,7 @@ import concurrent.futures
 import itertools
 import os
 import threading
-from typing import Optional, Tuple
+from typing import Optional, Tuple, Union
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.bounds import remaining_path_us
 from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
+from placeto_tf.simulation.path_lengths import remaining_path_us
 from placeto_tf.simulation.schedule import SimulationResult
-from placeto_tf.simulation.tables import SimulationTables
+from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 class Simulator:
@@ -61,6 +61,7 @@ class Simulator:
     self.graph, self.costs, self.cluster = graph, costs, cluster
     self.num_threads = num_threads or _num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
+    self.engine: Union[ReferenceEngine, ExtendedEngine]
     if needs_extensions(cluster, priorities):
       self.engine = ExtendedEngine(
           self.tables, cluster, _priorities(graph, costs, cluster, priorities),

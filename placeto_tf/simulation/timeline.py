@@ -152,7 +152,7 @@ def timeline_figure(
   lanes.set_ylim(d_count, -0.15)
   lanes.set_xlim(0, max(result.step_time_us / unit, 1e-9))
   lanes.set_title(title or f"step time {result.step_time_us / unit:.2f} ms", fontsize=10)
-  if with_memory:
+  if graph is not None and costs is not None:
     lifetimes = Lifetimes.of(graph, costs, result)
     for d, name in enumerate(cluster.device_names):
       times_us, held = lifetimes.usage(d)

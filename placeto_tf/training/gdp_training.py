@@ -15,69 +15,55 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.clusters import Cluster
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import load_graph
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
+from placeto_tf.training import runs
+from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.pointer_problems import expand_clusters, make_problem
+from placeto_tf.training.run_config import RunConfig
 
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork  # noqa: E402
-from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem  # noqa: E402
-from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights  # noqa: E402
-from placeto_tf.search import METHODS  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
-from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.gdp_methods import PPO  # noqa: E402
-from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
-from placeto_tf.training.pointer_problems import expand_clusters, make_problem  # noqa: E402
+# The paper's reward and algorithm; sizes and rates are not all stated there.
+PPO = OneShotConfig(
+    algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
+    learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
+# Training on other graphs ended with little exploration; fine-tuning goes on from there.
+FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 
 @dataclasses.dataclass(frozen=True)
-class GdpTrainingConfig:
+class GdpTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
+      `RunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     graphs_per_update: an update follows the mean gradient of so many graphs. Which ones go
       together stays; in which order they come is drawn anew each time they have all been there.
-    iterations: updates.
-    checkpoint_every, watch_every: iterations.
-    seed: of everything random.
     network, training: see there.
   """
 
-  graphs: Tuple[str, ...]
-  clusters: Tuple[str, ...] = ("k80:4",)
-  held_out: Tuple[str, ...] = ()
-  watch_cluster: str = "k80:4"
   graphs_per_update: int = 2
-  iterations: int = 1000
-  checkpoint_every: int = 50
-  watch_every: int = 100
-  seed: int = 0
   network: GdpConfig = GdpConfig()
   training: OneShotConfig = PPO
 
-  def __post_init__(self):
-    for name in ("graphs_per_update", "iterations", "checkpoint_every", "watch_every"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
-
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self.check_at_least_one("graphs_per_update")
 
 
 def make_problems(
@@ -134,7 +120,7 @@ class GdpTrainer(runs.TrainingRun):
         for i, each in enumerate(self._problems[:self._num_training])],
         config.training, config.seed)
     self._single_us = [
-        float(each.evaluate_ops(METHODS["single"](each)).objective_us[0])
+        float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
         for each in self._problems]
     size = config.graphs_per_update
     self._batches = [

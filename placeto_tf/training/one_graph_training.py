@@ -1,7 +1,7 @@
 """Trains a policy that is made for one graph, the RNN-based or the hierarchical one.
 
-The same updates as those of the methods `rnn` and `hierarchical` (`rivals`), for a given number of
-them. A root directory holds what `training.runs` says, and
+The same updates as those of the methods `rnn` and `hierarchical`, for a given number of them. A
+root directory holds what `training.runs` says, and
 
   train/           checkpoints: weights, optimizer, baseline, random state, best placement
   train/events*    TensorBoard: step time now and best, reward, loss, gradient norm
@@ -15,66 +15,62 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.clusters import Cluster
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.placements import Placement  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
-from placeto_tf.training import rivals, runs  # noqa: E402
-from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer  # noqa: E402
-from placeto_tf.training.pointer_problems import make_problem  # noqa: E402
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training import one_graph_policies, runs
+from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.pointer_problems import make_problem
+from placeto_tf.training.run_config import RunConfig
 
 # What is searched with, and how the policy is made.
-POLICIES = {"rnn": (rivals.RnnSearch, rivals.rnn_policy),
-            "hierarchical": (rivals.HierarchicalSearch, rivals.hierarchical_policy)}
+POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
+    "hierarchical": (one_graph_policies.HierarchicalSearch,
+                     one_graph_policies.hierarchical_policy)}
 
 
 @dataclasses.dataclass(frozen=True)
-class OneGraphConfig:
+class OneGraphConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    policy: of `POLICIES`.
-    graph, cluster: as `load_graph` and `Cluster.parse` take them.
+    graphs, clusters: one of each; without held-out graphs nothing is watched.
     iterations: updates, of `training.batch_size` placements each.
-    checkpoint_every: iterations.
-    seed: of everything random.
+    checkpoint_every, seed: see `RunConfig`.
+    policy: of `POLICIES`.
     training: by default that of the method.
   """
 
-  policy: str
-  graph: str
-  cluster: str = "k80:4"
-  iterations: int = 1000
-  checkpoint_every: int = 50
-  seed: int = 0
+  policy: str = "rnn"
   training: Optional[OneShotConfig] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.policy not in POLICIES:
       raise PlacetoError(
           f"policy {self.policy!r} is not known; expected one of {', '.join(POLICIES)}")
-    for name in ("iterations", "checkpoint_every"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    super().__post_init__()
+    for name, most in (("graphs", 1), ("clusters", 1), ("held_out", 0)):
+      found = len(getattr(self, name))
+      if found > most:
+        raise PlacetoError(
+            f"{name} has {found} of them; expected {'one' if most else 'none'}: {self.policy} is "
+            "made for one graph")
 
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
+
+def default_config(policy: str) -> OneGraphConfig:
+  """A configuration with the method's own way of training, its graph yet to be given."""
+  return OneGraphConfig((), policy=policy, training=POLICIES[policy][0]().training)
 
 
 class OneGraphTrainer(runs.TrainingRun):
@@ -96,7 +92,7 @@ class OneGraphTrainer(runs.TrainingRun):
       config: what is trained.
       root_dir: its directory.
       problem: instead of the one that `config` names.
-      options: the policy's own, see `rivals`.
+      options: the policy's own, see `one_graph_policies`.
       warm_start: not possible: the weights are of one graph.
 
     Raises:
@@ -111,8 +107,9 @@ class OneGraphTrainer(runs.TrainingRun):
     search_type, make_policy = POLICIES[config.policy]
     options = options or search_type()
     training = config.training or options.training
-    problem = problem or make_problem(load_graph(config.graph), Cluster.parse(config.cluster))
-    weights, draws = rivals.seeds(config.seed)
+    problem = problem or make_problem(
+        load_graph(config.graphs[0]), Cluster.parse(config.clusters[0]))
+    weights, draws = one_graph_policies.seeds(config.seed)
     self.problem, self.policy = make_policy(problem, options, weights)
     self._environment = OneShotEnvironment(
         self.problem.allowed, SimulatedCost(self.problem), batch_size=training.batch_size,

@@ -29,24 +29,20 @@ import os
 from typing import Callable, Dict, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
+from tf_agents.metrics import py_metrics
+from tf_agents.trajectories import policy_step, trajectory
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-from placeto_tf.errors import PlacementError
-from placeto_tf.search.problem import Budget, PlacementProblem
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.metrics import py_metrics  # noqa: E402
-from tf_agents.trajectories import policy_step, trajectory  # noqa: E402
-
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.one_shot_environment import (  # noqa: E402
-    INVALID_REWARD,
-    OneShotEnvironment,
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.one_shot_environment import (
+  INVALID_REWARD,
+  OneShotEnvironment,
 )
-from placeto_tf.policies.one_shot_policy import Loss, OneShotPolicy, Sample  # noqa: E402
-from placeto_tf.training.schedules import between, spent_share  # noqa: E402
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.one_shot_policy import Loss, OneShotPolicy, Sample
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.schedules import between, spent_share
 
 Progress = Callable[[int, float, float], None]
 
@@ -83,7 +79,7 @@ class OneShotConfig:
   gradient_clip: float = 1.0
   invalid_reward: float = INVALID_REWARD
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, valid in (("algorithm", ("reinforce", "ppo")),
                         ("baseline", ("moving_average", "batch"))):
       if getattr(self, name) not in valid:
@@ -177,7 +173,8 @@ class OneShotTrainer:
     self._entropy = tf.Variable(config.entropy, dtype=tf.float32, trainable=False)
     self._steps: Dict[Tuple[int, ...], Callable] = {}
     self.average_return = py_metrics.AverageReturnMetric(buffer_size=100)
-    self.updates, self.skipped, self.losses = 0, 0, {}
+    self.updates, self.skipped = 0, 0
+    self.losses: Dict[str, float] = {}
     self.checkpoint = tf.train.Checkpoint(
         policy=policy, optimizer=self._optimizer, baseline=self._baseline.value)
 

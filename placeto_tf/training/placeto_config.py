@@ -69,7 +69,7 @@ class PlacetoConfig:
   levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.4), (4.0, 0.6))
   learn: bool = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.baseline not in ("step", "batch", "moves", "none"):
       raise PlacementError(
           f"baseline is {self.baseline!r}; expected one of step, batch, moves, none")

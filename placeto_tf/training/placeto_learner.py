@@ -11,24 +11,19 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
+from tf_agents.environments import py_environment
+from tf_agents.specs import tensor_spec
+from tf_agents.utils import common
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.environments import py_environment  # noqa: E402
-from tf_agents.specs import tensor_spec  # noqa: E402
-from tf_agents.utils import common  # noqa: E402
-
-from placeto_tf.policies.placeto import agent as agent_lib  # noqa: E402
-from placeto_tf.policies.placeto.network import PlacetoNetwork  # noqa: E402
-from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
-from placeto_tf.training.returns import StepBaseline, discounted_returns  # noqa: E402
-from placeto_tf.training.schedules import between  # noqa: E402
+from placeto_tf.policies.placeto import agent as agent_lib
+from placeto_tf.policies.placeto.network import PlacetoNetwork
+from placeto_tf.training import runs
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.returns import StepBaseline, discounted_returns
+from placeto_tf.training.schedules import between
 
 
 class PlacetoLearner:
@@ -87,8 +82,10 @@ class PlacetoLearner:
     self._filled = config.environment.num_episodes * max(num_steps) if compiled else None
     self._baselines = [StepBaseline(steps, config.baseline_episodes) for steps in num_steps]
     self._num_steps = num_steps
-    self._first_step, self._seen = 0, []
-    self.updates, self.skipped, self.losses = 0, 0, {}
+    self._first_step = 0
+    self._seen: List[Any] = []
+    self.updates, self.skipped = 0, 0
+    self.losses: Dict[str, float] = {}
 
   @property
   def weights(self) -> List[np.ndarray]:

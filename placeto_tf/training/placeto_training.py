@@ -18,33 +18,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
+from placeto_tf.clusters import Cluster
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.family_environment import FamilyEnvironment
+from placeto_tf.environments.placement_environment import PlacementEnvironment
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.clusters import Cluster  # noqa: E402
-from placeto_tf.environments.cost import SimulatedCost  # noqa: E402
-from placeto_tf.environments.family_environment import FamilyEnvironment  # noqa: E402
-from placeto_tf.environments.placement_environment import PlacementEnvironment  # noqa: E402
-from placeto_tf.graphs import load_graph  # noqa: E402
-from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
-from placeto_tf.search import METHODS  # noqa: E402
-from placeto_tf.search.problem import PlacementProblem  # noqa: E402
-from placeto_tf.training import runs  # noqa: E402
-from placeto_tf.training.placeto_config import PlacetoConfig  # noqa: E402
-from placeto_tf.training.placeto_learner import PlacetoLearner  # noqa: E402
-from placeto_tf.training.placeto_weights import PlacetoWeights  # noqa: E402
-from placeto_tf.training.pointer_problems import STARTS, make_problem  # noqa: E402
+from placeto_tf.graphs import load_graph
+from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
+from placeto_tf.training import runs
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_learner import PlacetoLearner
+from placeto_tf.training.placeto_weights import PlacetoWeights
+from placeto_tf.training.pointer_problems import STARTS, make_problem
+from placeto_tf.training.run_config import RunConfig
 
 GIVEN = STARTS + ("best_known",)
 
@@ -52,47 +47,35 @@ Progress = Callable[[int, Dict[str, float]], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacetoTrainingConfig:
+class PlacetoTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, clusters: specs of single graphs and of clusters; every graph on every cluster, all of
-      equally many devices.
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs, held_out, watch_cluster, seed: see `RunConfig`.
+    clusters: every graph is placed on every one; all have equally many devices.
     max_groups: a graph is grouped into so many at most, and there is room for so many.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
     iterations: updates, each from `placeto.environment.num_episodes` episodes of one graph.
     checkpoint_every, watch_every: iterations.
-    seed: of everything random.
     placeto: how it learns.
   """
 
-  graphs: Tuple[str, ...]
-  clusters: Tuple[str, ...] = ("k80:4",)
-  held_out: Tuple[str, ...] = ()
-  watch_cluster: str = "k80:4"
   max_groups: int = 48
   given: str = "best_known"
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
-  seed: int = 0
   placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.family)
 
-  def __post_init__(self):
-    for name in ("iterations", "checkpoint_every", "watch_every", "max_groups"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self.check_at_least_one("max_groups")
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
-
-  def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,7 +91,7 @@ class FamilyProblem:
 def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
   """[G] the start that `given` names."""
   names = STARTS if given == "best_known" else (given,)
-  starts = np.stack([problem.project(METHODS[name](problem)) for name in names])
+  starts = np.stack([problem.project(PLACERS[name](problem)) for name in names])
   return starts[problem.evaluate(starts).objective_us.argmin()]
 
 
@@ -152,9 +135,9 @@ class PlacetoTrainer(runs.TrainingRun):
     """
     super().__init__(config, root_dir)
     if problems is None:
-      options = dict(max_groups=config.max_groups, given=config.given)
-      problems = make_family(config.graphs, config.clusters, **options)
-      held_out = make_family(config.held_out, (config.watch_cluster,), **options)
+      make = functools.partial(make_family, max_groups=config.max_groups, given=config.given)
+      problems = make(config.graphs, config.clusters)
+      held_out = make(config.held_out, (config.watch_cluster,))
     self._problems = list(problems) + list(held_out)
     self._num_training = len(problems)
     graphs = [_grouped(each.problem) for each in self._problems]
@@ -185,7 +168,8 @@ class PlacetoTrainer(runs.TrainingRun):
       Step times over the start's: of each held-out graph and their geometric means, for the last
       placement of sampled episodes, the best in them, and the last of a greedy episode.
     """
-    found, means = {}, {"last": [], "best": [], "greedy": []}
+    found: Dict[str, float] = {}
+    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     for graph in self._held_out:
       rng = np.random.default_rng([self.config.seed, graph])
       _, last, best = self._play(graph, rng)

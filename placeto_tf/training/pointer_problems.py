@@ -12,20 +12,18 @@ from typing import Callable, List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.costs import estimate_costs
 from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
-from placeto_tf.grouping import group_ops
-from placeto_tf.search import METHODS
-from placeto_tf.search.annealing import anneal
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.units import Units
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units
+from placeto_tf.search import reference_placers
+from placeto_tf.search.annealing import anneal_units
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
-STARTS = ("single", "expert", "metis")
+STARTS = tuple(reference_placers())
 _MIXED = 0.4  # share of random clusters with two kinds of devices
 
 
@@ -62,10 +60,7 @@ def make_problem(
     graph: ComputationGraph, cluster: Cluster, *, max_groups: int = 128,
     num_threads: Optional[int] = None) -> PlacementProblem:
   """The graph grouped on the cluster; simulated on so many threads, by default all cores."""
-  costs = estimate_costs(graph, cluster)
-  allowed = allowed_devices(graph, cluster)
-  grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
-  problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+  problem = PlacementProblem.build(graph, cluster, max_groups=max_groups)
   if num_threads:
     problem.simulator.num_threads = num_threads
   return problem
@@ -81,12 +76,12 @@ def with_starts(
       start each, so that training also meets placements that are hard to improve.
     seed: of annealing.
   """
-  starts = np.stack([problem.project(METHODS[name](problem)) for name in STARTS])
+  starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])
   found_us = problem.evaluate(starts).objective_us
   order = np.argsort(found_us, kind="stable")
   more = []
   for evaluations in annealed:
-    placement, _ = anneal(
+    placement, _ = anneal_units(
         problem, Units(problem), problem.grouping.expand(starts[order[0]]),
         float(found_us[order[0]]), Budget(problem.evaluations + evaluations), random.Random(seed))
     more.append(problem.project(placement))

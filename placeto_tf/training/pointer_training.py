@@ -23,39 +23,35 @@ import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
+from tf_agents.utils import common
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tensorboard.plugins.hparams import api as hp  # noqa: E402
-from tf_agents.utils import common  # noqa: E402
-
-from placeto_tf.encoding.pair_features import NAMES  # noqa: E402
-from placeto_tf.environments.moves_environment import (  # noqa: E402
-    MovesConfig,
-    MovesEnvironment,
-    MovesProblem,
+from placeto_tf.encoding.pair_features import NAMES, TIMING
+from placeto_tf.environments.moves_environment import (
+  MovesConfig,
+  MovesEnvironment,
+  MovesProblem,
 )
-from placeto_tf.policies.device_pointer import agent as agent_lib  # noqa: E402
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights  # noqa: E402
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper  # noqa: E402
-from placeto_tf.policies.saved_policy import save_policy  # noqa: E402
-from placeto_tf.search.problem import Budget  # noqa: E402
-from placeto_tf.simulation.schedule import SimulationResult  # noqa: E402
-from placeto_tf.simulation.timeline import timeline_figure  # noqa: E402
-from placeto_tf.training import pointer_problems, runs  # noqa: E402
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.device_pointer import agent as agent_lib
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
+from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.problem.budget import Budget
+from placeto_tf.simulation.schedule import SimulationResult
+from placeto_tf.simulation.timeline import timeline_figure
+from placeto_tf.training import pointer_problems, runs
+from placeto_tf.training.run_config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class PointerTrainingConfig:
+class PointerTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, clusters: specs of single graphs; clusters as `Cluster.parse` takes them or "random[3]".
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    graphs, held_out, watch_cluster, seed: see `RunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     max_groups: a number of groups is drawn from these for each problem.
     annealed: evaluations of annealing that make one more start each, see `with_starts`.
     max_devices: room in observations, hosts included.
@@ -63,18 +59,15 @@ class PointerTrainingConfig:
     checkpoint_every, watch_every: iterations.
     learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 a move is worth
       what it changes at once.
-    without: names of features that the policy does not see, for ablations.
+    without: names of features that the policy does not see, for ablations; "timing" stands for
+      all that only a simulation knows.
     target: the ratio held out (see `PointerTrainer.watch`) at which training ends; None: none.
     patience: how many times in a row the held-out graphs may be looked at without a better ratio
       before training ends; 0: for ever.
-    seed: of everything random.
     environment: the rules.
   """
 
-  graphs: Tuple[str, ...]
   clusters: Tuple[str, ...] = ("k80:4", "random[2]")
-  held_out: Tuple[str, ...] = ()
-  watch_cluster: str = "k80:4"
   max_groups: Tuple[int, ...] = (128,)
   annealed: Tuple[int, ...] = ()
   max_devices: int = 9
@@ -88,13 +81,13 @@ class PointerTrainingConfig:
   without: Tuple[str, ...] = ()
   target: Optional[float] = None
   patience: int = 0
-  seed: int = 0
   environment: MovesConfig = MovesConfig()
 
-  def __post_init__(self):
-    for name in ("iterations", "checkpoint_every", "watch_every", "epochs", "max_devices"):
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self.check_at_least_one("epochs", "max_devices")
+    names = [name for each in self.without for name in (TIMING if each == "timing" else (each,))]
+    object.__setattr__(self, "without", tuple(names))
     if not 0 <= self.discount <= 1:
       raise PlacetoError(f"discount is {self.discount}; expected a number from 0 to 1")
     unknown = sorted(set(self.without) - set(NAMES))
@@ -107,8 +100,8 @@ class PointerTrainingConfig:
       raise PlacetoError("target and patience watch held-out graphs; give held_out too")
 
   def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
-    return json.loads(json.dumps({**dataclasses.asdict(self), "features": NAMES}))
+    """As config.json holds it, with the features that a policy may see."""
+    return {**super().to_json(), "features": list(NAMES)}
 
 
 @dataclasses.dataclass
@@ -160,7 +153,7 @@ class PointerTrainer(runs.TrainingRun):
           config.graphs, config.clusters, max_groups=config.max_groups, annealed=config.annealed,
           seed=config.seed)
       held_out = pointer_problems.make_problems(config.held_out, (config.watch_cluster,))
-    self._held_out = list(held_out)
+    self._held_out_problems = list(held_out)
     self._environment = MovesEnvironment(
         problems, config.max_devices, config=config.environment, seed=config.seed)
     self._rng = np.random.default_rng(config.seed)
@@ -175,6 +168,10 @@ class PointerTrainer(runs.TrainingRun):
     self._resume(
         agent=self.agent, actor=self.agent.actor_net,
         value=self.agent.collect_policy._value_network, optimizer=self.agent._optimizer)
+
+  @property
+  def _held_out(self) -> Sequence[MovesProblem]:
+    return self._held_out_problems
 
   @property
   def weights(self) -> ScorerWeights:

@@ -6,7 +6,7 @@ Legend: T steps, B episodes side by side.
 from __future__ import annotations
 
 import collections
-from typing import List, Sequence
+from typing import Deque, List, Sequence
 
 import numpy as np
 
@@ -26,7 +26,8 @@ class StepBaseline:
 
   def __init__(self, num_steps: int, episodes: int):
     """Args: episodes: how many of the last count; 10 in the paper."""
-    self._returns = [collections.deque(maxlen=episodes) for _ in range(num_steps)]
+    self._returns: List[Deque[float]] = [
+        collections.deque(maxlen=episodes) for _ in range(num_steps)]
 
   def update(self, step: int, returns: np.ndarray) -> None:
     """Adds returns [T, B] of episodes at the T steps that begin with `step`."""

@@ -12,15 +12,12 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
+from tf_agents.utils import common
 
 from placeto_tf import atomic
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.utils import common  # noqa: E402
+from placeto_tf.training.run_config import RunConfig
 
 Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine
@@ -74,7 +71,7 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
 
 
 def train(
-    trainer_type: Callable[..., Any], config: Any, root_dir: str, *,
+    trainer_type: Callable[..., TrainingRun], config: RunConfig, root_dir: str, *,
     warm_start: Optional[str] = None,
     progress: Progress = lambda *_: None) -> Dict[str, float]:
   """Trains, or goes on training, to the end; returns the last figures.
@@ -83,7 +80,7 @@ def train(
 
   Args:
     trainer_type: makes a trainer from the configuration, the directory and `warm_start`.
-    config: what is trained; has `to_json`.
+    config: what is trained.
     root_dir: of the run.
     warm_start: directory of weights for a new run to begin with.
     progress: called with the iteration and its figures.
@@ -149,13 +146,21 @@ class TrainingRun:
   file holds both.
 
   Attributes:
-    config: what is trained: `iterations`, `checkpoint_every`, `watch_every` and `to_json()`.
+    config: what is trained.
     root_dir: its directory.
     iteration: updates so far.
   """
 
   rate = "steps_a_second"  # name of the figure that says how fast it goes
-  _held_out: Sequence[Any] = ()  # what `watch` looks at; without any it is not called
+  @property
+  def _held_out(self) -> Sequence[Any]:
+    """What `watch` looks at; without any it is not called."""
+    return ()
+
+  @property
+  def weights(self) -> Any:
+    """What `_export` saves, with `save(directory, **what_is_noted)`."""
+    raise NotImplementedError
 
   def __init__(self, config: Any, root_dir: str):
     """Makes the directory that of this run.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from placeto_tf.search.problem import Budget, PlacementProblem
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def spent_share(

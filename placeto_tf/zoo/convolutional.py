@@ -29,7 +29,7 @@ def kernel(name: str, shape: Sequence[int]) -> Any:
 class BatchNorms:
   """Makes batch norms in training mode and gathers the updates of their moving averages."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.updates: List[Any] = []
 
   def __call__(self, images: Any) -> Any:

@@ -53,7 +53,7 @@ def enas_conv(
 
 def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
   """Two earlier states and two operations for every node."""
-  def half(states):
+  def half(states: Any) -> Any:
     return rng.randrange(states), rng.choice(_OPERATIONS)
 
   return [(half(2 + node), half(2 + node)) for node in range(nodes)]

@@ -70,8 +70,8 @@ def member(spec: str) -> str:
   if len(specs) != 1:
     raise GraphError(
         f"{spec!r} stands for {len(specs)} graphs where one is wanted; write {specs[0]!r}")
-  name, _, index = specs[0][len(PREFIX):-1].partition("[")
-  index = int(index)
+  name, _, number = specs[0][len(PREFIX):-1].partition("[")
+  index = int(number)
   # A string seeds Python's generator alike in all versions and processes.
   return _FAMILIES[name](random.Random(f"{name}/{index}"), index)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 from placeto_tf.errors import SetupError
 from placeto_tf.zoo.registry import Model, integer, model
@@ -65,7 +65,7 @@ def _classifier(architecture: str, batch: int, image: int) -> Model:
 
 
 @contextlib.contextmanager
-def _quiet_log(tf: Any):
+def _quiet_log(tf: Any) -> Iterator[None]:
   """Holds back TensorFlow's notes on deprecated calls, which are Keras's own and not the user's."""
   logger = tf.get_logger()
   level = logger.level

@@ -101,10 +101,10 @@ _ENTRIES: Dict[str, _Entry] = {}
 _COMMON = {"optimizer": word(*training.OPTIMIZERS), "seed": integer(0, minimum=0)}
 
 
-def model(name: str, **options: Option):
+def model(name: str, **options: Option) -> Callable[[Any], Any]:
   """Decorator that enters a model function under `name` with the options it takes."""
 
-  def enter(function):
+  def enter(function: Any) -> Any:
     _ENTRIES[name] = _Entry(function, {**options, **_COMMON})
     return function
 

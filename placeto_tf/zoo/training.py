@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 from placeto_tf.zoo.zoo_graph import TRAIN_OP
 
@@ -14,7 +14,7 @@ OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
 
 
 @contextlib.contextmanager
-def python_seed(seed: int):
+def python_seed(seed: int) -> Iterator[None]:
   """Seeds Python's `random` for a while, and leaves it as it was.
 
   Keras initialisers draw the seeds of their ops from there when they are given none; after the
@@ -22,10 +22,12 @@ def python_seed(seed: int):
   aside likewise.
   """
   state = random.getstate()
+  holders: List[Any] = [
+      getattr(sys.modules.get(f"{name}.src.backend"), "_SEED_GENERATOR", None)
+      for name in ("tf_keras", "keras")]
   own = [
-      (module._SEED_GENERATOR, module._SEED_GENERATOR.generator)
-      for module in (sys.modules.get(f"{name}.src.backend") for name in ("tf_keras", "keras"))
-      if getattr(getattr(module, "_SEED_GENERATOR", None), "generator", None) is not None]
+      (holder, holder.generator) for holder in holders
+      if getattr(holder, "generator", None) is not None]
   random.seed(seed)
   for holder, _ in own:
     holder.generator = random.Random(seed)

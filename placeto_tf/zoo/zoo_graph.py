@@ -34,7 +34,7 @@ class ZooGraph:
     variables = self.graph.get_collection("trainable_variables")
     return sum(variable.shape.num_elements() for variable in variables)
 
-  def meta_graph_def(self):
+  def meta_graph_def(self) -> Any:
     """The MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
     import tensorflow as tf
 

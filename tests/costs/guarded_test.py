@@ -6,7 +6,7 @@ import time
 import pytest
 
 from placeto_tf import graphs
-from placeto_tf.costs import analysis, guarded
+from placeto_tf.costs import guarded, shape_analysis
 from placeto_tf.errors import CostError
 
 
@@ -26,12 +26,12 @@ def _same(left, right):
 
 
 def test_the_answer_is_that_of_this_process(graph_def):
-  assert _same(analysis.analyse(graph_def), guarded.analyse(graph_def))
+  assert _same(shape_analysis.analyse(graph_def), guarded.analyse(graph_def))
 
 
 def test_a_new_interpreter_gives_the_same_answer(graph_def):
   answer = guarded._decode(guarded._ask_interpreter(graph_def, 60))
-  assert _same(analysis.analyse(graph_def), answer)
+  assert _same(shape_analysis.analyse(graph_def), answer)
 
 
 def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypatch):
@@ -39,7 +39,7 @@ def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypat
     os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
     os.kill(os.getpid(), signal.SIGABRT)
 
-  monkeypatch.setattr(analysis, "analyse", crash)
+  monkeypatch.setattr(shape_analysis, "analyse", crash)
   with pytest.raises(CostError, match="SIGABRT: F0000 tensor.cc:9. Check failed: 1 == 2"):
     guarded.analyse(graph_def)
 
@@ -49,7 +49,7 @@ def test_a_hang_is_ended(graph_def, monkeypatch):
     while True:
       pass
 
-  monkeypatch.setattr(analysis, "analyse", spin)
+  monkeypatch.setattr(shape_analysis, "analyse", spin)
   monkeypatch.setattr(guarded, "_LIMIT_S", 1.0)
   started = time.monotonic()
   with pytest.raises(CostError, match="stopped after 1 s"):
@@ -59,8 +59,8 @@ def test_a_hang_is_ended(graph_def, monkeypatch):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU time is read from /proc")
 def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, monkeypatch):
-  expected = analysis.analyse(graph_def)
-  monkeypatch.setattr(analysis, "analyse", lambda _: time.sleep(600))
+  expected = shape_analysis.analyse(graph_def)
+  monkeypatch.setattr(shape_analysis, "analyse", lambda _: time.sleep(600))
   monkeypatch.setattr(guarded, "_IDLE_S", 0.6)
   assert _same(expected, guarded.analyse(graph_def))
 
@@ -71,7 +71,7 @@ def test_errors_come_back_as_errors_of_costs(graph_def, monkeypatch, error, show
   def fail(_):
     raise error
 
-  monkeypatch.setattr(analysis, "analyse", fail)
+  monkeypatch.setattr(shape_analysis, "analyse", fail)
   with pytest.raises(CostError, match=shown):
     guarded.analyse(graph_def)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding import encoder, schema
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.errors import PlacementError
+from random_problem import grouped_graph, random_problem
 
 
 @pytest.fixture

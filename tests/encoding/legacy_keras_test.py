@@ -1,3 +1,8 @@
+import importlib.metadata
+import os
+import subprocess
+import sys
+
 import pytest
 
 from placeto_tf.encoding.legacy_keras import check_legacy_keras
@@ -26,3 +31,43 @@ def test_a_variable_that_tensorflow_would_not_accept_is_shown():
 
 def test_this_very_process_passes():
   check_legacy_keras()
+
+
+_TRAINED = ("training", "policies.placeto", "policies.gdp", "policies.rnn", "policies.hierarchical")
+
+
+def run_beside_keras_3(code):
+  """What `code` prints in a process that did not choose the legacy Keras."""
+  environ = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+  done = subprocess.run(
+      [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  return done.stdout.split()
+
+
+@pytest.mark.skipif(importlib.metadata.version("tensorflow") < "2.16", reason="has no Keras 3")
+def test_what_trains_says_so_at_its_import_before_tensorflow_comes_in():
+  assert run_beside_keras_3(f"""
+import importlib, sys
+from placeto_tf.errors import SetupError
+for name in {_TRAINED}:
+  try:
+    importlib.import_module("placeto_tf." + name)
+  except SetupError:
+    print(name, "tensorflow" in sys.modules)
+""") == [text for name in _TRAINED for text in (name, "False")]
+
+
+def test_placing_with_the_shipped_policy_works_beside_any_keras():
+  assert run_beside_keras_3("""
+import sys
+import tensorflow as tf
+import placeto_tf as placeto
+with tf.Graph().as_default() as graph:
+  x = tf.compat.v1.placeholder(tf.float32, [64, 64], name="x")
+  tf.add(tf.matmul(x, x), tf.matmul(x, tf.nn.relu(x)), name="y")
+result = placeto.place(graph, placeto.Cluster.parse("k80:2"), method="device_pointer",
+                       max_evaluations=20)
+loaded = {name for name in ("tf_agents", "tensorflow_gnn", "tf_keras") if name in sys.modules}
+print(result.step_time_us > 0, len(loaded))
+""") == ["True", "0"]

@@ -5,8 +5,8 @@ import pytest
 
 from placeto_tf.encoding.pair_features import BINS, NAMES, NUM_FEATURES, TIMING, PairState
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
+from random_problem import grouped_graph, random_problem
 
 
 def observed(problem, placement, rows=1):

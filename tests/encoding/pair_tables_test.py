@@ -1,7 +1,7 @@
 import numpy as np
 
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from random_problem import grouped_graph, random_problem
 
 
 def test_edges_are_those_of_the_grouped_graph_both_ways():

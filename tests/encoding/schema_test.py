@@ -1,7 +1,7 @@
 import numpy as np
 
 from placeto_tf.encoding import encoder, schema
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
+from random_problem import grouped_graph, random_problem
 
 
 def features_of(pieces):

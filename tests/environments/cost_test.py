@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 
 from placeto_tf.environments.cost import FINISH_US, START_US, STEP_TIME_US, SimulatedCost
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
+from random_problem import grouped_graph, random_problem
 
 
 def test_start_and_finish_are_those_of_each_groups_first_and_last_op():

@@ -5,8 +5,8 @@ from tf_agents.environments import utils
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.family_environment import FamilyEnvironment
 from placeto_tf.environments.placement_environment import EnvironmentConfig, PlacementEnvironment
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.errors import PlacetoError
+from random_problem import grouped_graph, random_problem
 
 
 def single(num_groups, devices="k80:3", **rules):

@@ -3,8 +3,8 @@ import pytest
 from tf_agents.environments import utils
 
 from placeto_tf.environments import moves_environment as moves
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from random_problem import random_problem
 
 
 def make_environment(seed=0, rows=4, steps=6, devices=("k80:3",), max_devices=5, starts=None):

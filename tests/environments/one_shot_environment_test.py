@@ -4,8 +4,8 @@ from tf_agents.environments import utils
 
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment, reward_of
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from random_problem import random_problem
 
 
 def table_cost(placements):

@@ -7,8 +7,8 @@ from tf_agents.specs import array_spec
 
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.placement_environment import EnvironmentConfig, PlacementEnvironment
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.errors import PlacementError
+from random_problem import grouped_graph, random_problem
 
 # Us of every placement of two groups on two devices.
 TABLE = {(0, 0): 100.0, (1, 0): 80.0, (0, 1): 120.0, (1, 1): 50.0}

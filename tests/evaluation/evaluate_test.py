@@ -9,15 +9,15 @@ import pytest
 import graph_files
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import (
-    EvaluationConfig,
-    evaluate,
-    read_references,
-    read_results,
-    validate,
+  EvaluationConfig,
+  evaluate,
+  read_references,
+  read_results,
+  validate,
 )
+from placeto_tf.methods.hierarchical import search as hierarchical
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.search import METHODS
-from placeto_tf.training import rivals
+from placeto_tf.search import PLACERS
 
 
 @pytest.fixture(name="config")
@@ -54,7 +54,7 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(config, tmp_path):
 
 
 def test_every_method_that_does_not_learn_keeps_to_the_budget(config, tmp_path):
-  methods = tuple(METHODS)
+  methods = tuple(PLACERS)
   rows = evaluate(
       dataclasses.replace(config, methods=methods, seeds=(0,)), str(tmp_path / "out"))
   assert [row["method"] for row in rows] == list(methods)
@@ -105,7 +105,7 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
 
 def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monkeypatch):
   learned = []
-  learn_grouping = rivals.learn_grouping
+  learn_grouping = hierarchical.learn_grouping
 
   def watched(problem, budget, seed=0, **options):
     before = problem.evaluations
@@ -113,7 +113,7 @@ def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monk
     learned.append((seed, problem.evaluations - before))
     return grouping
 
-  monkeypatch.setattr(rivals, "learn_grouping", watched)
+  monkeypatch.setattr(hierarchical, "learn_grouping", watched)
   learning = dataclasses.replace(
       config, methods=("metis", "annealing"), max_evaluations=100, grouping="learned")
   rows = evaluate(learning, str(tmp_path / "out"))

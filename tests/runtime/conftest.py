@@ -1,4 +1,4 @@
-"""Two workers for all tests of a module that do not break them, and a small graph to run."""
+"""Two workers for all tests that do not break them, and a small graph to run."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ WORKER_CLUSTER = {
     "op_overhead_us": 3.0}
 
 
-@pytest.fixture(name="workers", scope="module")
+@pytest.fixture(name="workers", scope="session")
 def workers_fixture():
   with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
     yield workers

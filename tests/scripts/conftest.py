@@ -1,11 +1,17 @@
 """Runs a program in this process, as its user would from the command line."""
 
 import dataclasses
-import importlib
+import importlib.util
+import pathlib
 import sys
 
 import pytest
 from absl import flags
+
+from placeto_tf.programs import entry_point
+
+_SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+_PREFIX = "program_under_test_"  # of the modules' names: absl files flags under them
 
 
 @dataclasses.dataclass
@@ -18,12 +24,21 @@ class Finished:
 def _forget_programs():
   """Programs share names of flags: only one may be imported at a time."""
   for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
-    if module.startswith("placeto_tf.scripts"):
+    if module.startswith((_PREFIX, "placeto_tf.programs.")):
       for flag in list(defined):
         if flag.name in flags.FLAGS:
           delattr(flags.FLAGS, flag.name)
-  for module in [name for name in sys.modules if name.startswith("placeto_tf.scripts.")]:
+  for module in [name for name in sys.modules if name.startswith(_PREFIX)]:
     del sys.modules[module]
+
+
+def _load(program):
+  """The module scripts/PROGRAM.py."""
+  spec = importlib.util.spec_from_file_location(_PREFIX + program, _SCRIPTS / f"{program}.py")
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[spec.name] = module
+  spec.loader.exec_module(module)
+  return module
 
 
 @pytest.fixture(name="run_program")
@@ -32,13 +47,13 @@ def run_program_fixture(monkeypatch, capfd):
 
   def run(program, *args):
     _forget_programs()
-    main = importlib.import_module(f"placeto_tf.scripts.{program}").main
-    shared_flags = importlib.import_module("placeto_tf.scripts.shared_flags")
+    module = _load(program)
+    start = getattr(module, "run", None) or (lambda: entry_point.run_program(module.main))
     capfd.readouterr()
     flags.FLAGS.unparse_flags()
     monkeypatch.setattr("sys.argv", ["program.py", *map(str, args)])
     with pytest.raises(SystemExit) as exited:
-      shared_flags.run_program(main)
+      start()
     captured = capfd.readouterr()
     return Finished(exited.value.code or 0, captured.out, captured.err)
 

@@ -63,10 +63,11 @@ def test_bad_input_is_one_sentence(run_program, files, flag, says):
 
 
 def test_calibration_writes_what_the_other_programs_read(run_program, files, monkeypatch):
-  from placeto_tf.runtime import microbenchmarks
+  from placeto_tf.runtime import fitting, microbenchmarks
 
   monkeypatch.setattr(microbenchmarks, "_WORK", 3)
   monkeypatch.setattr(microbenchmarks, "_CHAIN", 50)
+  monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
   out = files / "calibrated"
   done = run_program(
       "calibrate", "--cluster=cpu:2", f"--graph={files / 'small.meta'}", f"--out={out}",

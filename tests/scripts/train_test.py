@@ -1,8 +1,10 @@
 """The program that trains, and what it says to bad input."""
 
 import json
+import re
 
 import pytest
+import tensorflow as tf
 
 from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.zoo import families
@@ -16,10 +18,10 @@ def tiny_family(monkeypatch):
 
 
 def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path):
-  flags = ("--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]", "--max_groups=8,12",
-           "--held_out=family:tiny[3]", "--watch_cluster=k80:2", f"--root_dir={tmp_path / 'run'}",
-           "--annealed=3",
-           "--iterations=2", "--rows=2", "--steps=3")
+  flags = ("--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]",
+           "--held_out=family:tiny[3]", f"--root_dir={tmp_path / 'run'}", "--iterations=2",
+           "--set", "max_groups=8,12", "--set", "watch_cluster=k80:2", "--set", "annealed=3",
+           "--set=environment.rows=2", "--set=steps=3")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
   assert "[2/2] reward" in done.err and "held_out_ratio" in done.err
@@ -29,14 +31,33 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
 
 
 @pytest.mark.parametrize("flags, message", [
-    (("--max_groups=many",), "--max_groups=many are not whole numbers"),
+    (("--set=max_groups=many",), "max_groups is 'many', expected a whole number"),
     (("--clusters=random",), "expected random[3]"),
-    (("--discount=2",), "discount is 2.0"),
+    (("--set=discount=2",), "discount is 2.0"),
+    (("--set=discont=0",), "did you mean discount"),
+    (("--set=iterations=5",), "iterations has a flag of its own"),
+    (("--preset=paper",), "device_pointer has no preset 'paper'"),
 ])
 def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):
   done = run_program(
       "train", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}", *flags)
   assert done.code == 2 and message in done.err and "Traceback" not in done.err
+
+
+def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_program):
+  done = run_program("train", "--help")
+  assert done.code == 0
+  flags, *fields = done.out.split("Fields for --policy=")
+  assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 12
+  sections = {each.partition(" ")[0]: each for each in fields}
+  assert set(sections) == {"device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
+  for policy, lines in (
+      ("device_pointer", ("--iterations=2000", "--clusters=k80:4,random[2]", "max_groups=128")),
+      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=8")),
+      ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
+      ("rnn", ("training.learning_rate=0.004",)),
+      ("hierarchical", ("training.learning_rate=0.01",))):
+    assert {f"  {line}" for line in lines} <= set(sections[policy].splitlines())
 
 
 def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_path, monkeypatch):
@@ -47,11 +68,24 @@ def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_
   assert done.code == 2 and "ships no trained weights" in done.err
 
 
-def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(run_program, tmp_path):
+@pytest.fixture(name="cheaply")
+def cheaply_fixture(monkeypatch):
+  """Without tracing, and without a SavedModel: both take longer than two iterations."""
+  from placeto_tf.training import placeto_training
+
+  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(
+    run_program, tmp_path, cheaply):
   flags = ("--policy=placeto", "--graphs=family:tiny[0:2]", "--held_out=family:tiny[3]",
-           "--clusters=k80:2", "--watch_cluster=k80:2", "--max_groups=6", "--iterations=2",
-           "--rows=2", "--rounds=1", "--order=random", "--start=random", "--reward=final",
-           "--nostart_times", f"--root_dir={tmp_path / 'run'}")
+           "--clusters=k80:2", "--iterations=2", f"--root_dir={tmp_path / 'run'}",
+           "--set=watch_cluster=k80:2", "--set=max_groups=6", "--set=num_episodes=2",
+           "--set=network.rounds=1", "--set=order=random", "--set=environment.start=random",
+           "--set=reward=final", "--set=start_times=false")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
   assert "[2/2]" in done.err and "held_out_greedy" in done.err
@@ -68,9 +102,9 @@ def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(run_prog
 
 
 @pytest.mark.parametrize("flags, message", [
-    (("--max_groups=6,8",), "placeto takes one number"),
-    (("--simple_aggregator", "--simple_partitioner"), "exclude one another"),
-    (("--clusters=k80:2,k80:3", "--max_groups=6"), "they must be alike"),
+    (("--set=max_groups=6,8",), "max_groups is '6,8', expected a whole number"),
+    (("--set=embedding=simple",), "expected one of placeto, simple_partitioner"),
+    (("--clusters=k80:2,k80:3", "--set=max_groups=6"), "they must be alike"),
 ])
 def test_bad_choices_for_placeto_end_in_one_sentence(run_program, tmp_path, flags, message):
   done = run_program(
@@ -79,9 +113,11 @@ def test_bad_choices_for_placeto_end_in_one_sentence(run_program, tmp_path, flag
   assert done.code == 2 and message in done.err and "Traceback" not in done.err
 
 
-def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(run_program, tmp_path):
-  flags = ("--policy=gdp", "--graphs=family:tiny[0:2]", "--clusters=k80:2", "--max_devices=3",
-           "--segment=32", "--rows=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
+def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(
+    run_program, tmp_path, cheaply):
+  flags = ("--policy=gdp", "--graphs=family:tiny[0:2]", "--clusters=k80:2", "--iterations=2",
+           "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2",
+           f"--root_dir={tmp_path / 'run'}")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
   assert "[2/2]" in done.err and "over_single" in done.err
@@ -97,8 +133,8 @@ def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(run_prog
 
 @pytest.mark.parametrize("policy", ["rnn", "hierarchical"])
 def test_a_policy_made_for_one_graph_leaves_a_placement(run_program, tmp_path, policy):
-  flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2", "--rows=2",
-           "--iterations=2", f"--root_dir={tmp_path / 'run'}")
+  flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2",
+           "--set=batch_size=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
   assert "[2/2]" in done.err and "best_ms" in done.err

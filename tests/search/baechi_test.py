@@ -1,7 +1,7 @@
 import pytest
 
-from placeto_tf.search import m_etf, m_sct, m_topo
-from placeto_tf.search.favourites import favourite_children
+from placeto_tf.search.baechi import m_etf, m_sct, m_topo
+from placeto_tf.search.sct_linear_program import favourite_children
 
 
 def test_m_topo_fills_devices_in_topological_order(make_problem, make_cluster):

@@ -3,8 +3,10 @@ import itertools
 import numpy as np
 import pytest
 
-from placeto_tf.search import Budget, PlacementProblem, lower_bound_us
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.exact import prove
+from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.partial_bounds import PartialBounds
 
 

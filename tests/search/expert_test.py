@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search import expert, expert_fewer
-from placeto_tf.search.expert import balanced_cuts
-from placeto_tf.search.problem import Budget
+from placeto_tf.problem.budget import Budget
+from placeto_tf.search.expert import balanced_cuts, split_by_depth, split_fewer
 
 
 @pytest.mark.parametrize("weight, shares, cuts", [
@@ -33,25 +32,25 @@ def test_the_heaviest_piece_is_as_light_as_any_cuts_make_it():
 
 def test_a_chain_is_cut_once(make_problem):
   problem = make_problem([1.0] * 6, [(i, i + 1) for i in range(5)])
-  assert expert(problem).tolist() == [0, 0, 0, 1, 1, 1]
+  assert split_by_depth(problem).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_forward_and_backward_of_a_layer_stay_together(make_problem):
   names = ["a", "b", "gradients/b_grad/B", "gradients/a_grad/A"]
   problem = make_problem([1.0] * 4, [(0, 1), (1, 2), (2, 3)], op_names=names)
-  assert expert(problem).tolist() == [0, 1, 1, 0]
+  assert split_by_depth(problem).tolist() == [0, 1, 1, 0]
 
 
 def test_the_host_gets_no_layers(make_problem, make_cluster):
   problem = make_problem(
       [1.0] * 5, [(i, i + 1) for i in range(4)], cluster=make_cluster(2, host=True), host_ops=[0])
-  assert expert(problem).tolist() == [2, 0, 0, 1, 1]
+  assert split_by_depth(problem).tolist() == [2, 0, 0, 1, 1]
 
 
 def test_a_faster_device_gets_more_layers(make_problem, make_cluster):
   problem = make_problem(
       [[1.0, 3.0]] * 8, [(i, i + 1) for i in range(7)], cluster=make_cluster(2, speeds=[0, 1]))
-  assert np.bincount(expert(problem)).tolist() == [6, 2]
+  assert np.bincount(split_by_depth(problem)).tolist() == [6, 2]
 
 
 def test_fewer_devices_are_better_where_links_are_slow(make_problem, make_cluster):
@@ -62,7 +61,7 @@ def test_fewer_devices_are_better_where_links_are_slow(make_problem, make_cluste
   problem.simulator.simulate_many, simulate = (
       lambda placements, **options: evaluated.append(placements) or simulate(placements, **options),
       problem.simulator.simulate_many)
-  placement = expert_fewer(problem)
+  placement = split_fewer(problem)
   assert [len(set(each.tolist())) for each in np.concatenate(evaluated)] == [2, 3]
   assert placement.tolist() == [0, 0, 0, 1, 1, 1]
 
@@ -71,10 +70,10 @@ def test_the_fastest_devices_are_those_that_stay(make_problem, make_cluster):
   cluster = make_cluster(3, speeds=[0, 1, 1])
   problem = make_problem(
       np.array([[8.0, 4.0]] * 4), [(0, 1), (1, 2), (2, 3)], cluster=cluster)
-  assert expert_fewer(problem).tolist() == [1, 1, 2, 2]
+  assert split_fewer(problem).tolist() == [1, 1, 2, 2]
 
 
 def test_of_two_devices_none_is_left_out(make_problem):
   problem = make_problem([1.0] * 4, [(0, 1), (2, 3)])
-  assert expert_fewer(problem).tolist() == expert(problem).tolist()
-  assert expert_fewer(problem, Budget(max_evaluations=3)).shape == (4,)
+  assert split_fewer(problem).tolist() == split_by_depth(problem).tolist()
+  assert split_fewer(problem, Budget(max_evaluations=3)).shape == (4,)

@@ -1,21 +1,21 @@
 import numpy as np
 
-from placeto_tf.search import heft, heft_links
+from placeto_tf.search.heft import schedule_heft, schedule_heft_links
 
 
 def test_independent_ops_are_spread(make_problem):
-  assert sorted(heft(make_problem([5.0, 4.0, 3.0, 2.0])).tolist()) == [0, 0, 1, 1]
+  assert sorted(schedule_heft(make_problem([5.0, 4.0, 3.0, 2.0])).tolist()) == [0, 0, 1, 1]
 
 
 def test_each_op_goes_where_it_is_fast(make_problem, make_cluster):
   problem = make_problem(
       [[1.0, 50.0], [50.0, 1.0]], cluster=make_cluster(2, speeds=[0, 1]))
-  assert heft(problem).tolist() == [0, 1]
+  assert schedule_heft(problem).tolist() == [0, 1]
 
 
 def test_a_chain_with_slow_transfers_stays(make_problem):
   problem = make_problem([5.0] * 4, [(i, i + 1) for i in range(3)], [10_000] * 4)
-  assert len(set(heft(problem).tolist())) == 1
+  assert len(set(schedule_heft(problem).tolist())) == 1
 
 
 def test_queues_keep_the_form_with_links_from_sending_everything(make_problem):
@@ -23,7 +23,7 @@ def test_queues_keep_the_form_with_links_from_sending_everything(make_problem):
   # device at once; the bus takes them one after the other, so half of them is better kept.
   edges = [(i, i + 6) for i in range(6)]
   problem = make_problem([1.0] * 6 + [30.0] * 6, edges, [2000] * 12)
-  plain = problem.evaluate_ops(heft(problem)).step_time_us[0]
-  linked = problem.evaluate_ops(heft_links(problem)).step_time_us[0]
+  plain = problem.evaluate_ops(schedule_heft(problem)).step_time_us[0]
+  linked = problem.evaluate_ops(schedule_heft_links(problem)).step_time_us[0]
   assert linked <= plain
-  assert np.bincount(heft_links(problem), minlength=2).min() > 0
+  assert np.bincount(schedule_heft_links(problem), minlength=2).min() > 0

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search import Budget, metis
-from placeto_tf.search.metis import metis_groups
+from placeto_tf.problem.budget import Budget
+from placeto_tf.search.metis import partition_groups, partition_ops
 
 
 def _two_cliques():
@@ -16,7 +16,7 @@ def _two_cliques():
 
 def test_it_cuts_where_least_flows(make_problem):
   edges, sizes = _two_cliques()
-  placement = metis(make_problem([10.0] * 12, edges, sizes))
+  placement = partition_ops(make_problem([10.0] * 12, edges, sizes))
   assert len(set(placement[:6])) == 1 and len(set(placement[6:])) == 1
   assert placement[0] != placement[6]
 
@@ -24,7 +24,7 @@ def test_it_cuts_where_least_flows(make_problem):
 def test_groups_are_kept_by_the_form_for_groups(make_problem):
   edges, sizes = _two_cliques()
   problem = make_problem([10.0] * 12, edges, sizes, max_groups=4, method="heavy_edge")
-  placement = metis_groups(problem, Budget(max_evaluations=5))
+  placement = partition_groups(problem, Budget(max_evaluations=5))
   group = problem.grouping.group_of_op
   assert all(len(set(placement[group == g])) == 1 for g in range(problem.num_groups))
 
@@ -44,17 +44,17 @@ def test_the_host_gets_only_what_cannot_go_elsewhere(make_problem, make_cluster)
   edges, sizes = _two_cliques()
   problem = make_problem(
       [10.0] * 12, edges, sizes, cluster=make_cluster(2, host=True), host_ops=[3])
-  assert np.flatnonzero(metis(problem) == 2).tolist() == [3]
+  assert np.flatnonzero(partition_ops(problem) == 2).tolist() == [3]
 
 
 def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
   edges, sizes = _two_cliques()
   problem = make_problem([10.0] * 12, edges, sizes)
-  metis(problem, Budget(max_evaluations=3))
+  partition_ops(problem, Budget(max_evaluations=3))
   assert problem.evaluations == 3
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_fewer_ops_than_devices(n, make_problem, make_cluster):
   problem = make_problem([1.0] * n, [(i, i + 1) for i in range(n - 1)], cluster=make_cluster(4))
-  assert len(metis(problem)) == n
+  assert len(partition_ops(problem)) == n

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search import METHODS, Budget, lower_bound_us
+from placeto_tf.problem.budget import Budget
+from placeto_tf.search import PLACERS
+from placeto_tf.search.lower_bounds import lower_bound_us
 
 
 def _check_placement(problem, placement):
@@ -13,74 +15,74 @@ def _check_placement(problem, placement):
   assert (placement == placement[problem.graph.colocation]).all()
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 @pytest.mark.parametrize("seed", range(12))
 def test_placements_keep_colocation_and_allowed_devices(method, seed, random_problem):
   problem = random_problem(seed)
-  placement = METHODS[method](problem, Budget(max_evaluations=60), seed)
+  placement = PLACERS[method](problem, Budget(max_evaluations=60), seed)
   _check_placement(problem, placement)
   assert 1 <= problem.evaluations <= 60
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_a_seed_gives_the_same_placement_again(method, random_problem):
-  found = [METHODS[method](random_problem(3), Budget(max_evaluations=50), 7) for _ in range(2)]
+  found = [PLACERS[method](random_problem(3), Budget(max_evaluations=50), 7) for _ in range(2)]
   assert (found[0] == found[1]).all()
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_the_returned_placement_is_the_best_that_was_evaluated(method, random_problem):
   problem = random_problem(5)
-  placement = METHODS[method](problem, Budget(max_evaluations=50), 0)
+  placement = PLACERS[method](problem, Budget(max_evaluations=50), 0)
   best = problem.best_objective_us
   assert problem.evaluate_ops(placement).objective_us[0] == best
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_a_single_op_on_one_device(method, make_problem, make_cluster):
   problem = make_problem([5.0], cluster=make_cluster(1))
-  assert METHODS[method](problem, Budget(max_evaluations=10), 0).tolist() == [0]
+  assert PLACERS[method](problem, Budget(max_evaluations=10), 0).tolist() == [0]
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_more_devices_than_groups(method, make_problem, make_cluster):
   problem = make_problem([5.0, 4.0], [(0, 1)], [10, 10], cluster=make_cluster(5))
-  _check_placement(problem, METHODS[method](problem, Budget(max_evaluations=20), 0))
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=20), 0))
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_a_graph_that_fits_nowhere_still_gets_a_placement(method, make_problem, make_cluster):
   problem = make_problem(
       [5.0] * 4, [(0, 1)], persistent_bytes=[100] * 4, cluster=make_cluster(2, memory=10))
-  _check_placement(problem, METHODS[method](problem, Budget(max_evaluations=20), 0))
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=20), 0))
   assert not problem.best_fits
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_ops_without_edges(method, make_problem):
   problem = make_problem([5.0] * 6)
-  _check_placement(problem, METHODS[method](problem, Budget(max_evaluations=20), 0))
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=20), 0))
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_a_budget_that_is_used_up_evaluates_nothing_more(method, random_problem):
   problem = random_problem(1)
-  METHODS["single"](problem, Budget(max_evaluations=1))
-  _check_placement(problem, METHODS[method](problem, Budget(max_evaluations=1), 0))
+  PLACERS["single"](problem, Budget(max_evaluations=1))
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=1), 0))
   assert problem.evaluations == 1
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(PLACERS))
 def test_seconds_end_a_search(method, random_problem):
   problem = random_problem(2)
-  METHODS[method](problem, Budget(max_seconds=0.3), 0)
+  PLACERS[method](problem, Budget(max_seconds=0.3), 0)
   assert problem.seconds < 3
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_placer_beats_the_bound(seed, random_problem):
   problem = random_problem(seed)
-  for method in METHODS.values():
+  for method in PLACERS.values():
     method(problem, Budget(max_evaluations=problem.evaluations + 50), seed)
   best = min(
       problem.evaluate_ops(problem.best_placement).step_time_us[0], problem.best_objective_us)

@@ -1,8 +1,8 @@
 import pytest
 
-from placeto_tf.search import Budget, refine
-from placeto_tf.search.refinement import boundary_moves
-from placeto_tf.search.units import Units
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.units import Units
+from placeto_tf.search.refinement import boundary_moves, refine
 
 
 def _sets(problem):

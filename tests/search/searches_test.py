@@ -5,14 +5,17 @@ import random
 import numpy as np
 import pytest
 
-from placeto_tf.search import Budget, PlacementProblem, annealing, genetic, local_search, single
-from placeto_tf.search.annealing import share_of, speculation
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units, level_counts, placed_units
+from placeto_tf.search.annealing import anneal, speculation
 from placeto_tf.search.exact import prove
-from placeto_tf.search.local_search import descend
+from placeto_tf.search.genetic import evolve
+from placeto_tf.search.local_search import descend, search_locally
 from placeto_tf.search.moves import Moves
-from placeto_tf.search.units import Units, level_counts, placed_units
+from placeto_tf.search.simple import single
 
-SEARCHES = [annealing, local_search, genetic]
+SEARCHES = [anneal, search_locally, evolve]
 
 
 def _layered(make_problem, make_cluster, **fields):
@@ -49,7 +52,7 @@ def test_searches_are_never_worse_than_their_start(search, seed, random_problem)
 def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
   problem = random_problem(seed)
   ops = PlacementProblem(problem.graph, problem.costs, problem.cluster, problem.grouping)
-  annealing(ops, Budget(max_evaluations=2000), seed)
+  anneal(ops, Budget(max_evaluations=2000), seed)
   result = prove(problem, Budget(max_evaluations=200_000))
   assert result.proven
   # Ops can fit where no placement of whole groups does.
@@ -81,7 +84,7 @@ def test_a_share_of_a_budget_counts_from_now(random_problem):
   problem = random_problem(0)
   single(problem)
   used = problem.evaluations
-  assert share_of(problem, Budget(max_evaluations=used + 10), 0.5).max_evaluations == used + 5
+  assert Budget(max_evaluations=used + 10).share(problem, 0.5).max_evaluations == used + 5
 
 
 @pytest.mark.parametrize("seed", range(6))

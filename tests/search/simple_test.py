@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search import Budget, current, random, single
-from placeto_tf.search.results import best_of
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_of
+from placeto_tf.search.simple import current, random, single
 
 
 def test_current_is_the_first_device_where_the_graph_says_nothing(make_problem):

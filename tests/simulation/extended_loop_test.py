@@ -14,7 +14,7 @@ from extended_oracle import ExtendedOracle, random_extensions
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.simulation.bounds import remaining_path_us
+from placeto_tf.simulation.path_lengths import remaining_path_us
 from placeto_tf.simulation.simulator import Simulator
 
 

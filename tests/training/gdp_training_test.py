@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
+from placeto_tf.methods.gdp.search import PPO
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_problem
 from placeto_tf.policies.gdp.policy import load_network, save_weights
-from placeto_tf.training.gdp_methods import PPO
 from placeto_tf.training.gdp_training import GdpTrainer, GdpTrainingConfig, train
+from random_problem import random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16)
 CONFIG = GdpTrainingConfig(

@@ -5,27 +5,27 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
-from placeto_tf.training import rivals
+from placeto_tf.training.one_graph_policies import HierarchicalSearch, RnnSearch
 from placeto_tf.training.one_graph_training import OneGraphConfig, OneGraphTrainer, train
+from random_problem import random_problem
 
 OPTIONS = {
-    "rnn": rivals.RnnSearch(policy=RnnConfig(placer=PlacerConfig(hidden=8), type_width=4)),
-    "hierarchical": rivals.HierarchicalSearch(policy=HierarchicalConfig(
+    "rnn": RnnSearch(policy=RnnConfig(placer=PlacerConfig(hidden=8), type_width=4)),
+    "hierarchical": HierarchicalSearch(policy=HierarchicalConfig(
         num_groups=3, grouper_hidden=8, type_width=4,
         placer=PlacerConfig(hidden=8, bidirectional=True)))}
-TRAINING = dataclasses.replace(rivals.RnnSearch().training, batch_size=4)
+TRAINING = dataclasses.replace(RnnSearch().training, batch_size=4)
 
 
 def config(policy="rnn", **changes):
   return OneGraphConfig(
-      policy, "a", "k80:2", **{"iterations": 5, "checkpoint_every": 2, "training": TRAINING,
-                               **changes})
+      ("a",), ("k80:2",), policy=policy,
+      **{"iterations": 5, "checkpoint_every": 2, "training": TRAINING, **changes})
 
 
 def trainer(root_dir, given, **options):

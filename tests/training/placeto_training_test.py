@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
+from placeto_tf.methods.placeto.placers import improve_with
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.search.problem import Budget
-from placeto_tf.training import trained
+from placeto_tf.problem.budget import Budget
 from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.placeto_training import (
-    FamilyProblem,
-    PlacetoTrainer,
-    PlacetoTrainingConfig,
-    train,
+  FamilyProblem,
+  PlacetoTrainer,
+  PlacetoTrainingConfig,
+  train,
 )
 from placeto_tf.training.placeto_weights import PlacetoWeights
+from random_problem import random_problem
 
 FAMILY = PlacetoConfig.family()
 CONFIG = PlacetoTrainingConfig(
@@ -51,22 +51,29 @@ def tags(directory):
   return found
 
 
-def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_done(tmp_path):
-  seen = []
-  figures = trainer(tmp_path).run(progress=lambda iteration, _: seen.append(iteration))
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  """A run from its beginning to its end, its directory and what it reported."""
+  root_dir, seen = tmp_path_factory.mktemp("whole"), []
+  run = trainer(root_dir)
+  figures = run.run(progress=lambda iteration, _: seen.append(iteration))
+  return run, root_dir, figures, seen
+
+
+def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_done(whole):
+  _, root_dir, figures, seen = whole
   assert seen == [1, 2, 3, 4, 5, 6]
   assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
-  assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 6
+  assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
   assert {"StepTime/random[5]", "StepTime/random[6]", "StepTime/random", "Metrics/returns",
           "Metrics/loss", "Metrics/entropy", "Metrics/gradient_norm", "Metrics/steps_a_second",
-          "HeldOut/random[5]/greedy", "Metrics/held_out_best"} <= tags(tmp_path / "train")
-  assert train(CONFIG, str(tmp_path)) == figures  # done: "a" and "b" are no graphs
+          "HeldOut/random[5]/greedy", "Metrics/held_out_best"} <= tags(root_dir / "train")
+  assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
-def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(tmp_path):
-  run = trainer(tmp_path)
-  run.run()
-  loaded = tf.saved_model.load(str(tmp_path / "policies" / "policy"))
+def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
+  run, root_dir, _, _ = whole
+  loaded = tf.saved_model.load(str(root_dir / "policies" / "policy"))
   environment = run._environment  # the observations it was trained on
   for graph in range(2):
     environment.graph = graph
@@ -78,7 +85,7 @@ def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(tmp_path):
       time_step = environment.step(action)
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, eagerly, unsaved):
   whole = trainer(tmp_path / "whole")
   whole.run()
   stopped = trainer(tmp_path / "parts")
@@ -102,7 +109,7 @@ def test_every_graph_has_its_turn_before_one_has_its_second():
   assert laps[0] != laps[1] or laps[1] != laps[2]
 
 
-def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path, eagerly):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
   run.run(until=2)
   before, learn = run.learner.weights, run.learner._train
@@ -146,12 +153,12 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_
   problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
   start = problem.allowed_ops.argmax(axis=1)
   placed = [
-      trained.improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
+      improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
       for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
   assert problem.evaluations <= 150
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
-    trained.improve_with(
+    improve_with(
         str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training import pointer_problems
+from random_problem import random_problem
 
 
 def test_random_clusters_have_two_to_eight_gpus_of_one_or_two_kinds():

@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
 from placeto_tf.environments.moves_environment import MovesConfig
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.pointer_problems import with_starts
 from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig, train
+from random_problem import random_problem
 
 CONFIG = PointerTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), max_devices=5, iterations=6, checkpoint_every=2,
@@ -32,33 +32,39 @@ def trainer(root_dir, config=CONFIG, **options):
       config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
 
 
-def test_a_run_writes_weights_a_saved_model_summaries_and_says_that_it_is_done(tmp_path):
-  seen = []
-  figures = trainer(tmp_path).run(progress=lambda iteration, _: seen.append(iteration))
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  """A run from its beginning to its end, its directory and what it reported."""
+  root_dir, seen = tmp_path_factory.mktemp("whole"), []
+  run = trainer(root_dir)
+  figures = run.run(progress=lambda iteration, _: seen.append(iteration))
+  return run, root_dir, figures, seen
+
+
+def test_a_run_writes_weights_a_saved_model_summaries_and_says_that_it_is_done(whole):
+  _, root_dir, figures, seen = whole
   assert seen == [1, 2, 3, 4, 5, 6]
   assert 0 < figures["held_out_ratio"] <= 1 and np.isfinite(figures["loss"])
-  done = json.loads((tmp_path / "done.json").read_text())
+  done = json.loads((root_dir / "done.json").read_text())
   assert done["iterations"] == 6 and done["skipped_updates"] == 0
-  assert (tmp_path / "policies" / "policy" / "saved_model.pb").exists()
-  assert list((tmp_path / "train").glob("events*"))
-  assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == 6
-  ScorerWeights.load(str(tmp_path / "weights"))
+  assert (root_dir / "policies" / "policy" / "saved_model.pb").exists()
+  assert list((root_dir / "train").glob("events*"))
+  assert json.loads((root_dir / "weights" / "weights.json").read_text())["iteration"] == 6
+  ScorerWeights.load(str(root_dir / "weights"))
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
-  whole = trainer(tmp_path / "whole")
-  whole.run()
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(whole, tmp_path, unsaved):
   stopped = trainer(tmp_path / "parts")
   stopped.run(until=5)  # the last checkpoint is of iteration 4: the fifth is done again
   resumed = trainer(tmp_path / "parts")
   assert resumed.iteration == 4
   resumed.run()
-  for one, other in zip(whole.weights.arrays, resumed.weights.arrays):
+  for one, other in zip(whole[0].weights.arrays, resumed.weights.arrays):
     np.testing.assert_array_equal(one, other)
-  assert not np.array_equal(whole.weights.hidden_1, trainer(tmp_path / "new").weights.hidden_1)
+  assert not np.array_equal(whole[0].weights.hidden_1, trainer(tmp_path / "new").weights.hidden_1)
 
 
-def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(tmp_path):
+def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(whole, tmp_path, unsaved):
   program = (
       "import pointer_training_test as t, sys; t.trainer(sys.argv[1]).run("
       "progress=lambda iteration, _: print(iteration, flush=True))")
@@ -76,16 +82,15 @@ def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(tmp_path):
   resumed = trainer(tmp_path / "killed")
   assert resumed.iteration in (2, 4)
   resumed.run()
-  whole = trainer(tmp_path / "whole")
-  whole.run()
-  for one, other in zip(resumed.weights.arrays, whole.weights.arrays):
+  for one, other in zip(resumed.weights.arrays, whole[0].weights.arrays):
     np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("change, iterations, reason", [
     ({"target": 1.0}, 3, "the target was met"),
     ({"patience": 2}, 9, r"nothing better than 1.0000 held out in 2 looks")])
-def test_a_target_or_lost_patience_ends_the_run(tmp_path, monkeypatch, change, iterations, reason):
+def test_a_target_or_lost_patience_ends_the_run(
+    tmp_path, monkeypatch, change, iterations, reason, eagerly, unsaved):
   config = dataclasses.replace(CONFIG, held_out=("c",), iterations=30, **change)
   run = trainer(tmp_path, config)
   monkeypatch.setattr(run, "watch", lambda: {"held_out_ratio": 1.0})
@@ -98,7 +103,7 @@ def test_a_target_or_lost_patience_ends_the_run(tmp_path, monkeypatch, change, i
   assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == iterations
 
 
-def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path):
+def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path, eagerly):
   trainer(tmp_path).run(until=3)
   events = event_accumulator.EventAccumulator(
       str(tmp_path / "train"), size_guidance={"tensors": 0}).Reload()
@@ -109,9 +114,9 @@ def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path):
   assert "_hparams_/session_start_info" in events.summary_metadata
 
 
-def test_a_run_that_is_done_is_left_as_it_is(tmp_path):
-  figures = trainer(tmp_path).run()
-  assert train(CONFIG, str(tmp_path)) == figures  # "a" and "b" are no graphs: nothing is loaded
+def test_a_run_that_is_done_is_left_as_it_is(whole):
+  _, root_dir, figures, _ = whole
+  assert train(CONFIG, str(root_dir)) == figures  # "a" and "b" are no graphs: nothing is loaded
 
 
 def test_another_configuration_does_not_resume(tmp_path):
@@ -120,7 +125,7 @@ def test_another_configuration_does_not_resume(tmp_path):
     trainer(tmp_path, dataclasses.replace(CONFIG, entropy=0.5))
 
 
-def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path, eagerly):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
   run.run(until=4)
   before, learn, calls = run.weights, run._train, []
@@ -147,7 +152,7 @@ def test_a_new_run_can_begin_with_given_weights(tmp_path):
   np.testing.assert_array_equal(run.weights.hidden_1, weights.hidden_1)
 
 
-def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path):
+def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path, eagerly):
   config = dataclasses.replace(CONFIG, iterations=20, checkpoint_every=1000)
   trainer(tmp_path, config).run(until=11)
   assert tf.train.latest_checkpoint(str(tmp_path / "train")) is not None

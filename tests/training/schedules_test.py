@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from placeto_tf.environments.random_problem import random_problem
-from placeto_tf.search.annealing import share_of
-from placeto_tf.search.problem import Budget
+from placeto_tf.problem.budget import Budget
 from placeto_tf.training.schedules import between, spent_share
+from random_problem import random_problem
 
 
 def test_the_share_counts_from_when_the_search_began_and_the_tighter_limit_decides():
@@ -23,6 +22,6 @@ def test_between_is_a_straight_line():
 def test_a_share_of_a_budget_is_a_share_of_what_is_left():
   problem = random_problem()
   problem.evaluate(np.tile(problem.allowed.argmax(axis=1), (20, 1)).astype(np.int32))
-  half = share_of(problem, Budget(max_evaluations=51, max_seconds=1e6), 0.5)
+  half = Budget(max_evaluations=51, max_seconds=1e6).share(problem, 0.5)
   assert half.max_evaluations == 20 + 16 and half.max_seconds == pytest.approx(5e5, rel=1e-3)
-  assert share_of(problem, Budget(max_seconds=1e6), 0.5).max_evaluations is None
+  assert Budget(max_seconds=1e6).share(problem, 0.5).max_evaluations is None

@@ -11,24 +11,19 @@ from __future__ import annotations
 from typing import Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
+from tf_agents.agents.ppo import ppo_clip_agent
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.agents.ppo import ppo_clip_agent  # noqa: E402
-from tf_agents.specs import tensor_spec  # noqa: E402
-from tf_agents.trajectories import time_step as ts  # noqa: E402
-from tf_agents.trajectories import trajectory  # noqa: E402
-
-from placeto_tf.environments import moves_environment as moves  # noqa: E402
-from placeto_tf.policies.device_pointer.network import (  # noqa: E402
+from placeto_tf.environments import moves_environment as moves
+from placeto_tf.policies.device_pointer.network import (
     NEVER,
     PairNetwork,
     PairValueNetwork,
 )
-from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights, score  # noqa: E402
+from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights, score
 
 
 class NormKeepingAdam(tf.keras.optimizers.Adam):

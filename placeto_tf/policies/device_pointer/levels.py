@@ -16,8 +16,8 @@ from placeto_tf.grouping.contraction import contract, number_groups, topological
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import merge_stages
 from placeto_tf.grouping.merging import Merger
-from placeto_tf.search.problem import PlacementProblem
-from placeto_tf.search.units import placed_units
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
 
 
 class PlacedLevels:

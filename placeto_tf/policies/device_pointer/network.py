@@ -8,19 +8,14 @@ from __future__ import annotations
 from typing import Sequence
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from tf_agents.networks import network
+from tf_agents.specs import distribution_spec, tensor_spec
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-import tensorflow_probability as tfp  # noqa: E402
-from tf_agents.networks import network  # noqa: E402
-from tf_agents.specs import distribution_spec, tensor_spec  # noqa: E402
-
-from placeto_tf.encoding.pair_features import NAMES  # noqa: E402
-from placeto_tf.environments.moves_environment import FEATURES, MASK  # noqa: E402
-from placeto_tf.policies.device_pointer.scorer import CAP, WIDTH, ScorerWeights  # noqa: E402
+from placeto_tf.encoding.pair_features import NAMES
+from placeto_tf.environments.moves_environment import FEATURES, MASK
+from placeto_tf.policies.device_pointer.scorer import CAP, WIDTH, ScorerWeights
 
 NEVER = -1e9  # the logit of a device that may not be used; finite, or entropies become NaN
 

@@ -18,7 +18,7 @@ import numpy as np
 from placeto_tf.encoding.pair_features import NAMES, features, move
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies import weight_files
-from placeto_tf.simulation.event_loop import compiled
+from placeto_tf.simulation.compiling import compiled
 
 WIDTH = 32
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
@@ -37,7 +37,7 @@ class ScorerWeights:
   bias_2: np.ndarray
   output: np.ndarray
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in _FIELDS:
       # Writable and contiguous: numba compiles anew for anything else.
       object.__setattr__(

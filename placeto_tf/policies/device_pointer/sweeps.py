@@ -1,11 +1,11 @@
-"""Improves a placement with the scorer: sweeps of blocks of moves, coarse to fine, then annealing.
+"""Improves a placement with the scorer: sweeps of blocks of moves, coarse to fine.
 
 A sweep visits the groups that can move in topological order. The scorer moves some; after a few
 moves (a block) the placement is simulated, kept if it is no worse and undone otherwise, with
 smaller blocks once blocks are undone more often than kept. A round is a sweep at each level: a
 handful of large groups first, which moves whole layers at once, then ever smaller ones, made anew
 from the placement so far. The first rounds take the best score; later ones draw from the softmax.
-The rest of the budget goes to annealing.
+The method `device_pointer` gives the rest of the budget to annealing.
 
 Legend: N ops, G groups, D devices.
 """
@@ -22,9 +22,8 @@ from placeto_tf.encoding.pair_tables import OpTables, PairTables
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.device_pointer.levels import PlacedLevels
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
-from placeto_tf.search.annealing import annealing, share_of
-from placeto_tf.search.problem import Budget, PlacementProblem
-from placeto_tf.search.results import best_so_far
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class SweepConfig:
   anneal: bool = True
   scorer_share: float = 0.7
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
@@ -106,6 +105,7 @@ class Sweeper:
     if objective_us > self.objective_us:
       return False
     self.placement, self.objective_us = placement, objective_us
+    assert found.start_us is not None  # they were asked for
     self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
     return True
 
@@ -155,32 +155,3 @@ def _counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
   counts = [min(finest, max(problem.num_devices, round(problem.num_groups * each)))
             for each in levels]
   return list(dict.fromkeys(counts))
-
-
-def improve(
-    problem: PlacementProblem,
-    start: np.ndarray,
-    weights: ScorerWeights,
-    budget: Budget,
-    seed: int = 0,
-    *,
-    config: Optional[SweepConfig] = None,
-) -> np.ndarray:
-  """[N] the best placement found from a start [N] within the budget; never worse than the start.
-
-  Args:
-    problem: evaluates; its best placement counts as found.
-    start: [N] where to begin.
-    weights: of the scorer.
-    budget: as for every search.
-    seed: of the draws and of annealing.
-    config: how the scorer is put to work.
-  """
-  config = config or SweepConfig()
-  placement = np.asarray(start, dtype=np.int32)
-  part = share_of(problem, budget, config.scorer_share) if config.anneal else budget
-  if not problem.exhausted(part):
-    Sweeper(problem, placement, weights, config=config, seed=seed).run(part)
-  if config.anneal and not problem.exhausted(budget):
-    return annealing(problem, budget, seed)
-  return best_so_far(problem, placement)

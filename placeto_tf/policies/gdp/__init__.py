@@ -3,3 +3,7 @@
 A GraphSAGE embedding of ops, a Transformer-XL over them in topological order, superposition
 conditioning on the graph, PPO. No grouping: only what must share a device is placed together.
 """
+
+from placeto_tf.encoding.legacy_keras import check_legacy_keras
+
+check_legacy_keras()  # before any module here imports tf-agents

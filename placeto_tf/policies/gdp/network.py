@@ -13,19 +13,14 @@ import dataclasses
 from typing import Any, Dict
 
 import numpy as np
+import tensorflow as tf
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacementError
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.policies.gdp import node_inputs as inputs_lib  # noqa: E402
-from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding  # noqa: E402
-from placeto_tf.policies.gdp.placer import Placer  # noqa: E402
-from placeto_tf.policies.one_shot_policy import NEVER  # noqa: E402
-from placeto_tf.policies.placeto.embedding import Seeds, dense  # noqa: E402
+from placeto_tf.policies.gdp import node_inputs as inputs_lib
+from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding
+from placeto_tf.policies.gdp.placer import Placer
+from placeto_tf.policies.one_shot_policy import NEVER
+from placeto_tf.policies.placeto.embedding import Seeds, dense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +46,7 @@ class GdpConfig:
   superposition: bool = True
   initial_spread: float = 1.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("max_devices", "width", "rounds", "layers", "heads", "segment"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")

@@ -23,7 +23,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies import op_features
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a hundred
 _SHAPE_DIMS = 4
@@ -134,7 +134,7 @@ def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:
   """
   rows = np.zeros((len(main_op), 1 + _SHAPE_DIMS))
   source = graph.source
-  if source is None or source.graph_def is None:
+  if source is None or source.graph_def is None or source.positions is None:
     return rows
   nodes = source.graph_def.node
   for row, op in enumerate(main_op):

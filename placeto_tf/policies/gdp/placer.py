@@ -17,13 +17,9 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+import tensorflow as tf
 
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-
-from placeto_tf.policies.placeto.embedding import Seeds, dense  # noqa: E402
+from placeto_tf.policies.placeto.embedding import Seeds, dense
 
 # Scale of the weights by which layers add to what they were given. An untrained layer adds nearly
 # the same to all nodes of a segment; at full scale segments, not nodes, would be placed.

@@ -15,8 +15,8 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.policies import op_features
-from placeto_tf.search.problem import PlacementProblem
-from placeto_tf.search.results import fallback_devices
+from placeto_tf.problem.candidates import fallback_devices
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 _SIZES, _NEIGHBOURS = 6, 6  # outputs, and producers as well as consumers, that a unit shows
 

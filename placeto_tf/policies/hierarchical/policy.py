@@ -24,7 +24,7 @@ from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 import tensorflow as tf  # isort: skip
 
@@ -56,7 +56,7 @@ class HierarchicalConfig:
   placer_entropy: float = 1.0
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("num_groups", "grouper_hidden", "type_width"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")

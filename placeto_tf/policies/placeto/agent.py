@@ -12,15 +12,10 @@ from __future__ import annotations
 from typing import Dict
 
 import numpy as np
-
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
-from tf_agents.agents.reinforce import reinforce_agent  # noqa: E402
-from tf_agents.trajectories import time_step as ts  # noqa: E402
-from tf_agents.trajectories import trajectory  # noqa: E402
+import tensorflow as tf
+from tf_agents.agents.reinforce import reinforce_agent
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
 
 
 class PlacetoAgent(reinforce_agent.ReinforceAgent):

@@ -11,13 +11,9 @@ from __future__ import annotations
 from typing import Dict
 
 import numpy as np
+import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
 
 NUM_FEATURES = 11
 INTO, OUT_OF = "into", "out_of"  # [G, G] transfer times: from each group, to each group

@@ -12,15 +12,11 @@ from __future__ import annotations
 from typing import Dict, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto import device_features
-
-check_legacy_keras()
-
-import tensorflow as tf  # noqa: E402  the check must come first
 
 STATIC = "static"  # [G, S]
 DISALLOWED = "disallowed"  # [G, D], 0 or a logit that is never drawn

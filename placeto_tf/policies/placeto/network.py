@@ -73,7 +73,7 @@ class NetworkConfig:
   device_scores: bool = True
   score_width: int = 32
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.embedding not in EMBEDDINGS:
       raise PlacementError(
           f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")
@@ -144,9 +144,10 @@ class PlacetoNetwork(network.DistributionNetwork):
 
   def hold_keep(self, kept: float) -> None:
     """Moves the liking for the present device towards keeping `initial_keep`, from `kept`."""
-    if self._keep is None:
+    target = self._config.initial_keep
+    if self._keep is None or target is None:
       return
-    target, found = self._config.initial_keep, min(max(kept, 0.01), 0.99)
+    found = min(max(kept, 0.01), 0.99)
     self._keep.assign_add(
         0.5 * (np.log(target / (1 - target)) - np.log(found / (1 - found))))
 

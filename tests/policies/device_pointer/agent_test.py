@@ -2,8 +2,8 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.environments import moves_environment as moves
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.policies.device_pointer import agent as agent_lib
+from random_problem import random_problem
 
 
 def make_environment(rows=8, steps=12):

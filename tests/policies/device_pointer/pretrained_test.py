@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from tf_agents.specs import tensor_spec
 
-from placeto_tf import placing
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments import moves_environment as moves
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from placeto_tf.methods import registry, running
+from placeto_tf.methods.device_pointer.placers import improve
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.policies.device_pointer.network import PairNetwork
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, improve
-from placeto_tf.search.problem import Budget
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
 
 
 def test_the_sidecar_says_what_the_weights_are():
@@ -61,13 +62,14 @@ def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
 def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_start(devices):
   problem = random_problem(num_ops=200, num_groups=24, devices=devices)
   start_us = problem.evaluate_ops(np.zeros(200, np.int32)).objective_us[0]
-  found = placing.run_method(problem, "device_pointer", Budget(max_evaluations=80), 0)
+  found = running.run(problem, registry.find("device_pointer"), Budget(max_evaluations=80))
   assert problem.evaluations <= 80
   assert problem.evaluate_ops(found).objective_us[0] < start_us
 
 
 def test_inference_imports_no_tensorflow():
-  code = ("import sys; from placeto_tf.policies.device_pointer import scorer, sweeps; "
+  code = ("import sys; from placeto_tf.methods.device_pointer import placers; "
+          "from placeto_tf.policies.device_pointer import scorer; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.stdout.strip() == "False", done.stderr

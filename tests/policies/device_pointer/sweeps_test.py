@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
+from placeto_tf.methods.device_pointer.placers import improve
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper, improve
-from placeto_tf.search.problem import Budget
+from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
 
 
 def greedy_balancer():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+from random_problem import random_problem
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=16)
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import (
-    GdpPolicy,
-    load_network,
-    save_weights,
-    stretched_noise,
+  GdpPolicy,
+  load_network,
+  save_weights,
+  stretched_noise,
 )
 from placeto_tf.training.one_shot import ppo_loss
+from random_problem import random_problem
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=16)
 

@@ -5,7 +5,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies.hierarchical.groups import Units, draw
-from placeto_tf.search.problem import PlacementProblem
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def chain(has_kernel=None, colocation=None):

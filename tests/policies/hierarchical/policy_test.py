@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies.hierarchical import policy as policy_lib
@@ -10,6 +9,7 @@ from placeto_tf.policies.hierarchical.groups import Units
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.training.one_shot import reinforce_loss
+from random_problem import random_problem
 
 SMALL = HierarchicalConfig(
     num_groups=5, grouper_hidden=8, type_width=3, grouper_scale=3.0, stretches=0.0,

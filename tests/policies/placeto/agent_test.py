@@ -5,9 +5,9 @@ from tf_agents.specs import tensor_spec
 
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.placement_environment import EnvironmentConfig, PlacementEnvironment
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from random_problem import grouped_graph, random_problem
 
 
 @pytest.fixture

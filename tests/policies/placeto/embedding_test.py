@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.policies.placeto import embedding, graph_tables
+from random_problem import grouped_graph, random_problem
 
 
 @pytest.fixture

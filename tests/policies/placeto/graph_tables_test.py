@@ -4,10 +4,10 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from placeto_tf.environments import observation as observation_lib
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.graph_tables import GraphTables
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from random_problem import grouped_graph, random_problem
 
 SMALL = NetworkConfig(rounds=2)
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from placeto_tf.environments import observation as observation_lib
-from placeto_tf.environments.random_problem import grouped_graph, random_problem
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from random_problem import grouped_graph, random_problem
 
 PAPER = NetworkConfig(
     weigh_edges=False, squash=False, initial_keep=None, least_exploration=0.0, device_scores=False)

@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
+from random_problem import random_problem
 
 SMALL = RnnConfig(placer=PlacerConfig(hidden=8), type_width=3)
 

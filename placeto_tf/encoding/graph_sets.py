@@ -1,0 +1,209 @@
+"""A directory of graphs of one family: MetaGraphs, and a TFRecord of what a policy sees of them.
+
+  graphs.json             what was asked for, and a row a graph: file, ops, groups, step time
+  cifar10_0000.meta, ...  one MetaGraph a graph, for `load_graph`
+  graphs.tfrecord         one GraphTensor a graph in the same order: grouped, on the cluster, all on
+                          the best single device, with its simulated times
+  schema.pbtxt            the schema of the GraphTensors
+
+Every file appears when it is complete. Stopped midway, the same call goes on where it stopped
+(finished GraphTensors wait in `.unfinished/`), and a larger count adds graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from typing import Any, Callable, Dict, List, Optional
+
+from placeto_tf import atomic, zoo
+from placeto_tf.clusters import Cluster
+from placeto_tf.encoding import encoder, schema
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import load_graph
+from placeto_tf.grouping import METHODS
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.simple import single
+
+MANIFEST, RECORDS, SCHEMA, _UNFINISHED = (
+    "graphs.json", "graphs.tfrecord", "schema.pbtxt", ".unfinished")
+
+Row = Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSetConfig:
+  """What to make.
+
+  Attributes:
+    family: one of `zoo.family_names()`.
+    count: how many graphs.
+    first: index of the first one.
+    cluster: as `Cluster.parse` takes it.
+    grouping, max_groups: how ops are grouped.
+  """
+
+  family: str
+  count: int
+  first: int = 0
+  cluster: str = "k80:4"
+  grouping: str = "heavy_edge"
+  max_groups: int = 100
+
+  def __post_init__(self):
+    _ = self.specs  # checks family and range
+    if self.grouping not in METHODS:
+      raise PlacetoError(
+          f"there is no grouping called {self.grouping!r}; choose one of {', '.join(METHODS)}")
+    if self.max_groups < 1:
+      raise PlacetoError(f"max_groups is {self.max_groups}; expected at least 1")
+
+  @property
+  def specs(self) -> List[str]:
+    """Of the single graphs."""
+    return zoo.expand(f"family:{self.family}[{self.first}:{self.first + self.count}]")
+
+  def file_name(self, spec: str) -> str:
+    """Of a graph's MetaGraph."""
+    return f"{self.family}_{int(spec[:-1].partition('[')[2]):04d}.meta"
+
+
+def make_graph_set(
+    config: GraphSetConfig, out: str, *,
+    progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
+  """Writes what is not there yet and returns the rows of all graphs.
+
+  Args:
+    config: what to make.
+    out: the directory; files in it that are not of this set stay as they are.
+    progress: called with (graphs done, graphs in all, the row) after each that was made.
+
+  Raises:
+    PlacetoError: `out` holds another set, or files that this one would overwrite.
+  """
+  cluster = Cluster.parse(config.cluster)
+  rows = _claim(config, out)
+  unfinished = os.path.join(out, _UNFINISHED)
+  os.makedirs(unfinished, exist_ok=True)
+  made: List[Any] = []
+  for spec in config.specs:
+    name = config.file_name(spec)
+    example = os.path.join(unfinished, name + ".example")
+    path = os.path.join(out, name)
+    if not (spec in rows and os.path.exists(path)
+            and (os.path.exists(example) or "record" in rows[spec])):
+      meta_graph = zoo.build(spec).meta_graph_def()
+      content, row = _encode(meta_graph, cluster, config)
+      atomic.write(example, content)
+      atomic.write(path, meta_graph.SerializeToString(deterministic=True))
+      rows[spec] = {"spec": spec, "model": zoo.member(spec), "file": name, **row}
+      _write_manifest(config, rows, out)
+      if progress is not None:
+        progress(len(made) + 1, config.count, rows[spec])
+    made.append(rows[spec])
+  _join_records(config, rows, out)
+  return made
+
+
+def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
+  """The serialized GraphTensor of a graph on its best single device, and its row."""
+  import tensorflow_gnn as tfgnn
+
+  graph = load_graph(meta_graph)
+  problem = PlacementProblem.build(
+      graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
+  grouping = problem.grouping
+  grouped = GroupedGraph.build(graph, problem.costs, cluster, grouping, problem.allowed)
+  placement = problem.project(single(problem))
+  simulated = problem.simulator.simulate(grouping.expand(placement))
+  tensor = encoder.encode(
+      grouped, placement, step_time_us=simulated.step_time_us,
+      start_us=simulated.start_us[grouped.first_op], finish_us=simulated.start_us[grouped.last_op])
+  row = {
+      "fingerprint": graph.fingerprint, "ops": graph.num_ops, "groups": grouping.num_groups,
+      "single_device_us": float(simulated.step_time_us), "fits": bool(simulated.fits)}
+  return tfgnn.write_example(tensor).SerializeToString(deterministic=True), row
+
+
+def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
+  """Rows by spec of what is there already; writes the manifest of a new set."""
+  path = os.path.join(out, MANIFEST)
+  if not os.path.exists(path):
+    taken = [name for name in [RECORDS, SCHEMA, *map(config.file_name, config.specs)]
+             if os.path.lexists(os.path.join(out, name))]
+    if taken:
+      raise PlacetoError(
+          f"{os.path.join(out, taken[0])} exists and belongs to no set of graphs; choose another "
+          "directory")
+    os.makedirs(out, exist_ok=True)
+    _write_manifest(config, {}, out)
+    return {}
+  try:
+    with open(path, encoding="utf-8") as file:
+      stored = json.load(file)
+    rows = {row["spec"]: row for row in stored["graphs"]}
+    settings = {name: stored["config"][name] for name in _settings(config)}
+  except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    raise PlacetoError(
+        f"{path} was not understood ({error}); choose another directory") from None
+  count = len(_read_records(os.path.join(out, RECORDS)))
+  for row in rows.values():
+    if row.get("record", 0) >= count:
+      row.pop("record", None)  # the TFRecord was deleted
+  for name, value in _settings(config).items():
+    if settings[name] != value:
+      raise PlacetoError(
+          f"{out} holds graphs made with {name}={settings[name]!r}, now it is {value!r}; choose "
+          "another directory")
+  return rows
+
+
+def _settings(config: GraphSetConfig) -> Dict[str, Any]:
+  """What may not change between two calls; `count` may grow."""
+  settings = dataclasses.asdict(config)
+  del settings["count"]
+  return settings
+
+
+def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
+  manifest = {"version": 1, "config": _settings(config), "graphs": list(rows.values())}
+  atomic.write_json(os.path.join(out, MANIFEST), manifest)
+
+
+def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
+  """Joins what the TFRecord holds already and the new GraphTensors, in the order of the rows."""
+  import tensorflow as tf
+
+  unfinished, path = os.path.join(out, _UNFINISHED), os.path.join(out, RECORDS)
+  new = [row for row in rows.values()
+         if os.path.exists(os.path.join(unfinished, row["file"] + ".example"))]
+  if new:
+    old = _read_records(path)
+    contents = {row["file"]: old[row["record"]] for row in rows.values() if "record" in row}
+    for row in new:
+      with open(os.path.join(unfinished, row["file"] + ".example"), "rb") as file:
+        contents[row["file"]] = file.read()
+    with tf.io.TFRecordWriter(path + ".partial") as writer:
+      for row in rows.values():
+        writer.write(contents[row["file"]])
+    os.replace(path + ".partial", path)
+    for place, row in enumerate(rows.values()):
+      row["record"] = place
+    _write_manifest(config, rows, out)
+  shutil.copyfile(schema.SCHEMA_PATH, os.path.join(out, SCHEMA))
+  shutil.rmtree(unfinished)
+
+
+def _read_records(path: str) -> List[bytes]:
+  """The serialized GraphTensors of a TFRecord; none where there is no file."""
+  import tensorflow as tf
+
+  try:
+    return [record.numpy() for record in tf.data.TFRecordDataset(path)] if os.path.exists(
+        path) else []
+  except tf.errors.DataLossError as error:
+    raise PlacetoError(
+        f"{path} is damaged ({error.message}); delete it, so that it is made anew") from None

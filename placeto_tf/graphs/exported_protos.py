@@ -1,0 +1,118 @@
+"""GraphDefs and protos to hand on: for cost models, and to go out with devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import shapes
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+_OWN_LOCATION = b"loc:@"
+
+
+def analysis_graph_def(graph: ComputationGraph) -> Any:
+  """A GraphDef of the graph's N ops, in their order, without devices, feeds' shapes bound.
+
+  What is fed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
+  as in the source, and all stay inside the graph.
+
+  Args:
+    graph: read from anything with nodes.
+
+  Returns:
+    A new GraphDef, for the caller to change.
+
+  Raises:
+    GraphError: the graph has no GraphDef (it is from a CostGraphDef or made of arrays).
+  """
+  source = graph.source
+  if source is None or source.graph_def is None or source.positions is None:
+    raise GraphError(
+        "the graph has no TensorFlow nodes to analyse; give a GraphDef, or costs that are known")
+  result = type(source.graph_def)()
+  result.versions.CopyFrom(source.graph_def.versions)
+  result.library.CopyFrom(source.graph_def.library)
+  nodes = source.graph_def.node
+  names = graph.op_index
+  for position in source.positions.tolist():
+    node = result.node.add()
+    node.CopyFrom(nodes[position])
+    node.device = ""
+    shape = source.feed_shapes.get(f"{node.name}:0")
+    if node.name in source.cut_ops and node.op not in shapes.PLACEHOLDERS:
+      _make_placeholder(node, _fed_type(nodes[position], source.graph_def), shape)
+    elif shape is not None and node.op in shapes.PLACEHOLDERS:
+      shapes.set_shape(node.attr["shape"], shape)
+    if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
+      del node.attr["_output_shapes"]
+    if "_class" in node.attr:
+      classes = node.attr["_class"].list.s
+      inside = [
+          value for value in classes
+          if value[len(_OWN_LOCATION):].decode("utf-8", "replace") in names]
+      if len(inside) < len(classes):
+        del node.attr["_class"]
+        if inside:
+          node.attr["_class"].list.s.extend(inside)
+  return result
+
+
+def rewritten_proto(graph: ComputationGraph) -> Any:
+  """What was read, with function calls inlined: the proto whose nodes a placement names.
+
+  Returns:
+    The source's own proto where nothing was rewritten (not to be changed), else a copy of it with
+    the nodes of `graph.source.graph_def`; for a ConcreteFunction that GraphDef.
+
+  Raises:
+    GraphError: the graph was made of arrays alone.
+  """
+  source = graph.source
+  if source is None:
+    raise GraphError("the graph was made of arrays alone; there is no TensorFlow graph of it")
+  original = source.proto
+  if source.format == "meta_graph_def":
+    original = original.graph_def
+  elif source.format == "saved_model":
+    original = source.meta_graph.graph_def
+  if source.graph_def is None or source.graph_def is original:
+    return source.proto
+  if source.format == "meta_graph_def":
+    result = type(source.proto)()
+    result.CopyFrom(source.proto)
+    result.graph_def.CopyFrom(source.graph_def)
+    return result
+  if source.format == "saved_model":
+    result = type(source.proto)()
+    for meta_graph in source.proto.meta_graphs:
+      copy = result.meta_graphs.add()
+      copy.CopyFrom(meta_graph)
+      if meta_graph is source.meta_graph:
+        copy.graph_def.CopyFrom(source.graph_def)
+    result.saved_model_schema_version = source.proto.saved_model_schema_version
+    return result
+  return source.graph_def
+
+
+def _fed_type(node: Any, graph_def: Any) -> int:
+  """DataType of the node's first output."""
+  from placeto_tf.graphs.op_defs import REF, OpDefs
+
+  return OpDefs(graph_def.library).signature(node).outputs[0] % REF
+
+
+def _make_placeholder(node: Any, dtype: int, shape: Any) -> None:
+  """Turns a node whose output is fed into a Placeholder."""
+  node.op = "Placeholder"
+  del node.input[:]
+  kept = [value for key, value in node.attr.items() if key == "_class"]
+  classes = list(kept[0].list.s) if kept else []
+  node.attr.clear()
+  node.attr["dtype"].type = dtype
+  if shape is None:
+    node.attr["shape"].shape.unknown_rank = True
+  else:
+    shapes.set_shape(node.attr["shape"], shape)
+  if classes:
+    node.attr["_class"].list.s.extend(classes)

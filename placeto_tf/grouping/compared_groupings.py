@@ -1,0 +1,72 @@
+"""Groupings for comparison: none, the papers' colocation heuristics, METIS."""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+import numpy as np
+
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.contraction import contract
+from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN, join_single_consumers
+from placeto_tf.grouping.merging import Merger
+
+_ROUNDS = 20
+
+
+def single_ops(
+    graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
+) -> np.ndarray:
+  """[N] labels: only what must share a device is together, however many groups that makes."""
+  del max_groups
+  return contract(graph, costs, allowed_ops, graph.colocation).node_of_op
+
+
+def single_consumer(
+    graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
+) -> np.ndarray:
+  """[N] labels by the rule of Mirhoseini et al. 2017, section 4.1.
+
+  What has one consumer joins it, however heavy the two are, again and again. The papers then
+  joined the ops of a layer by hand; here the lightest edges that are left over stay cut.
+  """
+  labels = graph.colocation
+  contraction = contract(graph, costs, allowed_ops, labels)
+  cap_us = CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups
+  for _ in range(_ROUNDS):
+    merger = Merger(contraction)
+    merger.merge_single_device()
+    join_single_consumers(merger, contraction, float("inf"))
+    if merger.num_sets == contraction.num_nodes or merger.num_sets <= max_groups:
+      break
+    contraction = contract(
+        graph, costs, allowed_ops, merger.labels()[contraction.node_of_op])
+  merger.merge_down(max_groups, cap_us)
+  return merger.labels()[contraction.node_of_op]
+
+
+def metis(
+    graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
+) -> np.ndarray:
+  """[N] labels: METIS's partition into as many parts of equal compute time as there are groups.
+
+  Ops of a part that may not use the same devices are split again.
+  """
+  from placeto_tf.grouping.metis_graph import MetisGraph
+
+  contraction = contract(graph, costs, allowed_ops, graph.colocation)
+  everything = np.ones(contraction.num_nodes, dtype=bool)
+  parts = MetisGraph(contraction, everything).partition(
+      np.full(max_groups, 1 / max_groups), imbalance=0.3, recursive=True, seed=0)
+  merger = Merger(contraction)
+  merger.merge_single_device()
+  first: Dict[Tuple[int, int], int] = {}
+  for node in range(contraction.num_nodes):
+    u = merger.find(node)
+    key = (int(parts[node]), merger.mask[u])
+    v = merger.find(first.setdefault(key, node))
+    if u != v:
+      merger.merge(u, v)
+  merger.merge_down(max_groups, CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups)
+  return merger.labels()[contraction.node_of_op]

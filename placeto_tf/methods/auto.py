@@ -1,0 +1,220 @@
+"""`auto`: other methods in turn, each going on from the best placement so far.
+
+What runs, in this order, until the budget is used up or the bound is met, is what methods say of
+their part in it (`AutoPart`):
+
+1. The references: the graph's own devices, one device, the expert split, METIS; and, as far as they
+   are sure to leave most of the time to the rest, other constructions.
+2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
+   the groups cannot be split, the search is over.
+3. The policies, from the best of these; `auto_unlearned` skips them.
+4. The searches, of which annealing gains most and gets most of the budget; what is left goes, slice
+   by slice, to whichever gained most per slice the last time it ran.
+
+With a limit on evaluations alone the shares are shares of evaluations, nothing depends on the
+clock, and a seed gives the same placement again.
+
+Legend: N ops, G groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Dict, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.errors import SetupError
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.methods import registry, running
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.ledger import NO_BUDGET, Called, Ledger
+from placeto_tf.problem.method import AutoPart, Kind, Method, Progress, Stage
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
+from placeto_tf.search.exact import prove
+from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.starts import in_time
+
+DEFAULT_BUDGET = Budget(max_seconds=60.0)
+EXACT_GROUPS = 20  # more are rarely proven
+EXACT_SHARE, EXACT_NODES = 0.4, 200_000
+SLICES = 4  # of what is left after all searches have run
+# What it takes to make units to search with, generously; it makes no sense to begin in less.
+SETUP_SECONDS_AN_OP = 1e-4
+
+
+class Auto:
+  """One run of `auto`; see the module.
+
+  Attributes:
+    ledger: what each placer did.
+  """
+
+  def __init__(
+      self,
+      problem: PlacementProblem,
+      budget: Budget,
+      seed: int = 0,
+      *,
+      policies: Optional[Sequence[Method]] = None,
+      ledger: Optional[Ledger] = None,
+      root_dir: Optional[str] = None,
+  ):
+    """Prepares a run.
+
+    Args:
+      problem: counts and remembers.
+      budget: of all together, counted from the making of the problem.
+      seed: of all.
+      policies: in the order in which they run; by default all that take part.
+      ledger: is written; by default a new one.
+      root_dir: where policies write TensorBoard summaries; None writes none.
+    """
+    self.ledger = ledger or Ledger(problem)
+    self._problem, self._seed, self._root_dir = problem, seed, root_dir
+    self._policies = registry.parts_of_auto(Stage.POLICY) if policies is None else policies
+    # Bounds are rounded down by a billionth, lest they exceed what they bound.
+    self._optimum_us = lower_bound_us(problem) * (1 + 2e-9)
+    self._budget = dataclasses.replace(
+        budget, target_us=max(budget.target_us or 0.0, self._optimum_us))
+
+  @property
+  def proven(self) -> bool:
+    """Whether the best placement is known to be optimal, by its bound or by `exact`."""
+    return self.ledger.proven
+
+  def run(self) -> np.ndarray:
+    """[N] the best placement found."""
+    problem, budget, ledger = self._problem, self._budget, self.ledger
+    for method in registry.parts_of_auto(Stage.REFERENCE):
+      # Whoever reads the table wants to see these, whatever the bound says.
+      self._construct(method, dataclasses.replace(budget, target_us=None))
+    # Where no op has a choice there is one placement, and it is the best.
+    ledger.proven = problem.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
+    for method in registry.parts_of_auto(Stage.CONSTRUCTION):
+      if self._over() or not in_time(problem, budget):
+        break
+      if _part(method).condition(problem):
+        self._construct(method, budget)
+    if problem.num_groups <= EXACT_GROUPS and not self._over():
+      self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
+    for method in self._policies:
+      self._improve(method)
+    self._search()
+    ledger.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
+    return problem.best_known.copy()
+
+  def _construct(self, method: Method, budget: Budget) -> None:
+    share = _part(method).share
+    self._run(method.name, self._placer(method),
+              budget if share is None else budget.share(self._problem, share))
+
+  def _placer(self, method: Method) -> Called:
+    """The method as it runs here, loaded when it is run."""
+    method = dataclasses.replace(method, load=_part(method).load or method.load)
+    return functools.partial(
+        _run_method, method, self._root_dir, lambda *_: self.ledger.announce(method.name))
+
+  def _over(self) -> bool:
+    return self.ledger.proven or self._problem.exhausted(self._budget)
+
+  def _exact(self, problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
+    result = prove(problem, budget, seed, max_nodes=EXACT_NODES if budget.max_seconds is None
+                   else None)
+    finest = problem.num_groups == len(np.unique(problem.graph.colocation))
+    self.ledger.proven = result.proven and finest and problem.best_fits
+    return best_so_far(problem, result.placement)
+
+  def _improve(self, method: Method) -> None:
+    """Runs a policy, unless it would not get anything done."""
+    problem, budget, part = self._problem, self._budget, _part(method)
+    share = budget if part.share is None else budget.share(problem, part.share)
+    if not part.condition(problem):
+      return
+    if self._over():
+      used_up = problem.exhausted(dataclasses.replace(budget, target_us=None))
+      self.ledger.skip(
+          method.name, NO_BUDGET if used_up and not self.ledger.proven
+          else "the optimum was found before")
+      return
+    setup_seconds = part.setup_seconds + part.setup_seconds_an_op * problem.graph.num_ops
+    if share.max_seconds is not None and share.max_seconds - problem.seconds < setup_seconds:
+      self.ledger.skip(method.name, "there was too little time")
+      return
+    units = placed_units(problem, problem.best_known, problem.num_groups)
+    grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
+    try:
+      self._run(method.name, self._placer(method), share, problem.regrouped(grouping))
+    except SetupError as error:  # what policies stand on is not installed: all else works
+      self.ledger.skip(method.name, str(error))
+
+  def _search(self) -> None:
+    """Every search once, then slices for whichever does best."""
+    problem, budget = self._problem, self._budget
+    searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)
+                if _part(method).condition(problem)}
+    gains: Dict[str, float] = {}
+    for name, method in searches.items():
+      if not self._over() and self._time_for_a_search():
+        share = _part(method).share
+        gains[name] = self._run(
+            name, self._placer(method), budget if share is None else budget.share(problem, share))
+    repeating = [name for name in gains if _part(searches[name]).repeats]
+    for i in range(SLICES):
+      if self._over() or not repeating or not self._time_for_a_search():
+        break
+      name = max(repeating, key=gains.__getitem__)
+      before = problem.evaluations
+      gains[name] = self._run(
+          name, self._placer(searches[name]), budget.share(problem, 1 / (SLICES - i)),
+          seed=self._seed + i + 1)
+      if problem.evaluations == before:
+        break  # nothing can be moved
+
+  def _time_for_a_search(self) -> bool:
+    problem, limit = self._problem, self._budget.max_seconds
+    return limit is None or (
+        limit - problem.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)
+
+  def _run(
+      self, name: str, placer: Called, budget: Budget,
+      problem: Optional[PlacementProblem] = None, seed: Optional[int] = None,
+  ) -> float:
+    return self.ledger.run(
+        name, placer, budget, self._seed if seed is None else seed, problem)
+
+
+def _part(method: Method) -> AutoPart:
+  """The method's part; one that is handed in without a part has all of what is left."""
+  return method.auto or AutoPart(Stage.POLICY)
+
+
+def _run_method(
+    method: Method, root_dir: Optional[str], progress: Progress, problem: PlacementProblem,
+    budget: Budget, seed: int) -> np.ndarray:
+  return running.run(problem, method, budget, seed, root_dir=root_dir, progress=progress)
+
+
+def run_auto(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    weights: Optional[str] = None, root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None, ledger: Optional[Ledger] = None,
+    policies: Optional[Sequence[Method]] = None) -> np.ndarray:
+  """[N] the best placement that all methods with a part in `auto` find together.
+
+  Without a budget it ends after 60 s. Takes no weights, and a ledger beside what a `Run` takes;
+  without one, `progress` is called before each placer.
+  """
+  del weights
+  ledger = ledger or Ledger(problem, progress)
+  return Auto(problem, budget or DEFAULT_BUDGET, seed, policies=policies, ledger=ledger,
+              root_dir=root_dir).run()
+
+
+METHODS = (
+    Method("auto", Kind.AUTO, lambda: run_auto, rank=1),
+    Method("auto_unlearned", Kind.AUTO, lambda: functools.partial(run_auto, policies=()), rank=2),
+)

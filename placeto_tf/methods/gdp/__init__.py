@@ -1,0 +1,18 @@
+"""GDP as methods: from scratch on one graph, or with weights trained on others.
+
+  gdp             trains a network on the graph at hand; with weights, the same as gdp_fine_tune
+  gdp_zero_shot   places with given weights and learns nothing
+  gdp_fine_tune   goes on learning from given weights, for 50 updates at most
+"""
+
+from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred
+
+_SEARCH = "placeto_tf.methods.gdp.search", "search_gdp"
+
+METHODS = (
+    Method("gdp", Kind.ONE_SHOT, deferred(*_SEARCH), rank=3,
+           weights=Weights("gdp", WithoutWeights.LEARN)),
+    *(Method(f"gdp_{way}", Kind.ONE_SHOT, deferred(*_SEARCH, way=way), rank=4 + i,
+             weights=Weights("gdp", WithoutWeights.FAIL))
+      for i, way in enumerate(("zero_shot", "fine_tune"))),
+)

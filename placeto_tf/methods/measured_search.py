@@ -1,0 +1,248 @@
+"""Real step times as what a search minimises: the simulator ranks, real runs decide.
+
+`search_measured` improves on what a simulated search found: the placements of all placers come
+first, then the best that the simulator expects around the best that was measured.
+
+Placements are compared by their step over the steps of a reference that ran beside it, so that a
+machine that slows down does not make a later placement look worse.
+
+Legend: N ops, G groups, D devices, B placements side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import MeasurementError
+from placeto_tf.placements import Placement
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.runtime.core_speed import CoreSpeed
+from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
+from placeto_tf.runtime.workers import make_runtime
+
+_NEIGHBOURS = 64  # simulated for each placement that is measured
+_KEPT_BETTER = 0.5  # of the neighbourhoods start at the best measured, the rest at other good ones
+_ROUNDS = 4  # of simulated descent in a neighbourhood
+
+
+class MeasuredPlacements:
+  """Measures placements of a problem's ops, each once, up to a limit.
+
+  Attributes:
+    steps: what was measured, in order: ([N] int32 placement, MeasuredStep).
+  """
+
+  def __init__(self, problem: PlacementProblem, measurer: Measurer, max_measurements: int):
+    if max_measurements < 1:
+      raise MeasurementError(f"max_measurements is {max_measurements}; expected at least 1")
+    self.problem, self.max_measurements = problem, max_measurements
+    self._measurer = measurer
+    self._cache: Dict[bytes, MeasuredStep] = {}
+    self.steps: List[Tuple[np.ndarray, MeasuredStep]] = []
+
+  @property
+  def exhausted(self) -> bool:
+    """Whether the limit is reached."""
+    return len(self.steps) >= self.max_measurements
+
+  def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
+    """What was measured of a placement [N], or None."""
+    return self._cache.get(placement.tobytes())
+
+  def measure(self, placement: np.ndarray) -> Optional[MeasuredStep]:
+    """Measures a placement [N] int32, unless that was done; None past the limit.
+
+    What fails counts as well, and comes back as a failed step.
+    """
+    found = self.known(placement)
+    if found is None and not self.exhausted:
+      graph, cluster = self.problem.graph, self.problem.cluster
+      found = self._measurer.try_measure(Placement.from_indices(graph, cluster, placement))
+      self._cache[placement.tobytes()] = found
+      self.steps.append((placement.copy(), found))
+    return found
+
+  def score(self, step: MeasuredStep) -> float:
+    """What placements are compared by, in us at the reference's usual speed."""
+    if step.failure:
+      return float("inf")
+    usual = self.reference_us
+    return step.step_time_us if usual is None else step.relative * usual
+
+  @property
+  def reference_us(self) -> Optional[float]:
+    """The reference's usual step time; None where there is no reference."""
+    found = [step.reference_us for _, step in self.steps if step.reference_us]
+    return float(np.median(found)) if found else None
+
+  def best(self) -> Tuple[np.ndarray, MeasuredStep]:
+    """The fastest placement.
+
+    Raises:
+      MeasurementError: none could be run.
+    """
+    placement, step = min(self.steps, key=lambda entry: self.score(entry[1]))
+    if step.failure:
+      raise MeasurementError(f"no placement could be run; the last failed with: {step.failure}")
+    return placement, step
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredSearch:
+  """What a measured search found.
+
+  Attributes:
+    placement: [N] int32 the fastest.
+    step: its measurement.
+    by_placer: placer -> measurement of what it found, where that was measured.
+    measurements: how many placements were measured.
+    failures: how many of them failed.
+    history: (measurements, step time at the reference's usual speed) at each improvement.
+  """
+
+  placement: np.ndarray
+  step: MeasuredStep
+  by_placer: Mapping[str, MeasuredStep]
+  measurements: int
+  failures: int
+  history: Tuple[Tuple[int, float], ...]
+
+
+def search_measured(
+    problem: PlacementProblem,
+    measurer: Measurer,
+    found: Mapping[str, np.ndarray],
+    *,
+    max_measurements: int = 50,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda measurements: None,
+) -> MeasuredSearch:
+  """Measures what placers found, then goes on around the fastest.
+
+  Args:
+    problem: simulates; its evaluations are counted.
+    measurer: runs placements.
+    found: placer -> [N] int32. "single" and "expert", where they are there, are measured first, so
+      that the result is never slower than either.
+    max_measurements: placements measured at most.
+    seed: of the neighbourhoods.
+    progress: called after every measurement.
+
+  Raises:
+    MeasurementError: no placement could be run, or workers did not come back.
+  """
+  measured = MeasuredPlacements(problem, measurer, max_measurements)
+  order = sorted(found, key=lambda name: (
+      name not in ("single", "expert"), _simulated_us(problem, found[name])))
+  by_placer: Dict[str, MeasuredStep] = {}
+  history: List[Tuple[int, float]] = []
+  best = float("inf")
+
+  def take(placement: np.ndarray) -> Optional[MeasuredStep]:
+    nonlocal best
+    before = len(measured.steps)
+    step = measured.measure(placement)
+    if step is not None and len(measured.steps) > before:
+      progress(len(measured.steps))
+      if measured.score(step) < best:
+        best = measured.score(step)
+        history.append((len(measured.steps), best))
+    return step
+
+  for name in order:
+    step = take(np.ascontiguousarray(found[name], dtype=np.int32))
+    if step is not None:
+      by_placer[name] = step
+  rng = np.random.default_rng(seed)
+  fruitless = 0
+  while not measured.exhausted and fruitless < 20:
+    candidate = _candidate(problem, measured, rng)
+    if candidate is None:
+      fruitless += 1
+      continue
+    fruitless = 0
+    take(candidate)
+  placement, step = measured.best()
+  failures = sum(step.failure is not None for _, step in measured.steps)
+  return MeasuredSearch(
+      placement, step, by_placer, len(measured.steps), failures, tuple(history))
+
+
+def search_on_workers(
+    problem: PlacementProblem,
+    found: Mapping[str, np.ndarray],
+    *,
+    workers: Sequence[str] = (),
+    device_map: Optional[Mapping[str, str]] = None,
+    max_measurements: int = 50,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda measurements: None,
+) -> MeasuredSearch:
+  """`search_measured` on workers that are started, or connected to, for it.
+
+  Args:
+    problem, found, max_measurements, seed, progress: as for `search_measured`.
+    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
+    device_map: device of the cluster -> device of the workers, where names differ.
+  """
+  runtime = make_runtime(problem.cluster, workers)
+  with runtime, CoreSpeed.of(runtime) as speed:
+    speed.learn()
+    with Measurer(
+        problem.graph, problem.cluster, runtime,
+        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed), device_map=device_map,
+        speed=speed) as measurer:
+      return search_measured(
+          problem, measurer, found, max_measurements=max_measurements, seed=seed,
+          progress=progress)
+
+
+def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
+  return float(problem.simulator.simulate(placement).step_time_us)
+
+
+def _candidate(
+    problem: PlacementProblem, measured: MeasuredPlacements, rng: np.random.Generator
+) -> Optional[np.ndarray]:
+  """[N] the best that the simulator expects near a good measured placement, not yet measured."""
+  ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
+  ranked = [placement for placement, step in ranked if step.failure is None]
+  if not ranked:
+    return None
+  start = ranked[0] if rng.random() < _KEPT_BETTER else ranked[
+      int(rng.integers(0, min(len(ranked), 4)))]
+  movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
+  if not len(movable):
+    return None
+  best, best_us = None, np.inf
+  for _ in range(_ROUNDS):
+    batch = np.repeat(start[None], _NEIGHBOURS, axis=0)
+    for row in batch:
+      count = int(rng.integers(1, max(2, len(movable) // 16) + 1))
+      for group in rng.choice(movable, min(count, len(movable)), replace=False):
+        device = rng.choice(np.flatnonzero(problem.allowed[group]))
+        row[problem.grouping.group_of_op == group] = device
+    evaluation = problem.evaluate_ops(batch)
+    for b in np.argsort(evaluation.objective_us, kind="stable"):
+      if evaluation.fits[b] and measured.known(batch[b]) is None:
+        if evaluation.objective_us[b] < best_us:
+          best, best_us = batch[b].copy(), float(evaluation.objective_us[b])
+          start = batch[b]
+        break
+  return best
+
+
+def describe(found: MeasuredSearch) -> str:
+  """A sentence for the user."""
+  step = found.step
+  text = (f"measured {found.measurements} placements in real sessions: the fastest takes "
+          f"{step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "
+          f"{step.high_us / 1e3:.1f} ms, {step.runs} runs)")
+  for name in ("single", "expert"):
+    other: Any = found.by_placer.get(name)
+    if other is not None and other.relative and step.relative:
+      text += f", {other.relative / step.relative:.2f}x as fast as {name}"
+  return text + (f"; {found.failures} could not be run" if found.failures else "")

@@ -1,0 +1,37 @@
+"""Placeto as methods: trained on the graph at hand, or with weights trained on other graphs.
+
+  placeto              learns on the graph, from scratch or, with weights, from them
+  placeto_zero_shot    samples from the trained policy and learns nothing
+  placeto_greedy       plays one episode of its likeliest devices
+  placeto_fine_tune    goes on learning on the graph
+  placeto_from_scratch learns on the graph alone, with the choices of the training run
+  placeto_untrained    neither begins with the weights nor learns
+  placeto_random       draws devices uniformly, in the same process
+  random_policy        the same without a training run, to show what learning adds to `placeto`
+"""
+
+from placeto_tf.problem.method import (
+    AutoPart,
+    Kind,
+    Method,
+    Stage,
+    Weights,
+    WithoutWeights,
+    deferred,
+)
+
+_PLACERS = "placeto_tf.methods.placeto.placers"
+_TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "random")
+
+METHODS = (
+    # What is learned on the graph at hand comes before the trained policy, which finds more and
+    # would leave it nothing to improve. It is imported and traced first, which takes seconds.
+    Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
+           weights=Weights("placeto", WithoutWeights.LEARN),
+           auto=AutoPart(
+               Stage.POLICY, share=0.17, setup_seconds=7.0, setup_seconds_an_op=1e-4)),
+    Method("random_policy", Kind.POLICY, deferred(_PLACERS, "place_at_random"), rank=3),
+    *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
+             rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL))
+      for i, way in enumerate(_TRAINED)),
+)

@@ -1,0 +1,254 @@
+"""Trains Placeto on one graph and, by doing so, improves its placement.
+
+What counts is the best placement met on the way, which the problem remembers; the trained policy
+is thrown away. Sampling is done here and in NumPy, from logits that the agent's collect policy
+gives, so that TensorFlow's global seed neither matters nor is touched.
+
+Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments.cost import SimulatedCost
+from placeto_tf.environments.placement_environment import PlacementEnvironment
+from placeto_tf.errors import PlacementError
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_learner import PlacetoLearner
+from placeto_tf.training.schedules import spent_share
+
+Progress = Callable[[int, float, float], None]
+
+_IDLE_EPISODES = 20  # in a row without an evaluation, after which a search ends
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Improvement:
+  """What a search ended with.
+
+  Attributes:
+    placement: [G] int32, the problem's groups where most of each is in the best placement met;
+      what finer levels found is lost in it.
+    op_placement: [N] int32, devices of ops in the best placement met.
+    start_objective_us, objective_us: of the start and of the best.
+    evaluations: placements this search evaluated, the start included.
+    steps: decisions of K groups, over all episodes.
+    updates: of the policy.
+  """
+
+  placement: np.ndarray
+  op_placement: np.ndarray
+  start_objective_us: float
+  objective_us: float
+  evaluations: int
+  steps: int
+  updates: int
+
+
+def improve(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None,
+    config: Optional[PlacetoConfig] = None,
+    policy: str = "placeto",
+    weights: Optional[Sequence[np.ndarray]] = None,
+    compiled: bool = False,
+) -> Improvement:
+  """Trains Placeto on the problem's graph for the budget, starting from a placement.
+
+  With `max_evaluations` alone the result is the same for the same seed on one machine, bit for
+  bit. The search stops before a step whose evaluations could exceed the budget.
+
+  Args:
+    problem: counts the evaluations and remembers the best placement.
+    start: [G] int32, or [N] devices of ops. A placement of ops that the problem's groups cannot
+      express is started from all the same: on about as many groups that it has on one device each.
+    budget: counted from the making of the problem.
+    seed: of weights, actions and orders.
+    root_dir: where TensorBoard events go (in train/); None writes none.
+    progress: called with (evaluations, seconds, best objective in us) after every update.
+    config: see `PlacetoConfig`.
+    policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
+      learned; or "random": devices drawn uniformly in the same process, to compare with.
+    weights: of the network, in its order, to begin with; None initializes them.
+    compiled: see `PlacetoLearner`.
+
+  Raises:
+    PlacetoError: the start is not a placement of the problem, the policy is unknown, or the
+      weights are of another network.
+  """
+  if policy not in ("placeto", "greedy", "random"):
+    raise PlacementError(f"policy is {policy!r}; expected placeto, greedy or random")
+  config = config or PlacetoConfig()
+  before, began = problem.evaluations, (problem.evaluations, problem.seconds)
+  summary = _Summary(root_dir)
+  grouping, allowed, placement = _starting_level(problem, np.asarray(start))
+  seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
+  search, steps, updates, start_us = None, 0, 0, None
+  for i, (factor, share) in enumerate(config.levels):
+    part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
+    if search is not None:
+      if not search.affordable(budget):
+        break
+      grouping, allowed, placement = _refine(
+          problem, search.op_placement, int(problem.num_groups * factor))
+    weights = search.weights if search is not None else weights
+    search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
+        compiled)
+    start_us = search.environment.scale_us if start_us is None else start_us
+    search.run(lambda: spent_share(problem, budget, began), summary, progress)
+    steps, updates = steps + search.steps, updates + search.actor.updates
+  summary.close()
+  return Improvement(
+      problem.project(search.op_placement), search.op_placement, start_us,
+      search.environment.best_objective_us, problem.evaluations - before, steps, updates)
+
+
+def _starting_level(problem: PlacementProblem, start: np.ndarray):
+  """Groups, where they may go, and where the start has them."""
+  if start.shape != (problem.graph.num_ops,):
+    return problem.grouping, problem.allowed, start
+  return _refine(problem, start, problem.num_groups)
+
+
+def _refine(problem: PlacementProblem, placement: np.ndarray, count: int):
+  """About `count` groups that a placement [N] has on one device each, and where it has them."""
+  units = placed_units(problem, placement, count)
+  grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
+  first = np.unique(grouping.group_of_op, return_index=True)[1]
+  return grouping, units.allowed[units.unit_of_op[first]], placement[first]
+
+
+class _Level:
+  """A search on one grouping: the environment, who acts in it, and the loop between them."""
+
+  def __init__(
+      self, problem, grouping, allowed, start, budget, seed, config, policy, weights, compiled):
+    remaining = problem.remaining_evaluations(budget)
+    rules = config.environment
+    if policy == "greedy":  # episodes side by side would all be the same
+      rules = dataclasses.replace(rules, num_episodes=1)
+    if remaining is not None:  # one evaluation goes to the start
+      rules = dataclasses.replace(
+          rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
+    grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
+    seeds = seed.generate_state(3)
+    self.environment = PlacementEnvironment(
+        allowed, SimulatedCost(problem, grouped, grouping), start, config=rules,
+        seed=int(seeds[0]))
+    self._problem, self._budget, self._grouping = problem, budget, grouping
+    self._greedy = policy == "greedy"
+    self._sample = np.random.default_rng(seeds[1])
+    self.actor = (
+        _Uniform(allowed) if policy == "random"
+        else PlacetoLearner(
+            self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
+            weights=weights, compiled=compiled))
+    self.steps = 0
+
+  @property
+  def op_placement(self) -> np.ndarray:
+    """[N] int32: the best placement met."""
+    return self._grouping.expand(self.environment.best_placement)
+
+  @property
+  def weights(self) -> Optional[List[np.ndarray]]:
+    return self.actor.weights
+
+  def affordable(self, budget: Budget) -> bool:
+    """Whether the budget suffices for a step in which every episode is evaluated."""
+    left = self._problem.remaining_evaluations(budget)
+    return not self._problem.exhausted(budget) and (
+        left is None or left >= self.environment.batch_size)
+
+  def run(self, spent: Callable[[], float], summary: _Summary, progress) -> None:
+    """Plays episodes, and learns from them, until the budget is used up."""
+    environment, problem, actor = self.environment, self._problem, self.actor
+    idle = 0
+    while self.affordable(self._budget) and idle < _IDLE_EPISODES:
+      time_step, evaluations = environment.reset(), problem.evaluations
+      returns = np.zeros(environment.batch_size)
+      while self.affordable(self._budget) and not time_step.is_last().all():
+        observation = time_step.observation
+        logits = actor.logits(observation)
+        if not self._greedy:
+          logits = logits + self._sample.gumbel(size=logits.shape)
+        action = logits.argmax(-1).astype(np.int32)
+        time_step = environment.step(action)
+        returns += time_step.reward
+        self.steps += environment.batch_size
+        last = bool(time_step.is_last().all())
+        actor.observe(observation, action, time_step.reward)
+        if actor.ready(last) and not self._greedy:
+          actor.update(spent())
+          if progress is not None:
+            progress(problem.evaluations, problem.seconds, problem.best_objective_us)
+      # With a budget of evaluations only, a policy that moves nothing would never come to an end.
+      idle = idle + 1 if problem.evaluations == evaluations else 0
+      summary.write(problem, environment, returns, actor)
+      if self._greedy:
+        break
+
+
+class _Uniform:
+  """Every allowed device is as likely; learns nothing."""
+
+  updates = 0
+  weights = None
+  losses: Dict[str, float] = {}
+
+  def __init__(self, allowed: np.ndarray):
+    self._logits = np.where(allowed, 0.0, -np.inf)
+
+  def logits(self, observation):
+    return self._logits[observation["current"]]
+
+  def observe(self, observation, action, reward):
+    pass
+
+  def ready(self, last):
+    return last
+
+  def update(self, spent):
+    pass
+
+
+class _Summary:
+  """TensorBoard events, one row an episode; the step is the number of evaluations."""
+
+  def __init__(self, root_dir: Optional[str]):
+    self._writer = (
+        None if root_dir is None
+        else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
+
+  def write(self, problem, environment, returns: np.ndarray, actor) -> None:
+    if self._writer is None:
+      return
+    scalars = {
+        "StepTime/best_us": problem.best_objective_us,
+        "StepTime/current_us": float(environment.objective_us.mean()),
+        "Metrics/AverageReturn": float(returns.mean()),
+    }
+    scalars.update({f"Losses/{name}": float(value) for name, value in actor.losses.items()})
+    with self._writer.as_default():
+      for name, value in scalars.items():
+        tf.summary.scalar(name, value, step=problem.evaluations)
+
+  def close(self) -> None:
+    if self._writer is not None:
+      self._writer.close()

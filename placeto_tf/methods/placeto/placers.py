@@ -1,0 +1,96 @@
+"""Runs Placeto on a problem, from the problem's best placement.
+
+Beside what training on a family gave stands, in the same process and from the same start, what the
+policy does without it.
+
+Legend: N ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.methods.placeto.improve import Improvement, Progress, improve
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.placeto_weights import PlacetoWeights
+
+# What is done -> (policy of `improve`, whether it begins with the weights, whether it learns).
+WAYS = {
+    "zero_shot": ("placeto", True, False),
+    "greedy": ("greedy", True, False),
+    "fine_tune": ("placeto", True, True),
+    "from_scratch": ("placeto", False, True),
+    "untrained": ("placeto", False, False),
+    "random": ("random", False, False),
+}
+
+
+def place(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    **options: Any) -> np.ndarray:
+  """[N] by learning on the problem, from the weights in a directory where one is given."""
+  if weights is not None:
+    return place_with(problem, budget, seed, weights=weights, way="fine_tune", **options)
+  return improve(problem, problem.best_known, budget, seed, **options).op_placement
+
+
+def place_at_random(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    **options: Any) -> np.ndarray:
+  """[N] by devices drawn uniformly where `place` asks the policy."""
+  del weights
+  return improve(
+      problem, problem.best_known, budget, seed, policy="random", **options).op_placement
+
+
+def place_with(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: str, way: str,
+    **options: Any) -> np.ndarray:
+  """[N] the problem's best placement after `improve_with`."""
+  improve_with(weights, way, problem, problem.best_known, budget, seed, **options)
+  return problem.best_known
+
+
+def improve_with(
+    directory: str,
+    way: str,
+    problem: PlacementProblem,
+    start: np.ndarray,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None,
+) -> Improvement:
+  """`improve` with the choices, and perhaps the weights, of a training run.
+
+  Args:
+    directory: of weights, see `PlacetoWeights.load`.
+    way: "zero_shot" samples from the trained policy and learns nothing, "greedy" plays one episode
+      of its likeliest devices, "fine_tune" goes on learning on this graph, "from_scratch" learns
+      on this graph alone, "untrained" has neither, "random" draws devices uniformly.
+    problem: its groups are those that are placed; they should be about as many as in training.
+    start: [N] devices of ops, which are projected on the problem's groups.
+    budget, seed, root_dir, progress: see `improve`.
+
+  Raises:
+    PlacetoError: there are no such weights, they are for another number of devices, or the way is
+      unknown.
+  """
+  if way not in WAYS:
+    raise PlacementError(f"way is {way!r}; expected one of {', '.join(WAYS)}")
+  policy, trained, learn = WAYS[way]
+  weights = PlacetoWeights.load(directory)
+  weights.check(problem.num_devices)
+  config = dataclasses.replace(weights.config, learn=learn)
+  if way == "fine_tune":  # it explores as much as it did when training ended
+    config = dataclasses.replace(config, entropy=config.final_entropy)
+  return improve(
+      problem, problem.project(np.asarray(start)), budget, seed, root_dir=root_dir,
+      progress=progress, config=config, policy=policy,
+      weights=weights.arrays if trained else None, compiled=learn)

@@ -1,0 +1,75 @@
+"""All methods: those that modules of `placeto_tf.search` and `placeto_tf.methods` declare.
+
+There is no list of them anywhere: a module that declares METHODS (see `placeto_tf.problem.method`)
+is found, and what it declares can be placed with, evaluated and shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Optional, Tuple
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.problem.method import (
+    Method,
+    Stage,
+    WithoutWeights,
+    declared_in,
+    in_order,
+)
+
+_ROOMS = ("placeto_tf.search", "placeto_tf.methods")
+
+
+def methods() -> Tuple[Method, ...]:
+  """All of them, by kind, rank and name."""
+  return in_order(method for room in _ROOMS for method in declared_in(room))
+
+
+def names() -> Tuple[str, ...]:
+  """Of all methods, in the same order."""
+  return tuple(method.name for method in methods())
+
+
+def find(name: str) -> Method:
+  """The method of this name.
+
+  Raises:
+    PlacementError: there is none; it names those that are spelled alike, and all.
+  """
+  known = {method.name: method for method in methods()}
+  if name not in known:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}? The methods are" if near else "expected one of"
+    raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(known)}")
+  return known[name]
+
+
+def references() -> Tuple[Method, ...]:
+  """Those that are evaluated before any other: "current" first, then the baselines."""
+  return tuple(method for method in methods() if method.kind.reference)
+
+
+def parts_of_auto(stage: Stage) -> Tuple[Method, ...]:
+  """Those that have their turn in a stage of `auto`, in the order of their turns."""
+  return tuple(
+      method for method in methods() if method.auto is not None and method.auto.stage is stage)
+
+
+def weighted_policies() -> Tuple[str, ...]:
+  """The policies whose weights some method takes, by name."""
+  return tuple(sorted({
+      method.weights.policy for method in methods() if method.weights is not None}))
+
+
+def check_weights(method: Method, policy_weights: Optional[str]) -> None:
+  """Raises PlacementError where a method needs weights and has none, or the other way round."""
+  if policy_weights is not None and method.weights is None:
+    takers = ", ".join(each.name for each in methods() if each.weights is not None)
+    raise PlacementError(
+        f"method {method.name!r} takes no policy_weights; expected one of {takers}")
+  if policy_weights is None and method.weights is not None and (
+      method.weights.without is WithoutWeights.FAIL):
+    raise PlacementError(
+        f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
+        f"--policy={method.weights.policy}")

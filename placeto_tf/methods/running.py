@@ -1,0 +1,60 @@
+"""Runs one method on a problem; the one place that knows from where methods start.
+
+Methods that go on from a placement that is there (`Kind.takes_start`) start from, in this order:
+
+1. the start that the caller gives, which counts as one evaluation;
+2. the best placement that the problem has seen;
+3. where it has seen none, a policy from the best baseline, a search and `auto` from their own best
+   construction.
+
+All others make their own placements, whatever was evaluated before.
+
+Legend: N ops.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Kind, Method, Progress
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.starts import reference_placers
+
+
+def prepare(
+    problem: PlacementProblem, method: Method, budget: Budget, seed: int = 0, *,
+    start: Optional[np.ndarray] = None) -> None:
+  """Evaluates what the method starts from; does nothing where that was done.
+
+  Args:
+    problem: counts.
+    method: what will be run.
+    budget, seed: of the run.
+    start: [N] in place of starts of its own; not used by methods that take none.
+  """
+  if start is not None and method.kind.takes_start:
+    problem.evaluate_ops(start)
+  elif method.kind is Kind.POLICY and problem.best_placement is None:
+    for placer in reference_placers().values():
+      placer(problem, budget, seed)
+
+
+def run(
+    problem: PlacementProblem,
+    method: Method,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    weights: Optional[str] = None,
+    root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None,
+) -> np.ndarray:
+  """[N] the best placement that one method finds within the budget; arguments as for `Run`."""
+  prepare(problem, method, budget, seed)
+  if method.kind is Kind.POLICY and problem.exhausted(budget):
+    return problem.best_known
+  return method.load()(
+      problem, budget, seed, weights=weights, root_dir=root_dir, progress=progress)

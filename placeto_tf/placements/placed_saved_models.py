@@ -1,0 +1,267 @@
+"""SavedModels that carry a placement, written as a new directory beside what they were made from.
+
+TensorFlow reads a SavedModel in two ways, and both get the devices. Serving and `tf.compat.v1` run
+the graph, whose nodes are placed, variables included. `tf.saved_model.load` runs the function that
+the signature calls; its body becomes the inlined ops with their devices, while its variables are
+captures, made where `SavedVariable.device` says if the loader is told to heed it: `load_placed`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Dict, List, Set
+
+from placeto_tf import atomic
+from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.exported_protos import rewritten_proto
+from placeto_tf.graphs.functions import CALLS
+from placeto_tf.graphs.op_defs import OpDefs
+from placeto_tf.placements import applying
+from placeto_tf.placements.placement import Placement
+
+NAME = "saved_model"  # of the directory that is written
+# A fingerprint is of the proto as it was before; what reads one does without it.
+_REPLACED = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb")
+_DONE = "done"
+
+
+def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
+  """Writes the placed SavedModel to `out_dir`/saved_model, replacing one that is there.
+
+  Raises:
+    PlacementError: an op has no device, the directory that was read is gone, or the new one cannot
+      be written.
+  """
+  source = _saved_model(graph)
+  placed = place(graph, placement)
+  path = os.path.join(out_dir, NAME)
+  partial = f"{path}.partial-{os.getpid()}"
+  if source.path is None or not os.path.isdir(source.path):
+    raise PlacementError(
+        f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
+        "back")
+  try:
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(
+        source.path, partial,
+        ignore=lambda folder, _: _REPLACED if folder == source.path else ())
+    if source.text:
+      from google.protobuf import text_format
+
+      name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
+    else:
+      name, content = "saved_model.pb", placed.SerializeToString()
+    atomic.write(os.path.join(partial, name), content)
+    if os.path.isdir(path):
+      shutil.rmtree(path)
+    os.rename(partial, path)
+  except (OSError, shutil.Error) as error:
+    raise PlacementError(
+        f"cannot write the SavedModel {path!r} ({getattr(error, 'strerror', None) or error}); give "
+        "a path in a folder that can be written to") from None
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  return path
+
+
+def _saved_model(graph: ComputationGraph) -> GraphSource:
+  """Where a graph that was read from a SavedModel comes from."""
+  if graph.source is None or graph.source.meta_graph is None:
+    raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
+  return graph.source
+
+
+def place(graph: ComputationGraph, placement: Placement) -> Any:
+  """The SavedModel proto with the devices of a placement.
+
+  Args:
+    graph: as `load_graph` read it from a SavedModel.
+    placement: of all ops of the inlined graph.
+
+  Raises:
+    PlacementError: an op has no device.
+  """
+  source = _saved_model(graph)
+  chosen = next(
+      i for i, meta_graph in enumerate(source.proto.meta_graphs) if meta_graph is source.meta_graph)
+  placed = type(source.proto)()
+  placed.CopyFrom(rewritten_proto(graph))
+  meta_graph = placed.meta_graphs[chosen]
+  applying.place_nodes(placement, meta_graph.graph_def.node)
+  library = meta_graph.graph_def.library
+  nodes = {node.name: node for node in meta_graph.graph_def.node}
+  originals = {node.name: node for node in source.meta_graph.graph_def.node}
+  functions = {function.signature.name: function for function in library.function}
+  done: Set[str] = set()
+  for site in _calls_behind(graph.fetches, originals):
+    name = site.attr["f"].func.name
+    if name in functions and name not in done:
+      done.add(name)
+      body = _Body(functions[name], site, nodes, originals, library)
+      if body.place():
+        _place_variables(meta_graph.object_graph_def, name, body.arguments, nodes)
+  return placed
+
+
+def load_placed(directory: Any, tags: Any = None) -> Any:
+  """Loads a placed SavedModel with its variables on their devices.
+
+  Soft placement has to be on, which is TensorFlow's default: while a model is loaded, TensorFlow
+  reads its variables by ops of the host.
+
+  Args:
+    directory: as `scripts/place.py` wrote it: `DIR/saved_model`, or `DIR` itself.
+    tags: of the graph to load, where the SavedModel has several.
+
+  Returns:
+    What `tf.saved_model.load` returns; call its `signatures`.
+
+  Raises:
+    GraphError: the directory has no SavedModel, or one that TensorFlow cannot load.
+  """
+  import tensorflow as tf
+
+  path = os.fspath(directory)
+  inner = os.path.join(path, NAME)
+  if os.path.isdir(inner) and not tf.saved_model.contains_saved_model(path):
+    path = inner
+  if not tf.saved_model.contains_saved_model(path):
+    raise GraphError(
+        f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
+  options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
+  try:
+    return tf.saved_model.load(path, tags=tags, options=options)
+  except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
+    reason = " ".join(str(error).split())[:200]
+    raise GraphError(
+        f"TensorFlow cannot load the SavedModel {path!r} ({reason}); place the model anew on "
+        "devices that this machine has, with soft placement on") from error
+
+
+def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
+  """Call nodes of the original graph that the fetches need."""
+  calls, seen = [], set()
+  stack = [_op_name(name) for name in reversed(fetches)]
+  while stack:
+    name = stack.pop()
+    node = originals.get(name)
+    if node is None or name in seen:
+      continue
+    seen.add(name)
+    if node.op in CALLS and "f" in node.attr:
+      calls.append(node)
+    stack += [_op_name(text) for text in node.input]
+  return calls
+
+
+class _Body:
+  """The body of a called function, made of the placed ops that were inlined for one call.
+
+  Attributes:
+    arguments: name of each argument -> the tensor it gets at the call.
+  """
+
+  def __init__(self, function: Any, site: Any, nodes: Dict, originals: Dict, library: Any):
+    self._function = function
+    self._site = site
+    self._nodes = nodes
+    self._originals = originals
+    self._op_defs = OpDefs(library)
+    data = [text for text in site.input if not text.startswith("^")]
+    self.arguments = dict(zip(
+        (arg.name for arg in function.signature.input_arg), map(self._resolve, data)))
+
+  def place(self) -> bool:
+    """Rewrites the function in place; says whether that was possible.
+
+    It is not where the call was left whole: then there are no ops of it to place.
+    """
+    gather = self._nodes.get(self._site.name)
+    if gather is None or gather.op != "IdentityN":
+      return False
+    signature = self._function.signature
+    results = [_with_port(text) for text in gather.input if not text.startswith("^")]
+    waits = [text[1:] for text in gather.input if text.startswith("^")]
+    if len(results) != len(signature.output_arg) or len(self.arguments) != len(
+        signature.input_arg) or len(waits) != 1:
+      return False
+    given: Dict[str, str] = {}
+    for name, tensor in self.arguments.items():
+      given.setdefault(tensor, name)
+    body = self._reached([*results, *waits], given)
+    del self._function.node_def[:]
+    for node in body:
+      copy = self._function.node_def.add()
+      copy.CopyFrom(node)
+      del copy.input[:]
+      for text in node.input:
+        if not text.startswith("^"):
+          copy.input.append(self._inside(_with_port(text), given))
+        elif text[1:] not in self._originals:  # what the call waits for is outside
+          copy.input.append(text)
+    for arg, tensor in zip(signature.output_arg, results):
+      self._function.ret[arg.name] = self._inside(tensor, given)
+    del signature.control_output[:]
+    signature.control_output.append(_DONE)
+    self._function.control_ret.clear()
+    self._function.control_ret[_DONE] = waits[0]
+    return True
+
+  def _reached(self, ends: List[str], given: Dict[str, str]) -> List[Any]:
+    """Nodes that the ends need, up to what the call is given, in the order of the graph."""
+    found = set()
+    stack = list(ends)
+    while stack:
+      text = stack.pop()
+      if text in given:
+        continue
+      name = _op_name(text)
+      if name in found or name in self._originals:
+        continue
+      found.add(name)
+      stack += [
+          text if text.startswith("^") else _with_port(text) for text in self._nodes[name].input]
+    return [node for name, node in self._nodes.items() if name in found]
+
+  def _inside(self, tensor: str, given: Dict[str, str]) -> str:
+    """A tensor "op:port" as function bodies write it: "argument" or "op:result:index"."""
+    if tensor in given:
+      return given[tensor]
+    name, _, port = tensor.rpartition(":")
+    for result, (start, count) in self._op_defs.output_ranges(self._nodes[name]).items():
+      if start <= int(port) < start + count:
+        return f"{name}:{result}:{int(port) - start}"
+    raise PlacementError(f"the graph has no tensor {tensor!r}; load the SavedModel again")
+
+  def _resolve(self, text: str) -> str:
+    """The tensor that the call is given; what other calls return is what computes it."""
+    text = _with_port(text)
+    name, _, port = text.rpartition(":")
+    original, gather = self._originals.get(name), self._nodes.get(name)
+    if gather is not None and original is not None and gather.op != original.op and (
+        gather.op == "IdentityN"):
+      return _with_port(gather.input[int(port)])
+    return text
+
+
+def _place_variables(objects: Any, function: str, arguments: Dict[str, str], nodes: Dict) -> None:
+  """Tells the loader of objects where the variables are that the function captures."""
+  if function not in objects.concrete_functions:
+    return
+  bound = list(objects.concrete_functions[function].bound_inputs)
+  for node_id, tensor in zip(reversed(bound), reversed(list(arguments.values()))):
+    handle = nodes.get(_op_name(tensor))
+    if handle is not None and objects.nodes[node_id].WhichOneof("kind") == "variable":
+      objects.nodes[node_id].variable.device = handle.device
+
+
+def _op_name(text: str) -> str:
+  name, colon, port = text.lstrip("^").rpartition(":")
+  return name if colon and port.isdecimal() else text.lstrip("^")
+
+
+def _with_port(text: str) -> str:
+  _, colon, port = text.rpartition(":")
+  return text if colon and port.isdecimal() else f"{text}:0"

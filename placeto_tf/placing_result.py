@@ -1,0 +1,131 @@
+"""What `place()` returns: the placement, and a row of the comparison table per placer.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import OpCosts
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
+from placeto_tf.live import apply_checked
+from placeto_tf.methods.measured_search import MeasuredSearch
+from placeto_tf.placements import Placement
+from placeto_tf.problem.ledger import Entry
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation import SimulationResult
+
+if TYPE_CHECKING:
+  from placeto_tf.placing import PlacingConfig
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Baseline:
+  """What one placer gives: a row of the comparison table.
+
+  Attributes:
+    step_time_us: simulated, or None where the placer evaluated no placement.
+    fits: whether every device's peak memory is within its limit.
+    peak_memory_bytes: [D]; NaN where there is no placement.
+    placement: [N] int32 device of each op, or None. Searches go on from the best before them.
+    evaluations: placements it evaluated.
+    seconds: it took.
+    gain_us: by how much it lowered the best objective (step time, and what does not fit) so far.
+    skipped: why it evaluated none, or "".
+  """
+
+  step_time_us: Optional[float]
+  fits: bool
+  peak_memory_bytes: np.ndarray
+  placement: Optional[np.ndarray]
+  evaluations: int
+  seconds: float = 0.0
+  gain_us: float = 0.0
+  skipped: str = ""
+
+  @classmethod
+  def of(cls, problem: PlacementProblem, entry: Entry) -> Baseline:
+    """The row of one placer of a run, its placement simulated."""
+    if entry.placement is None:
+      unknown = np.full(problem.num_devices, np.nan)
+      return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
+    result = problem.simulator.simulate(entry.placement)
+    return cls(
+        result.step_time_us, bool(result.fits), result.peak_memory_bytes, entry.placement,
+        entry.evaluations, entry.seconds, entry.gain_us)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PlacingResult:
+  """What `place()` found.
+
+  Attributes:
+    placement: op name -> device name, for every op of the file.
+    step_time_us, peak_memory_bytes, fits: of the placement, simulated; peaks are [D].
+    baselines: placer -> Baseline, "current" first, in the order in which they ran: the baselines,
+      then the method, or for "auto" and "auto_unlearned" every placer that took part.
+    lower_bound_us: no placement on this cluster is faster.
+    evaluations: placements evaluated in all.
+    seconds: spent searching.
+    history: (evaluations, seconds, objective_us) at each improvement.
+    indices: [N] int32 device of each needed op.
+    simulated: the step as simulated, for timelines.
+    proven: whether the placement is known to be optimal.
+    notes: what had to be assumed, for the user to read.
+    interrupted: whether Ctrl-C ended the search before its budget did.
+    graph, costs, cluster, config: what was placed, and how.
+    measured: what real sessions said, with cost="measured"; else None.
+  """
+
+  placement: Placement
+  step_time_us: float
+  peak_memory_bytes: np.ndarray
+  fits: bool
+  baselines: Dict[str, Baseline]
+  lower_bound_us: float
+  evaluations: int
+  seconds: float
+  history: List[Tuple[int, float, float]]
+  indices: np.ndarray
+  simulated: SimulationResult
+  proven: bool
+  notes: Tuple[str, ...]
+  interrupted: bool
+  graph: ComputationGraph
+  costs: OpCosts
+  cluster: Cluster
+  config: PlacingConfig
+  measured: Optional[MeasuredSearch] = None
+
+  def __repr__(self) -> str:
+    return (
+        f"PlacingResult({self.graph.num_ops} ops on {', '.join(self.cluster.device_names)}, "
+        f"step_time_us={self.step_time_us:.1f}, method={self.config.method!r})")
+
+  def apply(self, target: Any, **options: Any) -> Any:
+    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+
+    Args:
+      target: see `Placement.apply`.
+      **options: for a function, those of `place_function`.
+
+    Returns:
+      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
+      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+
+    Raises:
+      PlacementError: as `Placement.apply`.
+    """
+    if not (is_concrete_function(target) or is_function(target)):
+      return self.placement.apply(target, **options)
+    before = self.baselines.get("current")
+    return apply_checked(
+        self.placement, target, self.graph, self.costs, self.cluster,
+        promised_us=self.step_time_us,
+        before_us=None if before is None else before.step_time_us, **options)

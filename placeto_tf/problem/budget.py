@@ -1,0 +1,51 @@
+"""`Budget`: when a search ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Optional, Protocol
+
+from placeto_tf.errors import PlacementError
+
+
+class Used(Protocol):
+  """What counts what was used, such as a `PlacementProblem`."""
+
+  @property
+  def evaluations(self) -> int:
+    """Placements evaluated so far."""
+
+  @property
+  def seconds(self) -> float:
+    """Since the count began."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """When a search ends: at the first limit it meets; None is no limit.
+
+  Attributes:
+    max_evaluations, max_seconds: counted from the making of the problem.
+    target_us: once a placement that fits is at least as good, nothing better is asked for.
+  """
+
+  max_evaluations: Optional[int] = None
+  max_seconds: Optional[float] = None
+  target_us: Optional[float] = None
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      limit = getattr(self, field.name)
+      if limit is not None and not limit > 0:
+        raise PlacementError(f"{field.name} is {limit}; expected more than 0")
+
+  def share(self, used: Used, share: float) -> Budget:
+    """The budget that ends after this share of what `used` has left of this one."""
+    evaluations, seconds = self.max_evaluations, self.max_seconds
+    if evaluations is not None:
+      left = max(0, evaluations - used.evaluations)
+      evaluations = max(1, used.evaluations + math.ceil(share * left))
+    if seconds is not None:
+      seconds = used.seconds + max(1e-9, share * (seconds - used.seconds))
+    return Budget(evaluations, seconds, self.target_us)

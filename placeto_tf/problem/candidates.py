@@ -1,0 +1,81 @@
+"""What the placers share: candidates, and the best of them within the budget.
+
+Legend: N ops, D devices, B placements side by side.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+import numpy as np
+
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+
+def best_of(
+    problem: PlacementProblem, placements: np.ndarray, budget: Optional[Budget] = None
+) -> np.ndarray:
+  """Evaluates placements [B, N] as far as the budget goes and returns the best, [N].
+
+  One that fits is better than one that does not; then the lower objective; then the earlier.
+  With a budget that is used up, the first one is returned unseen.
+  """
+  placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
+  remaining = None if budget is None else problem.remaining_evaluations(budget)
+  if remaining is not None:
+    placements = placements[:max(1, remaining)]
+    if remaining == 0:
+      return placements[0].copy()
+  return placements[problem.evaluate_ops(placements).best()].copy()
+
+
+def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
+  """[N] the problem's best placement, or another one where nothing has been evaluated.
+
+  What searches return: they minimise the objective, in which a placement that does not fit can
+  be ahead of one that does; the problem prefers the one that fits.
+  """
+  best = problem.best_placement
+  return np.asarray(otherwise if best is None else best, dtype=np.int32).copy()
+
+
+def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
+  """Moves ops that may not run where the placement has them to a device they may use.
+
+  A host if they may use one, for that is where ops without a kernel belong; else the first.
+
+  Args:
+    placement: [N] device of each op; equal for ops that are colocated.
+  """
+  placement = np.asarray(placement, dtype=np.int32)
+  ops = np.arange(len(placement))
+  return np.where(
+      problem.allowed_ops[ops, placement], placement, fallback_devices(problem)
+  ).astype(np.int32)
+
+
+def fallback_devices(problem: PlacementProblem) -> np.ndarray:
+  """[N] for each op a host it may use, else the first device it may use."""
+  hosts = np.array([device.host for device in problem.cluster.devices])
+  preference = problem.allowed_ops * (1 + hosts)
+  return preference.argmax(axis=1).astype(np.int32)
+
+
+def compute_devices(problem: PlacementProblem) -> List[int]:
+  """The devices that are not hosts, or all where every one is a host."""
+  devices = [d for d, device in enumerate(problem.cluster.devices) if not device.host]
+  return devices or list(range(problem.num_devices))
+
+
+def device_speeds(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
+  """Relative speed of each of the devices on this graph, adding up to 1.
+
+  Speed is the inverse of the time the device needs for the ops that all of them may run.
+  """
+  common = problem.allowed_ops[:, devices].all(axis=1)
+  compute_us = problem.costs.compute_us[common].sum(axis=0)
+  time_us = compute_us[problem.cluster.device_kinds[devices]]
+  if not (time_us > 0).all():
+    return np.full(len(devices), 1 / len(devices))
+  return (1 / time_us) / (1 / time_us).sum()

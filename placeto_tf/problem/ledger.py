@@ -1,0 +1,103 @@
+"""Bookkeeping: evaluations, time and gain of each placer of a run.
+
+Legend: N ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, List, Optional
+
+import numpy as np
+
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+# What a ledger runs; a `Placer` is one.
+Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
+NO_BUDGET = "no budget was left"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+  """What one placer did.
+
+  Attributes:
+    name: of the placer.
+    placement: [N] int32, of a simple placer the one it made, of a search the best it ended with;
+      None where it evaluated none.
+    evaluations: placements it evaluated.
+    seconds: it took.
+    gain_us: by how much it lowered the best objective so far; 0 for the first.
+    skipped: why it evaluated none, or "".
+  """
+
+  name: str
+  placement: Optional[np.ndarray]
+  evaluations: int = 0
+  seconds: float = 0.0
+  gain_us: float = 0.0
+  skipped: str = ""
+
+
+class Ledger:
+  """Runs placers and keeps account of them.
+
+  Attributes:
+    entries: in the order of the first runs; a placer that ran several times has one.
+    announce: called with the name of each placer before it runs.
+    proven: whether a placer has shown that the best placement is optimal.
+  """
+
+  def __init__(
+      self, problem: PlacementProblem, announce: Optional[Callable[[str], None]] = None):
+    """Args: announce: called with the name of each placer before it runs."""
+    self.entries: List[Entry] = []
+    self._problem = problem
+    self.announce = announce or (lambda name: None)
+    self.proven = False
+
+  def run(
+      self, name: str, placer: Called, budget: Budget, seed: int,
+      problem: Optional[PlacementProblem] = None,
+  ) -> float:
+    """Runs a placer and returns its gain in us; accounts for it also if it is interrupted.
+
+    Args:
+      name: under which it is listed.
+      placer: what to run.
+      budget: of the problem, not of this placer.
+      seed: for the placer.
+      problem: the problem in other groups, where the placer needs them.
+    """
+    problem = problem or self._problem
+    self.announce(name)
+    evaluations, seconds = problem.evaluations, problem.seconds
+    before_us, gain_us, placement = problem.best_objective_us, 0.0, None
+    try:
+      placement = placer(problem, budget, seed)
+    except KeyboardInterrupt:
+      placement = problem.best_placement
+      raise
+    finally:
+      if np.isfinite(before_us):
+        gain_us = max(0.0, before_us - problem.best_objective_us)
+      used = problem.evaluations - evaluations
+      self._add(Entry(
+          name, placement if used else None, used, problem.seconds - seconds, gain_us,
+          "" if used else NO_BUDGET))
+    return gain_us
+
+  def skip(self, name: str, reason: str) -> None:
+    """Lists a placer that did not run."""
+    self._add(Entry(name, None, skipped=reason))
+
+  def _add(self, new: Entry) -> None:
+    for i, old in enumerate(self.entries):
+      if old.name == new.name:
+        placement = old.placement if new.placement is None else new.placement
+        self.entries[i] = Entry(
+            new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,
+            old.gain_us + new.gain_us, "" if placement is not None else new.skipped)
+        return
+    self.entries.append(new)

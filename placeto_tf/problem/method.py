@@ -1,0 +1,217 @@
+"""`Method`: what a method of placing is, for all who list, run or describe methods.
+
+A module that has placers declares them beside the code, in a tuple called METHODS:
+
+  METHODS = (Method("heft", Kind.CONSTRUCTION, plain(schedule_heft)),)
+
+`declared_in` finds the tuples of a package's modules. Modules that declare methods are imported
+whenever methods are listed, so they import nothing slow: what needs tf-agents, TensorFlow GNN or
+Keras stands one level deeper and is named by `deferred`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import importlib
+import io
+import pkgutil
+from typing import Any, Callable, Dict, Iterable, Optional, Protocol, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+# Called every now and then while a method works; the arguments are the method's own figures.
+Progress = Callable[..., None]
+
+
+class Run(Protocol):
+  """Runs a method: [N] int32, the device of each op in the best placement found."""
+
+  def __call__(
+      self, problem: PlacementProblem, budget: Any = None, seed: int = 0, *,
+      weights: Optional[str] = None, root_dir: Optional[str] = None,
+      progress: Optional[Progress] = None) -> np.ndarray:
+    """Args:
+
+      problem: evaluates, counts and remembers the best; policies start from its best.
+      budget: a `Budget`, counted from the making of the problem; without one a placer's own
+        default holds, and policies fail.
+      seed: of everything random.
+      weights: directory of trained weights, of methods that take some.
+      root_dir: where TensorBoard summaries go; None writes none.
+      progress: called every now and then.
+    """
+
+
+class Placer(Protocol):
+  """A method that needs neither weights nor a directory: [N] int32, as `Run` returns it."""
+
+  def __call__(
+      self, problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0
+  ) -> np.ndarray:
+    """Without a budget the placer's own default holds."""
+
+
+Loader = Callable[[], Run]
+
+
+class Kind(enum.Enum):
+  """What a method does, in the order in which methods are listed."""
+
+  AUTO = "runs other methods in turn; its `Run` also takes the `ledger` to list them in"
+  CURRENT = "the devices that the graph came with"
+  BASELINE = "constructs a placement that every other is held against"
+  CONSTRUCTION = "constructs one placement, or the best of a few"
+  SEARCH = "goes on from the best placement so far, or from the best construction"
+  STANDALONE = "searches from starts of its own"
+  POLICY = "learned; goes on from the best placement so far, or from the best baseline"
+  ONE_SHOT = "learned; draws whole placements, for which no other placement is a start"
+
+  @property
+  def reference(self) -> bool:
+    """Whether it is evaluated before any other method, to compare with."""
+    return self in (Kind.CURRENT, Kind.BASELINE)
+
+  @property
+  def takes_start(self) -> bool:
+    """Whether it goes on from a placement that is there when it begins."""
+    return self in (Kind.AUTO, Kind.SEARCH, Kind.POLICY)
+
+  @property
+  def learned(self) -> bool:
+    """Whether it is a policy."""
+    return self in (Kind.POLICY, Kind.ONE_SHOT)
+
+
+class WithoutWeights(enum.Enum):
+  """What a method that takes weights does when it is given none."""
+
+  FAIL = "fails"
+  SHIPPED = "takes those that ship with the package"
+  LEARN = "learns from scratch; with weights, from them"
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Attributes: policy: that has to be trained for them; without: what is done without them."""
+
+  policy: str
+  without: WithoutWeights
+
+
+class Stage(enum.Enum):
+  """When a method has its turn in `auto`; within a stage, methods go by rank."""
+
+  REFERENCE = "always, whatever the bound says"
+  CONSTRUCTION = "while constructions are sure to leave most of the time to the rest"
+  POLICY = "from the best of these, in groups that the best placement keeps to"
+  SEARCH = "then; what is left goes in slices to whichever gained most"
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoPart:
+  """How a method takes part in `auto`.
+
+  Attributes:
+    stage: when.
+    share: of what is left of the budget when its turn comes; None for all of it.
+    setup_seconds, setup_seconds_an_op: it gets nothing done in less.
+    condition: whether it takes part, by the problem.
+    repeats: of a search: whether it takes part in the slices at the end.
+    load: how it runs there, where that differs from how it runs alone.
+  """
+
+  stage: Stage
+  share: Optional[float] = None
+  setup_seconds: float = 0.0
+  setup_seconds_an_op: float = 0.0
+  condition: Callable[[PlacementProblem], bool] = lambda problem: True
+  repeats: bool = True
+  load: Optional[Loader] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """One method of placing.
+
+  Attributes:
+    name: as users give it and tables of results hold it.
+    kind: see `Kind`.
+    load: returns what runs it; imports what that takes.
+    title: what the comparison table calls it; by default the name.
+    rank: order among those of its kind, and of its stage in `auto`.
+    weights: what weights it takes, if any.
+    auto: its part in `auto`, if any.
+    start_rank: order among the constructions that a search without a start tries, if it is one.
+  """
+
+  name: str
+  kind: Kind
+  load: Loader
+  title: str = ""
+  rank: float = 100.0
+  weights: Optional[Weights] = None
+  auto: Optional[AutoPart] = None
+  start_rank: Optional[float] = None
+
+  def __post_init__(self):
+    object.__setattr__(self, "title", self.title or self.name)
+
+
+def plain(placer: Placer) -> Loader:
+  """The loader of a `Placer`, which takes no weights and writes and reports nothing."""
+
+  def run(problem, budget=None, seed=0, *, weights=None, root_dir=None, progress=None):
+    del weights, root_dir, progress
+    return placer(problem, budget, seed)
+
+  functools.update_wrapper(run, placer)
+  return lambda: run
+
+
+def deferred(module: str, function: str, **options: Any) -> Loader:
+  """The loader of a `Run` in a module that is imported when the method is run, not before.
+
+  Args:
+    module, function: where the function is.
+    **options: more keyword arguments for it.
+  """
+
+  def load() -> Run:
+    # Gym, which tf-agents brings, advertises its successor on stderr.
+    with contextlib.redirect_stderr(io.StringIO()):
+      found = importlib.import_module(module)
+    return functools.partial(getattr(found, function), **options)
+
+  return load
+
+
+def declared_in(package: str) -> Tuple[Method, ...]:
+  """The methods that the modules of a package declare, as listed: by kind, rank and name.
+
+  Raises:
+    PlacementError: two of them have one name.
+  """
+  root = importlib.import_module(package)
+  found: Dict[str, Tuple[str, Method]] = {}
+  for info in pkgutil.iter_modules(root.__path__):
+    module = importlib.import_module(f"{package}.{info.name}")
+    for method in getattr(module, "METHODS", ()):
+      if method.name in found:
+        raise PlacementError(
+            f"method {method.name!r} is declared in {module.__name__} and in "
+            f"{found[method.name][0]}; rename one of them")
+      found[method.name] = (module.__name__, method)
+  return in_order(method for _, method in found.values())
+
+
+def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
+  """Methods by kind, rank and name."""
+  kinds = list(Kind)
+  return tuple(sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name)))

@@ -1,0 +1,253 @@
+"""`PlacementProblem`: one graph, grouped, on one cluster, and the count of what was evaluated.
+
+Every placer, learned or not, asks its problem for step times, so that budgets are counted alike
+for all: an evaluation is one computed step time of a placement, duplicates and starting points
+included.
+
+Legend: N ops, G groups, D devices, B placements side by side.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from typing import Callable, List, Optional, Tuple, Union
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping import group_ops
+from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.problem.budget import Budget
+from placeto_tf.simulation.simulator import Simulator
+
+# Placeto section 4.1 adds 2 s for every GB over the limit to the step time.
+MEMORY_PENALTY_US_PER_BYTE = 2e6 / 2**30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+  """Simulated placements, side by side.
+
+  Attributes:
+    step_time_us: [B] float64.
+    peak_memory_bytes: [B, D] float64.
+    objective_us: [B] float64, step time plus the memory penalty (2 s a GB over the limit).
+    fits: [B] bool.
+    start_us: [B, N] float64 start of each op, where it was asked for, else None.
+  """
+
+  step_time_us: np.ndarray  # [B]
+  peak_memory_bytes: np.ndarray  # [B, D]
+  objective_us: np.ndarray  # [B]
+  fits: np.ndarray  # [B]
+  start_us: Optional[np.ndarray] = None  # [B, N]
+
+  def best(self) -> int:
+    """Index of the best: one that fits before one that does not, then by objective, then first."""
+    return int(np.lexsort((self.objective_us, ~self.fits))[0])
+
+
+@dataclasses.dataclass(eq=False)
+class _Record:
+  """What has been evaluated: one for all groupings under which a problem is looked at."""
+
+  started: float
+  evaluations: int = 0
+  best_placement: Optional[np.ndarray] = None
+  best_objective_us: float = float("inf")
+  best_fits: bool = False
+  history: List[Tuple[int, float, float]] = dataclasses.field(default_factory=list)
+  observer: Optional[Callable[[], None]] = None
+
+
+class PlacementProblem:
+  """Evaluates placements of one grouped graph on one cluster and remembers the best.
+
+  One placement is better than another if it fits and the other does not; then by its objective.
+
+  Attributes:
+    allowed_ops: [N, D] bool, allowed: [G, D] bool.
+  """
+
+  def __init__(
+      self,
+      graph: ComputationGraph,
+      costs: OpCosts,
+      cluster: Cluster,
+      grouping: Grouping,
+      *,
+      allowed_ops: Optional[np.ndarray] = None,
+      simulator: Optional[Simulator] = None,
+  ):
+    """Args: allowed_ops narrows `allowed_devices(graph, cluster)`, for pinned ops."""
+    self.graph, self.costs, self.cluster, self.grouping = graph, costs, cluster, grouping
+    if grouping.num_ops != graph.num_ops:
+      raise PlacementError(
+          f"the grouping is of {grouping.num_ops} ops, the graph has {graph.num_ops}")
+    self.simulator = simulator or Simulator(graph, costs, cluster)
+    self.allowed_ops = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
+    self.allowed = self._allowed_groups()
+    self._record = _Record(time.monotonic())
+
+  @classmethod
+  def build(
+      cls,
+      graph: ComputationGraph,
+      cluster: Cluster,
+      *,
+      costs: Union[str, OpCosts] = "grappler",
+      grouping: str = "heavy_edge",
+      max_groups: int = 128,
+      allowed_ops: Optional[np.ndarray] = None,
+  ) -> PlacementProblem:
+    """The problem of a graph on a cluster: estimates costs and groups ops.
+
+    Args:
+      graph, cluster: what is placed, and where.
+      costs: known costs, or where `estimate_costs` takes them from.
+      grouping, max_groups: as for `group_ops`.
+      allowed_ops: [N, D] narrows `allowed_devices(graph, cluster)`, for pinned ops.
+    """
+    if isinstance(costs, str):
+      costs = estimate_costs(graph, cluster, source=costs)
+    allowed = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
+    groups = group_ops(graph, costs, allowed, max_groups=max_groups, method=grouping)
+    return cls(graph, costs, cluster, groups, allowed_ops=allowed)
+
+  def _allowed_groups(self) -> np.ndarray:
+    graph, cluster, grouping = self.graph, self.cluster, self.grouping
+    allowed = np.ones((grouping.num_groups, cluster.num_devices), dtype=bool)
+    np.logical_and.at(allowed, grouping.group_of_op, self.allowed_ops)
+    if not allowed.any(axis=1).all():
+      group = int(np.flatnonzero(~allowed.any(axis=1))[0])
+      op = int(np.flatnonzero(grouping.group_of_op == group)[0])
+      raise PlacementError(
+          f"group {group}, of op {graph.op_names[op]!r}, has no device that all its ops may use; "
+          "regroup, or pin fewer ops")
+    return allowed
+
+  def regrouped(self, grouping: Grouping) -> PlacementProblem:
+    """The same problem in other groups: evaluations, the best and the clock are shared."""
+    other = copy.copy(self)
+    other.grouping = grouping
+    other.allowed = other._allowed_groups()
+    return other
+
+  def renewed(self) -> PlacementProblem:
+    """The same problem with nothing evaluated: the count and the clock begin again."""
+    other = copy.copy(self)
+    other._record = _Record(time.monotonic())
+    return other
+
+  def observe(self, observer: Optional[Callable[[], None]]) -> None:
+    """Has `observer` called after each batch of evaluations; None ends that."""
+    self._record.observer = observer
+
+  @property
+  def evaluations(self) -> int:
+    """Placements evaluated so far."""
+    return self._record.evaluations
+
+  @property
+  def best_placement(self) -> Optional[np.ndarray]:
+    """[N] of the best placement so far, or None."""
+    return self._record.best_placement
+
+  @property
+  def best_known(self) -> np.ndarray:
+    """[N] of the best placement so far.
+
+    Raises:
+      PlacementError: nothing has been evaluated.
+    """
+    if self._record.best_placement is None:
+      raise PlacementError("no placement has been evaluated yet; evaluate a start first")
+    return self._record.best_placement
+
+  @property
+  def best_objective_us(self) -> float:
+    """Of the best placement so far; infinite where there is none."""
+    return self._record.best_objective_us
+
+  @property
+  def best_fits(self) -> bool:
+    """Whether the best placement so far fits."""
+    return self._record.best_fits
+
+  @property
+  def history(self) -> List[Tuple[int, float, float]]:
+    """(evaluations, seconds, objective_us) at each improvement."""
+    return self._record.history
+
+  @property
+  def num_groups(self) -> int:
+    """G."""
+    return self.grouping.num_groups
+
+  @property
+  def num_devices(self) -> int:
+    """D."""
+    return self.cluster.num_devices
+
+  @property
+  def seconds(self) -> float:
+    """Since the problem was made."""
+    return time.monotonic() - self._record.started
+
+  def exhausted(self, budget: Budget) -> bool:
+    """Whether the budget, counted from the making of this problem, is used up."""
+    return (
+        budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
+    ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (
+        budget.target_us is not None and self.best_fits
+        and self.best_objective_us <= budget.target_us)
+
+  def remaining_evaluations(self, budget: Budget) -> Optional[int]:
+    """How many more placements may be evaluated; None where the budget does not say."""
+    if budget.max_evaluations is None:
+      return None
+    return max(0, budget.max_evaluations - self.evaluations)
+
+  def evaluate(
+      self, group_placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
+    """Evaluates placements of groups, [G] or [B, G] int32."""
+    return self.evaluate_ops(
+        self.grouping.expand(np.atleast_2d(group_placements)), start_times=start_times)
+
+  def evaluate_ops(self, placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
+    """Evaluates placements of ops, [N] or [B, N] int32."""
+    placements = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int32))
+    start_us = np.empty(placements.shape, dtype=np.float64) if start_times else None
+    step_time_us, peak_memory_bytes = self.simulator.simulate_many(placements, start_us=start_us)
+    excess = np.maximum(peak_memory_bytes - self.cluster.memory_bytes, 0).sum(axis=1)
+    evaluation = Evaluation(
+        step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
+        excess == 0, start_us)
+    self._remember(placements, evaluation)
+    self._record.evaluations += len(placements)
+    if self._record.observer is not None:
+      self._record.observer()
+    return evaluation
+
+  def _remember(self, placements: np.ndarray, evaluation: Evaluation) -> None:
+    b = evaluation.best()
+    candidate = (not evaluation.fits[b], float(evaluation.objective_us[b]))
+    record = self._record
+    if candidate < (not record.best_fits, record.best_objective_us):
+      record.best_placement = placements[b].copy()
+      record.best_fits, record.best_objective_us = not candidate[0], candidate[1]
+      record.history.append((record.evaluations + b + 1, self.seconds, candidate[1]))
+
+  def project(self, placement: np.ndarray) -> np.ndarray:
+    """[G] the device that most of each group's compute time has in a placement [N] of ops."""
+    kinds = self.cluster.device_kinds[placement]
+    weight = self.costs.compute_us[np.arange(self.graph.num_ops), kinds] + 1e-3
+    votes = np.zeros((self.num_groups, self.num_devices))
+    np.add.at(votes, (self.grouping.group_of_op, placement), weight)
+    return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)

@@ -1,0 +1,95 @@
+"""How a program starts and ends: TensorFlow's import, --help, errors and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import Callable, List
+
+from absl import app, flags
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.programs import shared_flags
+
+FLAGS = flags.FLAGS
+
+
+def import_tensorflow_quietly() -> None:
+  """Imports TensorFlow, holding back what it writes to stderr before it can be told not to.
+
+  An import that fails shows all of it.
+  """
+  sys.stderr.flush()
+  shown = os.dup(2)
+  with tempfile.TemporaryFile() as held:
+    os.dup2(held.fileno(), 2)
+    try:
+      import tensorflow  # noqa: F401
+    except BaseException:
+      held.seek(0)
+      os.write(shown, held.read())
+      raise
+    finally:
+      os.dup2(shown, 2)
+      os.close(shown)
+
+
+def _help(main: Callable[[], None]) -> str:
+  """The program's docstring and its flags; absl's own leaves out the shared ones."""
+  program = sys.modules[main.__module__]
+  sections = [(program.__doc__ or "").strip(), "", "Flags:"]
+  modules = (sys.argv[0], main.__module__, shared_flags.__name__)
+  for name, defined in FLAGS.flags_by_module_dict().items():
+    if name in modules:
+      for flag in sorted(defined, key=lambda flag: flag.name):
+        default = "" if flag.value is None else f" (default: {flag.default_as_str})"
+        sections.append(flags.text_wrap(
+            f"--{flag.name}: {flag.help}{default}", length=100, indent="      ",
+            firstline_indent="  "))
+  sections += ["", "--flagfile=FILE reads flags from a file; --helpfull lists those of absl too."]
+  return "\n".join(sections)
+
+
+def run_program(
+    main: Callable[[], None], *, more_help: Callable[[], str] = lambda: "") -> None:
+  """Runs `main`; what the user got wrong ends in one sentence and exit code 2.
+
+  Args:
+    main: the program.
+    more_help: gives what --help says below the flags.
+  """
+  program = sys.argv[0].rpartition("/")[2]
+  program = program[:-3] if program.endswith(".py") else program
+
+  def fail(error: Exception) -> None:
+    print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
+
+  def parse(argv: List[str]) -> List[str]:
+    if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
+      print("\n\n".join(filter(None, (_help(main), more_help()))))
+      sys.exit(0)
+    try:
+      rest = FLAGS(argv)
+    except flags.Error as error:
+      fail(error)
+    if len(rest) > 1:
+      fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
+    return rest
+
+  def guarded(_: List[str]) -> None:
+    try:
+      main()
+    except PlacetoError as error:
+      fail(error)
+    except OSError as error:
+      # A path that cannot be read or written is the user's to mend; anything else is a bug.
+      if error.filename is None:
+        raise
+      fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))
+    except KeyboardInterrupt:
+      print(f"{program}: interrupted", file=sys.stderr)
+      sys.exit(130)
+
+  app.run(guarded, flags_parser=parse)

@@ -1,0 +1,157 @@
+"""Flags that the programs share, and what is made of them."""
+
+from __future__ import annotations
+
+import glob
+import re
+import sys
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from absl import flags
+
+from placeto_tf.errors import PlacetoError
+
+FLAGS = flags.FLAGS
+
+
+def define_graph_flags() -> None:
+  """--graph, what its ops cost, and all that says how to read it."""
+  flags.DEFINE_string(
+      "graph", None,
+      "Graph to place: a file (.pb, .pbtxt, .meta, .meta.pbtxt, .cost_graph.pb, "
+      ".cost_graph.pbtxt), a SavedModel directory, zoo:NAME[:key=value...] or family:NAME[index].",
+      required=True)
+  flags.DEFINE_string(
+      "costs", "grappler", "What ops cost: 'grappler', or a file of measured costs "
+      "(OpPerformanceList, RunMetadata, StepStats or CostGraphDef).")
+  define_reading_flags()
+
+
+def define_reading_flags() -> None:
+  """What says how graphs are read."""
+  flags.DEFINE_list("fetches", None, "Ops or tensors that a step runs; default: the train op or "
+                    "the sinks of the graph.")
+  flags.DEFINE_list("feeds", None, "Tensors that are fed; default: the placeholders.")
+  flags.DEFINE_enum(
+      "format", None, ["graph_def", "meta_graph_def", "cost_graph_def", "saved_model"],
+      "Format of the file; default: by its suffix, and a directory is a SavedModel.")
+  flags.DEFINE_string("signature", None, "Signature of a SavedModel that a step runs; default: "
+                      "serving_default, or the only one.")
+  flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
+                    "only one.")
+  flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
+                       "layers, to load it.")
+  flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
+                       "bound is known before the run, else 10.", lower_bound=0)
+  flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
+  flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1)
+  flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
+
+
+def define_cluster_flag() -> None:
+  """--cluster."""
+  flags.DEFINE_string(
+      "cluster", None, "Cluster: preset:count[+preset:count] (k80, p100, v100, a100, h100, cpu), "
+      "a JSON file, or 'local'.", required=True)
+
+
+def define_budget_flags(max_seconds: Optional[float]) -> None:
+  """--max_seconds and --max_evaluations."""
+  flags.DEFINE_float(
+      "max_seconds", None, "Seconds to search, loading not counted"
+      + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."))
+  flags.DEFINE_integer(
+      "max_evaluations", None, "Placements to evaluate, baselines included.")
+
+
+def define_runtime_flags() -> None:
+  """--workers and --device_map: where placements are really run."""
+  flags.DEFINE_list(
+      "workers", [], "host:port of workers that already run, in the order of their tasks, or "
+      "local:N to start N on this machine; default: N as the cluster's device names say, or none.")
+  flags.DEFINE_list(
+      "device_map", [], "/DEVICE=/DEVICE,...: which real device stands for which of the cluster, "
+      "where names differ.")
+
+
+def runtime(cluster: Any) -> Tuple[Any, Optional[Dict[str, str]]]:
+  """What --workers describes, not yet started, and --device_map."""
+  from placeto_tf.runtime import workers
+
+  return workers.make_runtime(cluster, FLAGS.workers), device_map() or None
+
+
+def device_map() -> Dict[str, str]:
+  """What --device_map says, {} where it is not given."""
+  from placeto_tf.runtime import device_maps
+
+  return device_maps.parse_device_map(",".join(FLAGS.device_map)) if FLAGS.device_map else {}
+
+
+def graph_options() -> Dict[str, Any]:
+  """The keyword arguments of `load_graph` from the graph flags."""
+  return dict(
+      fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
+      feed_shapes=parse_feed_shapes(FLAGS.feed_shapes), signature=FLAGS.signature,
+      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops,
+      trusted=FLAGS.trusted)
+
+
+def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
+  """The progress of an evaluation, a line on stderr for each of its rows."""
+  print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}: "
+        f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
+        f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
+
+
+def whole_numbers(name: str) -> Tuple[int, ...]:
+  """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
+  texts: List[str] = FLAGS[name].value or []
+  try:
+    return tuple(int(text) for text in texts)
+  except ValueError:
+    raise PlacetoError(
+        f"--{name}={','.join(texts)} are not whole numbers") from None
+
+
+def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
+  """The texts with every glob replaced by the files it matches, sorted, families by members."""
+  expanded: List[str] = []
+  for text in texts:
+    if text.startswith("family:"):
+      from placeto_tf.zoo import expand  # not needed by every program
+
+      expanded += expand(text)
+      continue
+    if text.startswith("zoo:") or not glob.has_magic(text):
+      expanded.append(text)
+      continue
+    found = sorted(glob.glob(text))
+    if not found:
+      raise PlacetoError(f"{text} matches no file; give a glob that does, or zoo:NAME")
+    expanded += found
+  return tuple(expanded)
+
+
+def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
+  """{name: shape} from "name:32x128"; a tensor name's own ":0" may precede the shape."""
+  shapes = {}
+  for text in texts:
+    match = re.fullmatch(r"(.+):(\d+(?:x\d+)*|scalar)", text)
+    if not match:
+      raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128")
+    name, dims = match.groups()
+    shapes[name] = () if dims == "scalar" else tuple(int(d) for d in dims.split("x"))
+  return shapes
+
+
+def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:
+  """(regex, device) pairs from "REGEX:DEVICE"; the device begins at the last ":/"."""
+  pins = []
+  for text in texts:
+    regex, separator, device = text.rpartition(":/")
+    if not separator or not regex:
+      raise PlacetoError(f"--pin={text} was not understood; expected REGEX:DEVICE, such as "
+                         "'embedding/.*:/CPU:0'")
+    pins.append((regex, "/" + device))
+  return pins

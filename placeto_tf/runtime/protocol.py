@@ -1,0 +1,47 @@
+"""What measuring asks of whatever sessions run on; `workers` has three that answer."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Protocol, Tuple
+
+
+class Runtime(Protocol):
+  """Devices that sessions run on: local or remote worker processes, or this process."""
+
+  @property
+  def target(self) -> str:
+    """What a session connects to; "" for this process."""
+
+  @property
+  def devices(self) -> Tuple[str, ...]:
+    """Canonical names of the devices, once started."""
+
+  @property
+  def closed(self) -> bool:
+    """Whether it has to be restarted before it serves."""
+
+  def __enter__(self) -> Any:
+    """Starts it."""
+
+  def __exit__(self, *_: Any) -> None:
+    """Closes it."""
+
+  def start(self) -> None:
+    """Makes the devices available.
+
+    Raises:
+      MeasurementError: they do not answer.
+    """
+
+  def restart(self) -> None:
+    """Makes the devices available again after a failure.
+
+    Raises:
+      MeasurementError: they do not answer.
+    """
+
+  def close(self) -> None:
+    """Ends what `start` started."""
+
+  def lost(self) -> Optional[str]:
+    """A sentence about a worker that is gone, or None."""

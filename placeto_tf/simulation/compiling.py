@@ -1,0 +1,21 @@
+"""How numba compiles the inner loops of simulation and features."""
+
+from __future__ import annotations
+
+import numba
+
+
+def compiled(**options):
+  """`numba.njit` that caches on disk where it can: a read-only home directory is no error."""
+
+  def decorate(function):
+    try:
+      return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no place to cache in
+      return numba.njit(**options)(function)
+
+  return decorate
+
+
+# For the parts of a loop: they become part of what calls them, so a call costs nothing.
+inlined = numba.njit(inline="always")

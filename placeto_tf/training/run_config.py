@@ -1,0 +1,46 @@
+"""`RunConfig`: what the configurations of all training runs have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Dict, Tuple
+
+from placeto_tf.errors import PlacetoError
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """What is trained on, for how long; a subclass adds how.
+
+  Attributes:
+    graphs, clusters: specs of single graphs and of clusters, as `load_graph` and `Cluster.parse`
+      take them.
+    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
+    iterations: updates.
+    checkpoint_every, watch_every: iterations.
+    seed: of everything random.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...] = ("k80:4",)
+  held_out: Tuple[str, ...] = ()
+  watch_cluster: str = "k80:4"
+  iterations: int = 1000
+  checkpoint_every: int = 50
+  watch_every: int = 100
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    self.check_at_least_one("iterations", "checkpoint_every", "watch_every")
+
+  def check_at_least_one(self, *names: str) -> None:
+    """Raises PlacetoError where a field is below 1."""
+    for name in names:
+      if getattr(self, name) < 1:
+        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+
+  def to_json(self) -> Dict[str, Any]:
+    """As config.json holds it: tuples are lists."""
+    found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+    return found

@@ -1,0 +1,152 @@
+"""Fields of nested frozen dataclasses as text: listed, and set by `name=value`.
+
+A name is dotted where dataclasses are nested (`network.rounds`); its last parts are enough where
+they are those of one field alone (`rounds`). Values are parsed by the field's annotation:
+
+  bool           true or false
+  Optional[X]    none, or as X
+  Tuple[X, ...]  comma separated, empty for none; JSON where elements are tuples themselves
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import typing
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, TypeVar, Union
+
+from placeto_tf.errors import PlacetoError
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """Attributes: dotted name; annotation, a type; value that it has."""
+
+  name: str
+  annotation: Any
+  value: Any
+
+
+def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
+  """Dotted name -> field, for all that are no dataclasses themselves, in their order."""
+  found: Dict[str, Field] = {}
+  annotations = typing.get_type_hints(type(config))
+  for field in dataclasses.fields(config):
+    value, name = getattr(config, field.name), prefix + field.name
+    if dataclasses.is_dataclass(value):
+      found.update(fields(value, f"{name}."))
+    else:
+      found[name] = Field(name, annotations[field.name], value)
+  return found
+
+
+def describe(config: Any) -> List[str]:
+  """`name=value` of every field, as `changed` takes them."""
+  return [f"{field.name}={to_text(field.value)}" for field in fields(config).values()]
+
+
+def to_text(value: Any) -> str:
+  """A value as `changed` takes it."""
+  if value is None or isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, tuple):
+    nested = any(isinstance(each, tuple) for each in value)
+    return json.dumps(value) if nested else ",".join(map(str, value))
+  return str(value)
+
+
+def changed(config: T, settings: Sequence[str]) -> T:
+  """A copy with fields set; checks of the dataclasses see all of the new values at once.
+
+  Args:
+    config: a frozen dataclass.
+    settings: `name=value` each; a later one wins.
+
+  Raises:
+    PlacetoError: a setting that is no `name=value`, an unknown or ambiguous name, a value of
+      another type, or what the dataclasses raise.
+  """
+  known = fields(config)
+  values: Dict[str, Any] = {}
+  for setting in settings:
+    name, separator, text = setting.partition("=")
+    if not separator:
+      raise PlacetoError(f"setting {setting!r} was not understood; expected field=value")
+    field = known[_full_name(name.strip(), known)]
+    try:
+      values[field.name] = parse(text.strip(), field.annotation)
+    except ValueError as error:
+      raise PlacetoError(
+          f"{field.name} is {text!r}, expected {error}; it is "
+          f"{to_text(field.value) or 'empty'} by default") from None
+  return with_values(config, values)
+
+
+def with_values(config: T, values: Mapping[str, Any]) -> T:
+  """A copy with the fields of these dotted names replaced."""
+  changes: Dict[str, Any] = {}
+  nested: Dict[str, Dict[str, Any]] = {}
+  for name, value in values.items():
+    first, separator, rest = name.partition(".")
+    if separator:
+      nested.setdefault(first, {})[rest] = value
+    else:
+      changes[first] = value
+  for first, inner in nested.items():
+    changes[first] = with_values(changes.get(first, getattr(config, first)), inner)
+  return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _full_name(name: str, known: Mapping[str, Field]) -> str:
+  if name in known:
+    return name
+  ends = [full for full in known if full.endswith(f".{name}")]
+  if len(ends) == 1:
+    return ends[0]
+  if ends:
+    raise PlacetoError(f"field {name!r} may be {' or '.join(ends)}; write one of these")
+  last_parts = {full.rpartition(".")[2]: full for full in known}
+  near = difflib.get_close_matches(name, known, n=3) or [
+      last_parts[each]
+      for each in difflib.get_close_matches(name.rpartition(".")[2], last_parts, n=3)]
+  hint = f"did you mean {' or '.join(near)}? " if near else ""
+  raise PlacetoError(f"there is no field {name!r}; {hint}the fields are {', '.join(known)}")
+
+
+def parse(text: str, annotation: Any) -> Any:
+  """The value of a type that a text stands for.
+
+  Raises:
+    ValueError: it stands for none; the message says what was expected.
+  """
+  origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+  if origin is Union:  # Optional[X]
+    if text.lower() in ("none", "null"):
+      return None
+    return parse(text, next(each for each in arguments if each is not type(None)))
+  if origin is tuple:
+    return _parse_tuple(text, arguments)
+  if annotation is bool:
+    if text.lower() not in ("true", "false"):
+      raise ValueError("true or false")
+    return text.lower() == "true"
+  for kind, expected in ((int, "a whole number"), (float, "a number")):
+    if annotation is kind:
+      try:
+        return kind(text)
+      except ValueError:
+        raise ValueError(expected) from None
+  return text
+
+
+def _parse_tuple(text: str, arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
+  if typing.get_origin(arguments[0]) is not tuple:
+    return tuple(parse(each.strip(), arguments[0]) for each in text.split(",") if each.strip())
+  try:
+    rows = json.loads(text)
+    return tuple(tuple(float(each) for each in row) for row in rows)
+  except (TypeError, ValueError):
+    raise ValueError("a JSON list of lists of numbers, such as [[1, 0.4], [4, 0.6]]") from None

@@ -1,0 +1,99 @@
+"""The policies that `scripts/train.py` trains: a record each, of configuration and trainer.
+
+To add one, write a function that returns its `Trainable` and enter it in `POLICIES`. Imports stand
+inside the functions, so that a policy's libraries are loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training import settings as settings_lib
+from placeto_tf.training.run_config import RunConfig
+
+
+def _no_weights() -> Optional[str]:
+  return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+  """A policy that can be trained.
+
+  Attributes:
+    name: as --policy takes it.
+    config: with the defaults of the policy; its graphs are yet to be given.
+    train: (config, root_dir, *, warm_start, progress) -> the last figures.
+    presets: name -> values of fields (dotted names) that stand in for the defaults.
+    pretrained: gives the directory of shipped weights; None where there are none.
+  """
+
+  name: str
+  config: RunConfig
+  train: Callable[..., Dict[str, float]]
+  presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+  pretrained: Callable[[], Optional[str]] = _no_weights
+
+  def configure(
+      self, given: Mapping[str, Any], settings: Sequence[str] = (), preset: Optional[str] = None
+  ) -> RunConfig:
+    """The configuration of a run.
+
+    Args:
+      given: field -> value, of those of `RunConfig`.
+      settings: `field=value` each, see `settings`.
+      preset: of `presets`.
+
+    Raises:
+      PlacetoError: an unknown preset or field, or a wrong value.
+    """
+    if preset is not None and preset not in self.presets:
+      raise PlacetoError(
+          f"policy {self.name} has no preset {preset!r}; expected "
+          f"{' or '.join(self.presets) or 'none: it has no presets'}")
+    values = dict(self.presets[preset]) if preset is not None else {}
+    config = settings_lib.with_values(self.config, {**values, **given})
+    return settings_lib.changed(config, settings)
+
+
+def _device_pointer() -> Trainable:
+  from placeto_tf.policies.device_pointer.scorer import pretrained_directory
+  from placeto_tf.training import pointer_training
+
+  return Trainable(
+      "device_pointer", pointer_training.PointerTrainingConfig(()), pointer_training.train,
+      pretrained=pretrained_directory)
+
+
+def _placeto() -> Trainable:
+  from placeto_tf.training import placeto_training
+  from placeto_tf.training.placeto_config import PlacetoConfig
+
+  return Trainable(
+      "placeto", placeto_training.PlacetoTrainingConfig(()), placeto_training.train,
+      presets={"family": {"placeto": PlacetoConfig.family()},
+               "paper": {"placeto": PlacetoConfig.paper()}})
+
+
+def _gdp() -> Trainable:
+  from placeto_tf.training import gdp_training
+
+  return Trainable("gdp", gdp_training.GdpTrainingConfig(()), gdp_training.train)
+
+
+def _one_graph(name: str) -> Trainable:
+  from placeto_tf.training import one_graph_training
+
+  return Trainable(
+      name, one_graph_training.default_config(name), one_graph_training.train)
+
+
+POLICIES: Mapping[str, Callable[[], Trainable]] = {
+    "device_pointer": _device_pointer,
+    "placeto": _placeto,
+    "gdp": _gdp,
+    "rnn": lambda: _one_graph("rnn"),
+    "hierarchical": lambda: _one_graph("hierarchical"),
+}

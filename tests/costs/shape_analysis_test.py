@@ -1,0 +1,96 @@
+"""Tests for placeto_tf.costs.shape_analysis."""
+
+import pytest
+
+from placeto_tf import graphs
+from placeto_tf.costs.shape_analysis import analyse
+
+
+@pytest.fixture(name="loop")
+def loop_fixture(load):
+  """h = tanh(h w), five times, and the gradient with respect to w: a loop of its own."""
+
+  def build(v1, tf):
+    w = v1.get_variable("w", [32, 32], use_resource=True)
+    x = v1.placeholder(tf.float32, [8, 32])
+
+    def body(i, h):
+      return i + 1, tf.tanh(tf.matmul(h, w))
+
+    _, h = v1.while_loop(lambda i, h: i < 5, body, [0, x])
+    v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(h), name="fetch")
+
+  import tensorflow as tf
+
+  used_v2 = tf.compat.v1.control_flow_v2_enabled()
+  tf.compat.v1.disable_control_flow_v2()
+  try:
+    return load(build)
+  finally:
+    if used_v2:
+      tf.compat.v1.enable_control_flow_v2()
+
+
+def test_ops_of_a_loop_and_of_its_gradient_are_counted_in_full(loop):
+  graph_def = graphs.analysis_graph_def(loop)
+  found = analyse(graph_def)
+  products = [node.name for node in graph_def.node if node.op == "MatMul"]
+  assert len(products) == 3
+  for name in products:
+    assert found.estimates[name].flops == 2 * 8 * 32 * 32
+  pops = [node.name for node in graph_def.node if node.op == "StackPopV2"]
+  assert {(name, 0) for name in pops} == set(found.guessed)
+
+
+def test_every_op_is_reached_although_back_edges_are_cut(loop):
+  graph_def = graphs.analysis_graph_def(loop)
+  found = analyse(graph_def)
+  assert set(found.estimates) >= {node.name for node in graph_def.node}
+
+
+def test_graph_is_not_changed(loop):
+  graph_def = graphs.analysis_graph_def(loop)
+  before = graph_def.SerializeToString(deterministic=True)
+  analyse(graph_def)
+  assert graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_what_is_fed_has_the_shape_it_was_bound_to(load):
+  def build(v1, tf):
+    tf.identity(v1.placeholder(tf.float32, [None, 3], name="x"), name="fetch")
+
+  graph = load(build, batch_size=7)
+  outputs = analyse(graphs.analysis_graph_def(graph)).outputs
+  assert [dim.size for dim in outputs["fetch"][0].shape.dim] == [7, 3]
+
+
+def test_shape_computed_from_another_is_evaluated(load):
+  def build(v1, tf):
+    x = v1.placeholder(tf.float32, [8, 20], name="x")
+    start = tf.zeros([tf.shape(tf.transpose(x))[1], 64])
+    tf.matmul(start, v1.placeholder(tf.float32, [64, 16]), name="fetch")
+
+  found = analyse(graphs.analysis_graph_def(load(build)))
+  assert [dim.size for dim in found.outputs["fetch"][0].shape.dim] == [8, 16]
+  assert found.estimates["fetch"].flops == 2 * 8 * 64 * 16
+  assert found.guessed == ()  # evaluated, not assumed
+
+
+def test_shapes_computed_from_what_a_table_answers_are_evaluated():
+  import tensorflow as tf
+
+  table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2])), 0)
+  rows, weights = tf.Variable(tf.ones([3, 8])), tf.Variable(tf.ones([8, 5]))
+
+  def step(words):  # as a dense layer does on three dimensions
+    x = tf.gather(rows, table.lookup(words))
+    shape = tf.shape(x)
+    return tf.reshape(
+        tf.reshape(x, [shape[0] * shape[1], 8]) @ weights, [shape[0], shape[1], 5])
+
+  function = tf.function(step).get_concrete_function(tf.TensorSpec([None, 7], tf.string))
+  graph = graphs.load_graph(function, batch_size=4)
+  found = analyse(graphs.analysis_graph_def(graph))
+  products = [op for op, kind in zip(graph.op_names, graph.op_types) if kind == "MatMul"]
+  assert [found.estimates[op].flops for op in products] == [2 * 28 * 8 * 5]

@@ -1,0 +1,20 @@
+"""What the programs share beside error handling."""
+
+import pytest
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.programs import shared_flags
+
+
+def test_globs_become_files_and_families_their_members(tmp_path):
+  for name in ("b.pb", "a.pb", "c.txt"):
+    (tmp_path / name).write_text("")
+  texts = ["zoo:bert:size=large", f"{tmp_path}/*.pb", "family:ptb[1:3]", "plain.pb"]
+  assert shared_flags.expand_globs(texts) == (
+      "zoo:bert:size=large", f"{tmp_path}/a.pb", f"{tmp_path}/b.pb", "family:ptb[1]",
+      "family:ptb[2]", "plain.pb")
+
+
+def test_a_glob_that_matches_nothing_is_named(tmp_path):
+  with pytest.raises(PlacetoError, match=r"\*.pb matches no file"):
+    shared_flags.expand_globs([f"{tmp_path}/*.pb"])

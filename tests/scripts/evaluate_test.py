@@ -1,0 +1,43 @@
+"""evaluate.py: results, tables, and their replay."""
+
+import csv
+
+import pytest
+
+from placeto_tf.zoo import families
+
+
+@pytest.fixture(autouse=True)
+def tiny_family(monkeypatch):
+  monkeypatch.setitem(
+      families._FAMILIES, "tiny",
+      lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
+
+
+def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program, tmp_path):
+  out = tmp_path / "results"
+  done = run_program(
+      "evaluate", "--graphs=family:tiny[0:2]", "--clusters=k80:2", "--methods=single,local_search",
+      "--seeds=0,1", "--max_evaluations=30", "--max_groups=8", "--budgets=10,30", f"--out={out}")
+  assert done.code == 0, done.err
+  with open(out / "results.csv", encoding="utf-8") as file:
+    rows = list(csv.DictReader(file))
+  assert {(row["graph"], row["method"], row["seed"]) for row in rows} >= {
+      (f"family:tiny[{i}]", method, str(seed))
+      for i in range(2) for method in ("local_search",) for seed in range(2)}
+  assert all(int(row["evaluations"]) <= 30 and row["fits"] == "True" for row in rows)
+  single = {row["graph"]: float(row["step_time_us"]) for row in rows if row["method"] == "single"}
+  for row in rows:
+    assert 0 < float(row["lower_bound_us"]) <= float(row["step_time_us"]) <= single[row["graph"]]
+  assert "local_search" in done.out
+  again = run_program("evaluate", f"--validate={out / 'results.csv'}")
+  assert again.code == 0 and "replays to the same number" in again.out
+  (out / "results.csv").write_text((out / "results.csv").read_text().replace(
+      rows[0]["step_time_us"], "1.5"))
+  wrong = run_program("evaluate", f"--validate={out / 'results.csv'}")
+  assert wrong.code == 2 and "do not replay" in wrong.err
+
+
+def test_what_is_missing_is_named(run_program, tmp_path):
+  done = run_program("evaluate", "--graphs=family:tiny[0]", f"--out={tmp_path}")
+  assert done.code == 2 and "--clusters is missing" in done.err

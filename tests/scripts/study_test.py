@@ -1,0 +1,41 @@
+"""study.py: measured against predicted, on two real workers that were calibrated before."""
+
+import json
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
+from placeto_tf.runtime.calibrating import write_costs
+
+SPEC = "zoo:enas_recurrent:cell=0:batch=2:steps=2:nodes=2:hidden=4:vocab=9"
+CLUSTER = {
+    "devices": [
+        {"name": f"/job:worker/task:{i}/device:CPU:0", "type": "CPU", "memory_bytes": 2**30,
+         "properties": {"type": "CPU", "frequency": 2000, "numCores": 32, "bandwidth": 16000000}}
+        for i in range(2)],
+    "links": {"default": {"bandwidth_bytes_per_us": 1000, "latency_us": 100}},
+    "op_overhead_us": 3.0}
+
+
+def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_program, tmp_path):
+  out, study = tmp_path / "out", tmp_path / "study.json"
+  study.write_text(json.dumps({
+      "graphs": [SPEC], "placements": 6, "near_best": 1, "repeats": 1, "max_runs": 8,
+      "max_seconds": 0.2, "search_seconds": 0.1}))
+  directory = out / SPEC.replace(":", "_")
+  (directory / "calibration").mkdir(parents=True)
+  (directory / "core_speed.json").write_text(json.dumps({"full_speed_us": 1000.0}))
+  graph, cluster = load_graph(SPEC), Cluster.from_json(CLUSTER)
+  cluster.save(str(directory / "calibration" / "cluster.json"))
+  compute_us = np.full((graph.num_ops, 2), 20.0)
+  write_costs(graph, cluster, compute_us, str(directory / "calibration" / "costs.pb"))
+  done = run_program("study", f"--study={study}", f"--out={out}")
+  assert done.code == 0, done.err
+  lines = (directory / "measured.jsonl").read_text().splitlines()
+  predicted = json.loads((directory / "predicted.json").read_text())
+  measured = [json.loads(line) for line in lines]
+  assert {row["placement"] for row in measured} == set(predicted) and len(predicted) == 7
+  assert all(row["measured_us"] > 0 for row in measured)
+  summary = run_program("study", f"--study={study}", f"--out={out}", "--summary")
+  assert summary.code == 0 and SPEC in summary.out and (out / "scatter.png").exists()

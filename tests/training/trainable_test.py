@@ -1,0 +1,51 @@
+import pytest
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training import settings
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import POLICIES
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_field_of_every_policy_can_be_set_as_it_is_listed(name):
+  policy = POLICIES[name]()
+  assert policy.name == name and isinstance(policy.config, RunConfig)
+  config = policy.configure({"graphs": ("a",), "seed": 3})
+  assert (config.graphs, config.seed) == (("a",), 3)
+  assert settings.changed(config, settings.describe(config)) == config
+
+
+def test_presets_stand_in_for_defaults_and_settings_for_presets():
+  policy = POLICIES["placeto"]()
+  config = policy.configure({"graphs": ("a",)}, ["network.rounds=4"], "paper")
+  assert config.placeto.network.rounds == 4
+  assert settings.changed(config, ["network.rounds=8"]).placeto == PlacetoConfig.paper()
+  assert policy.configure({"graphs": ("a",)}, (), "family") == policy.configure({"graphs": ("a",)})
+  with pytest.raises(PlacetoError, match="no preset 'papers'; expected family or paper"):
+    policy.configure({}, (), "papers")
+  with pytest.raises(PlacetoError, match="gdp has no preset 'paper'; expected none"):
+    POLICIES["gdp"]().configure({}, (), "paper")
+
+
+def test_a_policy_for_one_graph_refuses_more():
+  for given, message in (
+      ({"graphs": ("a", "b")}, "graphs has 2 of them; expected one"),
+      ({"graphs": ("a",), "clusters": ("k80:2", "k80:4")}, "clusters has 2 of them"),
+      ({"graphs": ("a",), "held_out": ("b",)}, "held_out has 1 of them; expected none")):
+    with pytest.raises(PlacetoError, match=message):
+      POLICIES["rnn"]().configure(given)
+
+
+@pytest.mark.parametrize("field", ["iterations", "checkpoint_every", "watch_every"])
+def test_counts_below_one_are_refused(field):
+  with pytest.raises(PlacetoError, match=f"{field} is 0; expected at least 1"):
+    RunConfig(("a",), **{field: 0})
+
+
+def test_all_that_only_a_simulation_knows_can_be_left_out_in_a_word():
+  from placeto_tf.encoding.pair_features import TIMING
+
+  config = POLICIES["device_pointer"]().configure({"graphs": ("a",)}, ["without=timing"])
+  assert config.without == TIMING
+  assert config.to_json()["without"] == list(TIMING) and "features" in config.to_json()
