@@ -168,9 +168,21 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_
       for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
   assert problem.evaluations <= 150
+  other = random_problem()  # on four devices, which tied weights fit too
+  found = improve_with(
+      str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+  assert found.objective_us <= found.start_objective_us
+
+
+def test_untied_weights_are_for_one_number_of_devices(tmp_path):
+  untied = dataclasses.replace(
+      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
+  run.save()
+  other = random_problem()
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
     improve_with(
-        str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
+        str(tmp_path), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
