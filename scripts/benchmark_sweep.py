@@ -125,11 +125,11 @@ def _plot(found, graphs, paths, out: str) -> str:
 
 def main() -> None:
   """Evaluates, then writes the table and the plot."""
-  from placeto_tf import atomic, reporting
+  from placeto_tf import atomic, result_directory
   from placeto_tf.evaluation import EvaluationConfig, evaluate
 
   entry_point.import_tensorflow_quietly()
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   paths = write_clusters(os.path.join(FLAGS.out, "clusters"))
   graphs = {(model, batch): f"zoo:{model}:batch={batch}"
             for model in FLAGS.models for batch in shared_flags.whole_numbers("batches")}

@@ -29,18 +29,19 @@ flags.DEFINE_integer("graph_runs", 12, "Timed and traced steps of the graph on e
                      lower_bound=1)
 flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
                    lower_bound=0.1)
-flags.DEFINE_integer("seed", 0, "Seed of random feeds.")
+flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 
 
 def main() -> None:
   """Measures and writes."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
-  from placeto_tf import reporting
+  from placeto_tf import result_directory
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.runtime import calibrating
 
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   cluster = Cluster.parse(FLAGS.cluster)
   config = calibrating.CalibrationConfig(
       runs=FLAGS.runs, graph_runs=FLAGS.graph_runs, timeout_seconds=FLAGS.timeout_seconds,

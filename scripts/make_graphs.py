@@ -30,12 +30,13 @@ flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped in the GraphT
 flags.DEFINE_integer("max_groups", 100, "Groups at most.", lower_bound=1)
 flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_list("describe", None, "Graphs to describe instead: zoo specs, family:NAME[a:b].")
-flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --first.")
+flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --first.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 
 
 def main() -> None:
   """Writes the graphs, or describes some."""
-  from placeto_tf import reporting
+  from placeto_tf import result_directory
   from placeto_tf.errors import PlacetoError
 
   if FLAGS.describe:
@@ -44,7 +45,7 @@ def main() -> None:
   missing = [name for name in ("family", "out") if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   entry_point.import_tensorflow_quietly()
   from placeto_tf.encoding import graph_sets
 

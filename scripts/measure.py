@@ -35,7 +35,8 @@ flags.DEFINE_float("max_seconds", 60.0, "Seconds of a placement, roughly.", lowe
 flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
                    lower_bound=0.1)
 flags.DEFINE_string("trace_dir", None, "Directory for Chrome traces, one a placement.")
-flags.DEFINE_integer("seed", 0, "Seed of random feeds.")
+flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 
 
 def main() -> None:

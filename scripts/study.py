@@ -21,7 +21,8 @@ flags.DEFINE_string("study", None, "JSON file with the graphs and what is measur
                     required=True)
 flags.DEFINE_string("out", None, "Directory to write, and to go on in.", required=True)
 flags.DEFINE_boolean("summary", False, "Only work out the results of what is measured.")
-flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.")
+flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 
 
 def main() -> None:

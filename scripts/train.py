@@ -24,8 +24,6 @@ ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from typing import Any, Dict, List, Mapping
 
@@ -54,15 +52,19 @@ flags.DEFINE_string("warm_start", None, "'pretrained', or a directory of weights
 flags.DEFINE_integer("iterations", None, "Updates.", lower_bound=1)
 flags.DEFINE_integer("checkpoint_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
-flags.DEFINE_integer("seed", None, "Seed of everything random.")
+flags.DEFINE_integer("seed", None, "Seed of everything random.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
-                    "that stood in the way of learning, or 'family', the default.")
+                    "that stood in the way of learning, or 'tied', the default, in which equal "
+                    "devices are equal to the network.")
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 
 
 def main() -> None:
   """Trains."""
   entry_point.import_tensorflow_quietly()
+  from placeto_tf.training.runs import read_done
+
   policy = POLICIES[FLAGS.policy]()
   config = policy.configure(_given(), _settings(), FLAGS.preset)
   warm_start = FLAGS.warm_start
@@ -76,8 +78,7 @@ def main() -> None:
       print(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr, flush=True)
 
   figures = policy.train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
-  with open(os.path.join(FLAGS.root_dir, "done.json"), encoding="utf-8") as file:
-    done = json.load(file)
+  done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)
 

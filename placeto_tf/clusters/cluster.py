@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 
+from placeto_tf.clusters import device_names
 from placeto_tf.errors import ClusterError
 
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
+MOST = 1e15  # of bytes, microseconds and bytes a microsecond
 READY_ORDERS = ("arrival", "critical_path", "executor")
 
 
@@ -61,9 +62,9 @@ class Device:
       raise ClusterError(
           f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
           f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
-    if not _is_number(self.memory_bytes) or self.memory_bytes <= 0:
-      raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r}; expected more "
-                         "than 0 bytes")
+    if not _is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
+      raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
+                         f"than 0 and at most {MOST:g} bytes")
     for field in ("properties", "op_efficiency"):
       if not isinstance(getattr(self, field), Mapping):
         raise ClusterError(
@@ -126,9 +127,11 @@ class Cluster:
       raise ClusterError("the cluster has zero devices; expected at least one")
     seen = set()
     for name in self.device_names:
-      if name in seen:
-        raise ClusterError(f"device name {name!r} appears twice; give each device its own name")
-      seen.add(name)
+      canonical = device_names.canonical(name) or name
+      if canonical in seen:
+        raise ClusterError(f"device name {name!r} appears twice, perhaps in another spelling; give "
+                           "each device its own name")
+      seen.add(canonical)
     for field in ("bandwidth_bytes_per_us", "latency_us"):
       object.__setattr__(self, field, self._link_matrix(field))
     for each in dataclasses.fields(self):
@@ -151,19 +154,20 @@ class Cluster:
       if not isinstance(value, bool):
         raise ClusterError(f"{name} is {value!r}; expected true or false")
     elif isinstance(default, int):
-      if not _is_number(value) or value != int(value) or value < 1:
-        raise ClusterError(f"{name} is {value!r}; expected a whole number, 1 or more")
+      if not _is_number(value) or value != int(value) or not 1 <= value <= MOST:
+        raise ClusterError(f"{name} is {value!r:.60}; expected a whole number, 1 or more")
       object.__setattr__(self, name, int(value))
     elif isinstance(default, float):
-      if not _is_number(value) or value < 0:
-        raise ClusterError(f"{name} is {value!r}; expected a number that is 0 or more")
+      if not _is_number(value) or not 0 <= value <= MOST:
+        raise ClusterError(
+            f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
     """A checked [D, D] copy whose unused diagonal says that staying costs nothing."""
     d, name = len(self.devices), self.device_names
     try:
       matrix = np.array(getattr(self, field), dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
       raise ClusterError(f"{field} is not an array of numbers; expected [{d}, {d}]") from None
     if matrix.shape != (d, d):
       raise ClusterError(
@@ -171,12 +175,14 @@ class Cluster:
     bandwidth = field == "bandwidth_bytes_per_us"
     # Finite everywhere, so that features computed from whole rows stay finite.
     np.fill_diagonal(matrix, 1.0 if bandwidth else 0.0)
-    wrong = np.argwhere(~(np.isfinite(matrix) & ((matrix > 0) if bandwidth else (matrix >= 0))))
+    # Within limits, so that sums over a graph stay finite and keep their order.
+    least = 1 / MOST if bandwidth else 0.0
+    wrong = np.argwhere(~((matrix <= MOST) & (matrix >= least)))
     if len(wrong):
       i, j = (int(k) for k in wrong[0])
       raise ClusterError(
           f"{field} from {name[i]} to {name[j]} is {matrix[i, j]}; expected a finite number "
-          + ("above 0" if bandwidth else "that is not negative"))
+          + ("above 0" if bandwidth else "that is not negative") + f", {MOST:g} at most")
     if bandwidth and d > 1:
       np.fill_diagonal(matrix, matrix.max())
     matrix.flags.writeable = False
@@ -264,4 +270,4 @@ class Cluster:
 def _is_number(value: Any) -> bool:
   """A finite real number; JSON's true and false are not numbers."""
   return (isinstance(value, (int, float, np.integer, np.floating))
-          and not isinstance(value, bool) and math.isfinite(value))
+          and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
-from placeto_tf import atomic
+from placeto_tf import atomic, user_files
 from placeto_tf.clusters.cluster import Cluster, Device
 from placeto_tf.errors import ClusterError
 
@@ -50,7 +50,7 @@ def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
   parsed: Any = source
   if isinstance(source, str):
     try:
-      parsed = json.loads(source)
+      parsed = user_files.parse_json(source)
     except ValueError as error:
       raise ClusterError(
           f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
@@ -72,19 +72,15 @@ def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
       name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
   try:
     return Cluster(tuple(devices), **{**matrices, **values})
-  except (TypeError, ValueError) as error:  # an extension of the wrong type
+  except (TypeError, ValueError, OverflowError) as error:  # an extension of the wrong type
     raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
 
 
 def load(path: str) -> Cluster:
   """Reads a JSON file; see `Cluster.load`."""
-  try:
-    with open(path, encoding="utf-8") as file:
-      text = file.read()
-  except (OSError, UnicodeDecodeError) as error:
-    reason = getattr(error, "strerror", None) or "not text"
-    raise ClusterError(
-        f"cannot read the cluster file {path!r} ({reason}); expected a JSON file's path") from None
+  text = user_files.read_text(
+      path, what="the cluster file", remedy="expected a JSON file's path", error_type=ClusterError,
+      most_bytes=user_files.MOST_JSON_BYTES)
   try:
     return from_json(text)
   except ClusterError as error:

@@ -27,7 +27,7 @@ from placeto_tf.costs.work import OpWork
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 2  # to be raised whenever ops are counted differently
+_FORMAT = 3  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work.npz"
 _ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name != "notes")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Mapping, Sequence
 
+from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.shape_guesses import Guesser
 from placeto_tf.costs.tensor_sizes import Tensor, split_input, tensor_bytes
@@ -38,13 +39,17 @@ class Analysis:
   guessed: Sequence[Tensor] = ()
 
 
-def analyse(graph_def: Any) -> Analysis:
+def analyse(graph_def: Any, counts: bool = True) -> Analysis:
   """Analyses every op of a GraphDef, those of loops as if they ran once.
+
+  Args:
+    graph_def: the graph.
+    counts: whether `estimates` are wanted, which take most of the time.
 
   Raises:
     CostError: grappler cannot read the graph, or its counts overflow.
   """
-  straight = _without_back_edges(_without_feeds(graph_def))
+  straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
   guesser = Guesser(graph_def)
   bound: Dict[Tensor, Any] = {}
   guessed: List[Tensor] = []
@@ -59,11 +64,11 @@ def analyse(graph_def: Any) -> Analysis:
     guessed.extend(found)
     if not found and not evaluated:
       evaluated = True  # shape functions have no more to say the next time
-      found = _evaluated_shapes(straight, outputs)
+      found = _evaluated_shapes(analysed, outputs)
     if not found:
       break
     bound.update(found)
-  return Analysis(question.estimates(), outputs, tuple(guessed))
+  return Analysis(question.estimates() if counts else {}, outputs, tuple(guessed))
 
 
 def _evaluated_shapes(graph_def: Any, outputs: Mapping[str, Sequence[Any]]) -> Dict[Tensor, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf import user_files
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.cost_graph import (
     Measurement,
@@ -43,12 +44,8 @@ def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, 
     CostError: the file cannot be read, is none of the formats, or names no op of the graph, or
       a cost in it is negative.
   """
-  try:
-    with open(path, "rb") as file:
-      content = file.read()
-  except OSError as error:
-    raise CostError(f"cannot read the costs file {path!r} ({error.strerror}); expected {_FORMATS}"
-                    ) from None
+  content = user_files.read_bytes(
+      path, what="the costs file", remedy=f"expected {_FORMATS}", error_type=CostError)
   candidates = _candidates(content)
   if not candidates:
     raise CostError(f"the costs file {path!r} is none of the protos that hold costs; expected "
@@ -164,7 +161,7 @@ def _parse(content: bytes, proto_type: Any) -> Any:
     pass
   try:
     return text_format.Parse(content.decode("utf-8"), proto_type())
-  except (UnicodeDecodeError, text_format.ParseError):
+  except (UnicodeDecodeError, text_format.ParseError, RecursionError):
     return None
 
 

@@ -33,6 +33,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import learned_groups, registry, running
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
@@ -228,10 +229,13 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
   """
   directory = os.path.dirname(os.path.abspath(path))
   options = config_graph_options or _stored_options(directory)
-  differences, graph_name, graph, simulators = [], None, None, {}
+  differences: List[str] = []
+  loaded: Optional[Tuple[str, ComputationGraph]] = None  # of one graph at a time
+  simulators: Dict[str, Simulator] = {}
   for row in sorted(read_results(path), key=lambda row: row["graph"]):
-    if row["graph"] != graph_name:
-      graph_name, graph, simulators = row["graph"], load_graph(row["graph"], **options), {}
+    if loaded is None or loaded[0] != row["graph"]:
+      loaded, simulators = (row["graph"], load_graph(row["graph"], **options)), {}
+    graph = loaded[1]
     if row["cluster"] not in simulators:
       cluster = Cluster.parse(row["cluster"])
       simulators[row["cluster"]] = Simulator(graph, estimate_costs(graph, cluster), cluster)

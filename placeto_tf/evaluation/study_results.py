@@ -44,14 +44,16 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     undisturbed = [row for row in everything.values() if row["steady"]]
     # Calibration has seen the graph on one device.
     rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
+    expected_us = predicted_us(directory) if rows else {}
+    rows = [row for row in rows if row["placement"] in expected_us]
     if len(rows) < 3:
       continue
-    expected_us = predicted_us(directory)
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
-             **agreement(predicted, measured)}
+    found: Dict[str, Any] = {
+        "placements": len(rows), "disturbed": len(everything) - len(undisturbed),
+        **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in measured_rows(
         os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
     twice = [row for row in rows if row["placement"] in again]
@@ -66,8 +68,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     found["spread"] = [float(measured.min()), float(measured.max())]
     summary[spec] = found
   atomic.write_json(os.path.join(out, "summary.json"), summary)
-  with open(os.path.join(out, "table.md"), "w", encoding="utf-8") as file:
-    file.write(table(summary) + "\n")
+  atomic.write(os.path.join(out, "table.md"), (table(summary) + "\n").encode("utf-8"))
   if points:
     _scatter(points, os.path.join(out, "scatter.png"))
   return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -110,7 +110,8 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
   for names in [[name] for name in clusters] + ([clusters] if len(clusters) > 1 else []):
     chosen = [row for row in rows if row["cluster"] in names]
     title = ", ".join(f"`{name}`" for name in names)
-    starts, simple = {}, collections.defaultdict(lambda: float("inf"))
+    starts: Dict[tuple, float] = {}
+    simple: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
     for row in chosen:
       key, found_us = (row["graph"], row["cluster"]), _history(row, out)[:, 2]
       if row["start_us"] is None:
@@ -190,8 +191,8 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
     line = (*means, np.exp(times), share)
     by_method[method].append(line)
     lines.append(_reach_line([graph.replace("zoo:", ""), cluster, method], line))
-  for method, found in by_method.items():
-    *columns, shares = zip(*found)
+  for method, averages in by_method.items():
+    *columns, shares = zip(*averages)
     line = (*(geometric_mean(np.maximum(column, _LEAST)) for column in columns), 1.0)
     lines.append(_reach_line(["geometric mean", "", method], line, float(np.mean(shares))))
   return "\n".join(lines)
@@ -253,14 +254,14 @@ def _mean(rows: Sequence[Row], field: str) -> float:
   return float(np.mean([row[field] for row in rows]))
 
 
-def geometric_mean(values: Sequence[float]) -> float:
+def geometric_mean(values: Union[Sequence[float], np.ndarray]) -> float:
   """Of positive numbers; NaN of none."""
   return float(np.exp(np.mean(np.log(values)))) if len(values) else float("nan")
 
 
 def write_plots(rows: Sequence[Row], out: str) -> List[str]:
   """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png into `out`; returns their paths."""
-  best = collections.defaultdict(lambda: float("inf"))
+  best: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
   for row in rows:
     key = row["graph"], row["cluster"]
     best[key] = min(best[key], row["step_time_us"])
@@ -277,8 +278,8 @@ def write_plots(rows: Sequence[Row], out: str) -> List[str]:
 def _plot(
     out: str, name: str, x: str, y: str, draw: Callable[[Any], None], log_x: bool = False) -> str:
   import matplotlib
-  from matplotlib import cycler
   from matplotlib.figure import Figure  # no pyplot: no global state, no display
+  from matplotlib.rcsetup import cycler
 
   figure = Figure(figsize=(8.5, 4.5), layout="constrained")
   axes = figure.subplots()

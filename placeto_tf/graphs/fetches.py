@@ -6,11 +6,13 @@ Legend: M nodes of the file.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs import traversal
 from placeto_tf.graphs.node_table import NodeTable
 
 TRAIN_OP = "train_op"
@@ -22,6 +24,10 @@ _SIDE_COLLECTIONS = (
 )
 # They ask whether a variable is there, for sessions that wait for it.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
+# How the types of ops that apply gradients begin.
+_UPDATES = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
+_MAX_COMPARED = 50_000  # names, with one that is not there
+_MAX_ENDS = 100  # of a graph that may be its train op
 _VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "local_variables", "model_variables")
 
 
@@ -143,6 +149,9 @@ def choose_fetches(
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
   """The fetches and notes: those given, else the train op, else what nobody consumes.
 
+  Where no collection names the train op, it is the one end of the graph that waits for all ops
+  that apply gradients.
+
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
@@ -151,6 +160,12 @@ def choose_fetches(
   names = given if given is not None else roles.train_ops
   if names:
     return tuple(find_endpoint(table, name, "fetch") for name in dict.fromkeys(names)), ()
+  train_op = _train_op(table)
+  if train_op is not None:
+    name, updates = table.names[train_op], _count(table, train_op)
+    return (Endpoint(name, train_op, None),), (
+        f"no fetches were given; taken as the step is {name!r}, which applies gradients to "
+        f"{updates} variable{'s' if updates > 1 else ''}",)
   consumed = np.zeros(table.num_nodes, dtype=bool)
   consumed[table.producers] = True
   ends = np.flatnonzero(~consumed).tolist()
@@ -172,6 +187,33 @@ def choose_fetches(
       f"no fetches were given; taken are the ops that nobody consumes: {shown}{more}",)
 
 
+def _train_op(table: NodeTable) -> Optional[int]:
+  """The op that waits for all that applies gradients and that no other such op waits for."""
+  updates = _updates(table)
+  if not len(updates):
+    return None
+  consumed = np.zeros(table.num_nodes, dtype=bool)
+  consumed[table.producers] = True
+  after = traversal.ancestors(  # of the edges turned round
+      table.num_nodes, table.consumers, table.producers, updates.tolist())
+  ends = np.flatnonzero(after & ~consumed).tolist()
+  if len(ends) > _MAX_ENDS:
+    return None
+  whole = [end for end in ends if _count(table, end) == len(updates)]
+  return whole[0] if len(whole) == 1 else None
+
+
+def _updates(table: NodeTable) -> np.ndarray:
+  """Indices of the ops that apply gradients to variables."""
+  return np.flatnonzero([kind.startswith(_UPDATES) for kind in table.types])
+
+
+def _count(table: NodeTable, end: int) -> int:
+  """How many ops that apply gradients an op waits for, itself included."""
+  needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
+  return int(needed[_updates(table)].sum())
+
+
 def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
   """Whether an end of the graph is an initialiser, a saver or a bundle of nothing else."""
   if table.names[node] in side_ops or table.types[node] in _PROBES:
@@ -186,7 +228,10 @@ def _op_name(name: str) -> str:
 
 
 def _similar(name: str, names: Sequence[str]) -> str:
-  """A hint at a name that ends the same, or ""."""
+  """A hint at a name that ends the same, or is written almost the same, or ""."""
   last = name.rpartition("/")[2]
   found = next((other for other in names if other.rpartition("/")[2] == last), None)
+  if found is None and len(names) <= _MAX_COMPARED:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    found = close[0] if close else None
   return f" (there is {found!r})" if found else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional, Tuple
 
+from placeto_tf import user_files
 from placeto_tf.errors import GraphError
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
@@ -47,12 +48,8 @@ def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Any, bool]:
 
 def read_bytes(path: str) -> bytes:
   """The content of a file, which is not empty."""
-  try:
-    with open(path, "rb") as file:
-      content = file.read()
-  except OSError as error:
-    raise GraphError(
-        f"cannot read the graph file {path!r} ({error.strerror}); check the path") from None
+  content = user_files.read_bytes(
+      path, what="the graph file", remedy="check the path", error_type=GraphError)
   if not content:
     raise GraphError(f"the graph file {path!r} is empty; export the graph again")
   return content

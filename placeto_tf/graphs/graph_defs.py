@@ -40,6 +40,7 @@ class ReadGraph:
     notes: what the reader had to assume.
     inline: whether function calls are inlined; a live graph has to keep its ops.
     meta_graph: as in `GraphSource`.
+    fixed_devices: as in `GraphSource`.
   """
 
   format: str
@@ -53,6 +54,7 @@ class ReadGraph:
   notes: Tuple[str, ...] = ()
   inline: bool = True
   meta_graph: Any = None
+  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def from_graph_def(
@@ -131,7 +133,7 @@ def from_graph_def(
       source=GraphSource(
           read.format, read.proto, read.path, read.text, read.tf_graph, graph_def, positions,
           bound, frozenset(table.names[i] for i in np.flatnonzero(cut & keep).tolist()),
-          read.meta_graph),
+          read.meta_graph, read.fixed_devices),
       notes=notes + loops.notes + shape_notes,
   )
 

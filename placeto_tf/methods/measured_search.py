@@ -70,7 +70,9 @@ class MeasuredPlacements:
     if step.failure:
       return float("inf")
     usual = self.reference_us
-    return step.step_time_us if usual is None else step.relative * usual
+    if usual is None or step.relative is None:
+      return step.step_time_us
+    return step.relative * usual
 
   @property
   def reference_us(self) -> Optional[float]:
@@ -84,6 +86,8 @@ class MeasuredPlacements:
     Raises:
       MeasurementError: none could be run.
     """
+    if not self.steps:
+      raise MeasurementError("no placement was measured; allow at least one measurement")
     placement, step = min(self.steps, key=lambda entry: self.score(entry[1]))
     if step.failure:
       raise MeasurementError(f"no placement could be run; the last failed with: {step.failure}")
@@ -101,6 +105,7 @@ class MeasuredSearch:
     measurements: how many placements were measured.
     failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
+    stopped: why measuring ended early, or "": what was measured by then counts.
   """
 
   placement: np.ndarray
@@ -109,6 +114,7 @@ class MeasuredSearch:
   measurements: int
   failures: int
   history: Tuple[Tuple[int, float], ...]
+  stopped: str = ""
 
 
 def search_measured(
@@ -132,7 +138,7 @@ def search_measured(
     progress: called after every measurement.
 
   Raises:
-    MeasurementError: no placement could be run, or workers did not come back.
+    MeasurementError: no placement could be run.
   """
   measured = MeasuredPlacements(problem, measurer, max_measurements)
   order = sorted(found, key=lambda name: (
@@ -152,23 +158,29 @@ def search_measured(
         history.append((len(measured.steps), best))
     return step
 
-  for name in order:
-    step = take(np.ascontiguousarray(found[name], dtype=np.int32))
-    if step is not None:
-      by_placer[name] = step
-  rng = np.random.default_rng(seed)
-  fruitless = 0
-  while not measured.exhausted and fruitless < 20:
-    candidate = _candidate(problem, measured, rng)
-    if candidate is None:
-      fruitless += 1
-      continue
+  stopped = ""
+  try:
+    for name in order:
+      step = take(np.ascontiguousarray(found[name], dtype=np.int32))
+      if step is not None:
+        by_placer[name] = step
+    rng = np.random.default_rng(seed)
     fruitless = 0
-    take(candidate)
+    while not measured.exhausted and fruitless < 20:
+      candidate = _candidate(problem, measured, rng)
+      if candidate is None:
+        fruitless += 1
+        continue
+      fruitless = 0
+      take(candidate)
+  except MeasurementError as error:  # the workers did not come back
+    if not any(step.failure is None for _, step in measured.steps):
+      raise
+    stopped = str(error)
   placement, step = measured.best()
   failures = sum(step.failure is not None for _, step in measured.steps)
   return MeasuredSearch(
-      placement, step, by_placer, len(measured.steps), failures, tuple(history))
+      placement, step, by_placer, len(measured.steps), failures, tuple(history), stopped)
 
 
 def search_on_workers(
@@ -209,15 +221,16 @@ def _candidate(
 ) -> Optional[np.ndarray]:
   """[N] the best that the simulator expects near a good measured placement, not yet measured."""
   ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
-  ranked = [placement for placement, step in ranked if step.failure is None]
-  if not ranked:
+  good = [placement for placement, step in ranked if step.failure is None]
+  if not good:
     return None
-  start = ranked[0] if rng.random() < _KEPT_BETTER else ranked[
-      int(rng.integers(0, min(len(ranked), 4)))]
+  start = good[0] if rng.random() < _KEPT_BETTER else good[
+      int(rng.integers(0, min(len(good), 4)))]
   movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
   if not len(movable):
     return None
-  best, best_us = None, np.inf
+  best: Optional[np.ndarray] = None
+  best_us = np.inf
   for _ in range(_ROUNDS):
     batch = np.repeat(start[None], _NEIGHBOURS, axis=0)
     for row in batch:
@@ -245,4 +258,5 @@ def describe(found: MeasuredSearch) -> str:
     other: Any = found.by_placer.get(name)
     if other is not None and other.relative and step.relative:
       text += f", {other.relative / step.relative:.2f}x as fast as {name}"
-  return text + (f"; {found.failures} could not be run" if found.failures else "")
+  text += f"; {found.failures} could not be run" if found.failures else ""
+  return text + (f"; measuring ended early: {found.stopped}" if found.stopped else "")

@@ -18,7 +18,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
-from placeto_tf.placements import applying
+from placeto_tf.placements import applying, saved_model_files
 from placeto_tf.placements.placement import Placement
 
 NAME = "saved_model"  # of the directory that is written
@@ -31,8 +31,9 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   """Writes the placed SavedModel to `out_dir`/saved_model, replacing one that is there.
 
   Raises:
-    PlacementError: an op has no device, the directory that was read is gone, or the new one cannot
-      be written.
+    PlacementError: an op has no device, the directory that was read is gone, or the new one lies
+      in it or cannot be written.
+    GraphError: the directory that was read holds what is not copied (see `saved_model_files`).
   """
   source = _saved_model(graph)
   placed = place(graph, placement)
@@ -42,11 +43,10 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
     raise PlacementError(
         f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
         "back")
+  check_copyable(graph, out_dir)
   try:
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(
-        source.path, partial,
-        ignore=lambda folder, _: _REPLACED if folder == source.path else ())
+    saved_model_files.copy(source.path, partial, _REPLACED)
     if source.text:
       from google.protobuf import text_format
 
@@ -71,6 +71,13 @@ def _saved_model(graph: ComputationGraph) -> GraphSource:
   if graph.source is None or graph.source.meta_graph is None:
     raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
   return graph.source
+
+
+def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
+  """Raises PlacetoError where the files of the SavedModel cannot be copied to a directory."""
+  source = _saved_model(graph)
+  if source.path is not None and os.path.isdir(source.path):
+    saved_model_files.check_copyable(source.path, os.path.join(out_dir, NAME), _REPLACED)
 
 
 def place(graph: ComputationGraph, placement: Placement) -> Any:
@@ -130,6 +137,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   if not tf.saved_model.contains_saved_model(path):
     raise GraphError(
         f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
+  saved_model_files.list_files(path)  # TensorFlow would wait for a pipe and follow links
   options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
   try:
     return tf.saved_model.load(path, tags=tags, options=options)

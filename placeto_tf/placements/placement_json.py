@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping
 
-from placeto_tf import atomic
+from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacementError
 from placeto_tf.placements.placement import Placement
 
@@ -21,21 +21,8 @@ def save(placement: Placement, path: str) -> None:
 
 def load(path: str) -> Placement:
   """Reads the file; see `Placement.load`."""
-  try:
-    with open(path, encoding="utf-8") as file:
-      text = file.read()
-  except (OSError, UnicodeDecodeError) as error:
-    reason = getattr(error, "strerror", None) or "it is not text"
-    raise PlacementError(
-        f"cannot read the placement {path!r} ({reason}); expected a placement.json") from None
-  try:
-    found = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
-  except PlacementError as error:
-    raise PlacementError(f"{path}: {error}") from None
-  except (ValueError, RecursionError) as error:
-    reason = error if isinstance(error, ValueError) else "it is nested too deeply"
-    raise PlacementError(
-        f"the placement {path!r} is not JSON ({reason}); expected a placement.json") from None
+  found = user_files.read_json(
+      path, what="the placement", remedy="expected a placement.json", error_type=PlacementError)
   try:
     return from_json(found)
   except PlacementError as error:
@@ -75,8 +62,8 @@ def from_json(found: Any) -> Placement:
   version = found.get("version", VERSION)
   if version != VERSION or isinstance(version, bool):
     raise PlacementError(
-        f"\"version\" is {_short(version)}, expected {VERSION}; write the file with a version of "
-        "this package that matches")
+        f"\"version\" is {user_files.brief(version)}, expected {VERSION}; write the file "
+        "with a version of this package that matches")
   for field in ("devices", "placement"):
     if field not in found:
       raise PlacementError(
@@ -125,7 +112,8 @@ def from_json(found: Any) -> Placement:
 def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
   if not isinstance(value, kind):
     raise PlacementError(
-        f"{what} is {_short(value)}, expected {expected}; correct it or place the graph anew")
+        f"{what} is {user_files.brief(value)}, expected {expected}; correct it or place the "
+        "graph anew")
   return value
 
 
@@ -136,30 +124,9 @@ def _number(what: str, value: Any, whole: bool) -> Any:
       isinstance(value, bool) or not isinstance(value, kinds) or value < 0
       or not math.isfinite(value)):
     raise PlacementError(
-        f"{what} is {_short(value)}, expected a {'whole ' if whole else ''}number of at least 0; "
-        "correct it or leave the field out")
+        f"{what} is {user_files.brief(value)}, expected a {'whole ' if whole else ''}number of "
+        "at least 0; correct it or leave the field out")
   return value
-
-
-def _short(value: Any) -> str:
-  text = json.dumps(value)
-  return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-  """An object; JSON would let the last of equal keys win without a word."""
-  found = dict(pairs)
-  if len(found) != len(pairs):
-    seen = set()
-    for key, _ in pairs:
-      if key in seen:
-        raise PlacementError(f"{key!r} appears twice in one object; keep one of them")
-      seen.add(key)
-  return found
-
-
-def _no_constant(name: str) -> Any:
-  raise PlacementError(f"the file holds {name}, which is no number in JSON; correct the field")
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,26 @@ _NAMES = {
 }
 
 
+def placed_name(graph: ComputationGraph) -> str:
+  """What `write_placed` calls the file or directory that it writes for a graph.
+
+  Raises:
+    PlacementError: the graph came from no file or proto.
+  """
+  if graph.source is None or graph.source.format not in _NAMES:
+    found = "arrays alone" if graph.source is None else f"format {graph.source.format!r}"
+    raise PlacementError(
+        f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only what was "
+        "read can be written again")
+  return _NAMES[graph.source.format][1 if graph.source.text else 0]
+
+
+def check_writable(graph: ComputationGraph, out_dir: str) -> None:
+  """Raises PlacetoError where `write_placed` could not copy the graph's files to a directory."""
+  if placed_name(graph) == placed_saved_models.NAME:
+    placed_saved_models.check_copyable(graph, out_dir)
+
+
 def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   """Writes the graph's file again, with the device of every op set.
 
@@ -41,21 +61,16 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
     PlacementError: the graph came from no file or proto, an op has no device, or the file cannot
       be written.
   """
-  if graph.source is None or graph.source.format not in _NAMES:
-    found = "arrays alone" if graph.source is None else f"format {graph.source.format!r}"
-    raise PlacementError(
-        f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only what was "
-        "read can be written again")
-  if graph.source.format == "saved_model":
+  name = placed_name(graph)
+  if name == placed_saved_models.NAME:
     return placed_saved_models.write(graph, placement, out_dir)
-  binary_name, text_name = _NAMES[graph.source.format]
   placed = placement.apply(rewritten_proto(graph))
-  if graph.source.text:
+  if graph.source is not None and graph.source.text:
     from google.protobuf import text_format
 
-    name, content = text_name, text_format.MessageToString(placed).encode("utf-8")
+    content = text_format.MessageToString(placed).encode("utf-8")
   else:
-    name, content = binary_name, placed.SerializeToString()
+    content = placed.SerializeToString()
   path = os.path.join(out_dir, name)
   atomic.write(path, content)
   return path

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
 
 import numpy as np
 
-from placeto_tf import atomic
+from placeto_tf import atomic, user_files
+from placeto_tf.errors import PlacetoError
 
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
+_Config = TypeVar("_Config")
+_MOST = 1 << 20  # of any size in a configuration
 
 
 def directory_of(directory: str) -> str:
@@ -23,10 +27,83 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
   """Writes both files; each appears when it is complete.
 
   Raises:
-    PlacementError: they cannot be written.
+    PlacetoError: they cannot be written.
   """
   os.makedirs(directory, exist_ok=True)
   content = io.BytesIO()
   np.savez(content, **arrays)
   atomic.write(os.path.join(directory, ARRAYS), content.getvalue(), what="the weights ")
   atomic.write_json(os.path.join(directory, SIDECAR), sidecar)
+
+
+def read_sidecar(
+    directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
+) -> Dict[str, Any]:
+  """What weights.json of a directory holds; see `read`."""
+  return user_files.read_json_object(
+      os.path.join(directory_of(directory), SIDECAR), what="the description of weights",
+      remedy=remedy, error_type=error_type)
+
+
+def read_arrays(
+    directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
+) -> Dict[str, np.ndarray]:
+  """The arrays of weights.npz of a directory, all of finite numbers.
+
+  Args:
+    directory: of the weights, or of the training run that wrote them.
+    remedy: what to do about a wrong file, for the error.
+    error_type: raised where a file is wrong.
+
+  Raises:
+    error_type: the file is missing or damaged, or an array holds what is no finite number.
+  """
+  return user_files.read_arrays(
+      os.path.join(directory_of(directory), ARRAYS), what="the weights", remedy=remedy,
+      error_type=error_type, check=_check_finite)
+
+
+def config_of(config_type: Type[_Config], content: Any) -> _Config:
+  """A dataclass of flags, numbers, names and None, from what a JSON file says.
+
+  Raises:
+    ValueError: a field is unknown, or its value is not of its default's type.
+  """
+  if not isinstance(content, dict):
+    raise ValueError(f"the {config_type.__name__} is {user_files.brief(content)}")
+  defaults: Any = config_type()
+  fields = dataclasses.fields(defaults)
+  for field in fields:
+    if field.name in content:
+      _check_like(field, getattr(defaults, field.name), content[field.name])
+  unknown = sorted(set(content) - {field.name for field in fields})
+  if unknown:
+    raise ValueError(f"{', '.join(unknown)} is no field of {config_type.__name__}")
+  return config_type(**content)
+
+
+def size_of(sidecar: Mapping[str, Any], name: str) -> int:
+  """A size in weights.json. Raises: ValueError where it is no whole number of at least 1."""
+  value = sidecar.get(name)
+  if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+    raise ValueError(f"{name} is {user_files.brief(value)}, expected a whole number from 1 on")
+  return value
+
+
+def _check_finite(name: str, array: np.ndarray) -> None:
+  if array.dtype.kind not in "fiu":
+    raise ValueError(f"the array {name!r} is of {array.dtype}, expected numbers")
+  if not np.isfinite(array).all():
+    raise ValueError(
+        f"the array {name!r} holds NaN or infinity: take those of an earlier checkpoint")
+
+
+def _check_like(field: Any, default: Any, value: Any) -> None:
+  if value is None and (default is None or "Optional" in str(field.type)):
+    return
+  expected: Tuple[type, ...] = {
+      bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(
+          type(default), (int, float))
+  wrong = not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
+  if wrong or (isinstance(value, (int, float)) and abs(value) > _MOST):
+    raise ValueError(f"{field.name} is {user_files.brief(value)}")

@@ -34,11 +34,11 @@ class Budget:
   max_seconds: Optional[float] = None
   target_us: Optional[float] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       limit = getattr(self, field.name)
-      if limit is not None and not limit > 0:
-        raise PlacementError(f"{field.name} is {limit}; expected more than 0")
+      if limit is not None and not 0 < limit < math.inf:
+        raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
   def share(self, used: Used, share: float) -> Budget:
     """The budget that ends after this share of what `used` has left of this one."""

@@ -64,6 +64,10 @@ class Units:
     """[U] where the units are in a placement [N] whose ops agree within each unit."""
     return placement[[ops[0] for ops in self.ops]].tolist()
 
+  def place(self, placement: np.ndarray, unit: int, device: int) -> None:
+    """Puts a unit on a device in a placement [N]."""
+    placement[self.ops[unit]] = device
+
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
     """[U] the allowed device that most of each unit's compute time has in a placement [N]."""
     kinds = problem.cluster.device_kinds[placement]

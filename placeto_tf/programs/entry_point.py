@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import tempfile
-from typing import Callable, List
+import threading
+from typing import Any, Callable, List
 
 from absl import app, flags
 
@@ -13,6 +16,7 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import shared_flags
 
 FLAGS = flags.FLAGS
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def import_tensorflow_quietly() -> None:
@@ -51,6 +55,12 @@ def _help(main: Callable[[], None]) -> str:
   return "\n".join(sections)
 
 
+def _terminated(number: int, _: Any) -> None:
+  """Ends the program at the next step of Python."""
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one ends it at once
+  sys.exit(128 + number)
+
+
 def run_program(
     main: Callable[[], None], *, more_help: Callable[[], str] = lambda: "") -> None:
   """Runs `main`; what the user got wrong ends in one sentence and exit code 2.
@@ -79,12 +89,18 @@ def run_program(
     return rest
 
   def guarded(_: List[str]) -> None:
+    # What was begun is tidied up, as after Ctrl-C: workers, temporary directories, partial results.
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGTERM, _terminated)
     try:
       main()
     except PlacetoError as error:
       fail(error)
     except OSError as error:
       # A path that cannot be read or written is the user's to mend; anything else is a bug.
+      if error.errno in _NO_ROOM:
+        fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
+                          "make room, or choose another directory"))
       if error.filename is None:
         raise
       fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))

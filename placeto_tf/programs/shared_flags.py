@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 
@@ -39,6 +39,8 @@ def define_reading_flags() -> None:
                       "serving_default, or the only one.")
   flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
                     "only one.")
+  flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
+                       "layers, to load it.")
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
   flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
@@ -57,9 +59,33 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
   """--max_seconds and --max_evaluations."""
   flags.DEFINE_float(
       "max_seconds", None, "Seconds to search, loading not counted"
-      + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."))
+      + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."),
+      lower_bound=0, upper_bound=1e9)
   flags.DEFINE_integer(
-      "max_evaluations", None, "Placements to evaluate, baselines included.")
+      "max_evaluations", None, "Placements to evaluate, baselines included.", lower_bound=0,
+      upper_bound=10**12)
+
+
+def define_replicas_flag() -> None:
+  """--replicas."""
+  flags.DEFINE_string("replicas", "1", "Replicas that share the graph's variables: a number, or "
+                      "auto for as many as train most examples a second.")
+
+
+def replicas() -> Union[int, str]:
+  """What --replicas says.
+
+  Raises:
+    PlacetoError: neither auto nor a whole number of at least 1.
+  """
+  from placeto_tf.errors import PlacetoError
+
+  text = FLAGS.replicas
+  if text == "auto":
+    return text
+  if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    raise PlacetoError(f"--replicas is {text!r}; expected auto or a whole number of at least 1")
+  return int(text)
 
 
 def define_runtime_flags() -> None:
@@ -91,7 +117,8 @@ def graph_options() -> Dict[str, Any]:
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes), signature=FLAGS.signature,
-      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops)
+      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops,
+      trusted=FLAGS.trusted)
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
@@ -105,10 +132,12 @@ def whole_numbers(name: str) -> Tuple[int, ...]:
   """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
   texts: List[str] = FLAGS[name].value or []
   try:
-    return tuple(int(text) for text in texts)
+    found = tuple(int(text) for text in texts)
   except ValueError:
-    raise PlacetoError(
-        f"--{name}={','.join(texts)} are not whole numbers") from None
+    found = (-1,)
+  if not all(0 <= number < 2**32 for number in found):
+    raise PlacetoError(f"--{name}={','.join(texts):.60} are not whole numbers from 0 to 2^32 - 1")
+  return found
 
 
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
@@ -138,7 +167,7 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     if not match:
       raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128")
     name, dims = match.groups()
-    shapes[name] = () if dims == "scalar" else tuple(int(d) for d in dims.split("x"))
+    shapes[name] = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
   return shapes
 
 

@@ -12,11 +12,13 @@ from typing import Any, Callable, Dict, Mapping, Union
 
 import numpy as np
 
+from placeto_tf import user_files
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 
+_MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
 # Ops through which values pass as they are: op type -> which of their inputs.
 _PASSES = {
@@ -54,12 +56,9 @@ def make_feeds(
     rng = np.random.default_rng(seed)
     return {name: _random(tf_graph, name, shape, rng) for name, shape in sorted(shapes.items())}
   if isinstance(feeds, (str, os.PathLike)):
-    try:
-      with np.load(feeds) as arrays:
-        given: Mapping[str, Any] = dict(arrays)
-    except (OSError, ValueError) as error:
-      raise MeasurementError(
-          f"cannot read the feeds file {os.fspath(feeds)!r} ({error}); expected an .npz") from None
+    given: Mapping[str, Any] = user_files.read_arrays(
+        feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
+        most_bytes=_MOST_BYTES)
   else:
     given = feeds() if callable(feeds) else feeds
   given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}

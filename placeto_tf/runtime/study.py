@@ -19,16 +19,17 @@ The results are worked out from those files alone, by `evaluation.study_results`
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf import atomic
+from placeto_tf import atomic, user_files
 from placeto_tf.clusters.cluster import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
@@ -78,14 +79,30 @@ class StudyConfig:
   @classmethod
   def load(cls, path: str) -> StudyConfig:
     """Reads the JSON file. Raises: MeasurementError where it is wrong."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    remedy = f"expected JSON with \"graphs\" and the fields {', '.join(names)}"
+    content = user_files.read_json_object(
+        path, what="the study", remedy=remedy, error_type=MeasurementError)
+    graphs: Any = content.get("graphs")
+    wrong = sorted(set(content) - set(names)) or ["graphs"] * (
+        not isinstance(graphs, list) or not graphs or not all(
+            isinstance(graph, str) for graph in graphs))
+    if wrong:
+      raise MeasurementError(f"the study {path!r} has a wrong field {wrong[0]!r}; {remedy}")
     try:
-      with open(path, encoding="utf-8") as file:
-        content = json.load(file)
-      return cls(**{**content, "graphs": tuple(content["graphs"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-      raise MeasurementError(
-          f"cannot read the study {path!r} ({error}); expected JSON with \"graphs\" and the fields "
-          f"{', '.join(field.name for field in dataclasses.fields(cls))}") from None
+      return cls(**{**content, "graphs": tuple(graphs)})
+    except MeasurementError as error:
+      raise MeasurementError(f"{path}: {error}") from None
+
+  def __post_init__(self):
+    for name, least in (
+        ("placements", 1), ("near_best", 0), ("seed", 0), ("workers", 1), ("max_runs", 1),
+        ("max_seconds", 0), ("repeats", 0), ("search_seconds", 0)):
+      value = getattr(self, name)
+      kinds = (int, float) if name.endswith("seconds") else (int,)
+      if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= 1e9:
+        raise MeasurementError(
+            f"{name} of the study is {value!r:.60}; expected a number of at least {least}")
 
 
 def worker_cluster(num_workers: int) -> Cluster:
@@ -122,7 +139,7 @@ def run_study(
 
 def _complete(config: StudyConfig, directory: str) -> bool:
   """Whether all of a graph was measured on steady cores."""
-  counts = [sum(row["steady"] or bool(row["failure"]) for row in _rows(
+  counts = [sum(row["steady"] or bool(row.get("failure")) for row in _rows(
       os.path.join(directory, name))) for name in ("measured.jsonl", "repeats.jsonl")]
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
@@ -131,8 +148,7 @@ def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -
   """The full speed, found once for each graph: what is calibrated must be what is measured."""
   path = os.path.join(directory, "core_speed.json")
   if os.path.exists(path):
-    with open(path, encoding="utf-8") as file:
-      return CoreSpeed.of(workers, json.load(file)["full_speed_us"])
+    return CoreSpeed.of(workers, _stored_us(path, "full_speed_us")["full_speed_us"])
   progress("how fast the cores are")
   speed = CoreSpeed.of(workers)
   speed.learn()
@@ -176,8 +192,7 @@ def _placements(
     for number, (kind, indices) in enumerate(chosen):
       Placement.from_indices(graph, cluster, indices, method=kind).save(
           os.path.join(folder, f"{number:02d}_{kind}.json"))
-    with open(done, "w", encoding="utf-8"):
-      pass
+    atomic.write(done, b"", error_type=MeasurementError)
   return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json"))
 
 
@@ -252,9 +267,8 @@ def _measure(
       row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
              "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
              "steady": step.steady, "failure": step.failure}
-      with open(os.path.join(directory, name), "a", encoding="utf-8") as file:
-        file.write(json.dumps(
-            {key: None if value == float("inf") else value for key, value in row.items()}) + "\n")
+      _append(os.path.join(directory, name), {
+          key: None if value == float("inf") else value for key, value in row.items()})
       progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
                f"measured {step.step_time_us / 1e3:.1f} ms"
                + ("" if step.steady else ", not on steady cores"))
@@ -262,21 +276,61 @@ def _measure(
 
 def predicted_us(directory: str) -> Dict[str, float]:
   """Placement -> what is expected of it."""
-  with open(os.path.join(directory, "predicted.json"), encoding="utf-8") as file:
-    return json.load(file)
+  return _stored_us(os.path.join(directory, "predicted.json"))
+
+
+def _stored_us(path: str, *names: str) -> Dict[str, float]:
+  """The times that an earlier stage of the study wrote, by name. Args: names: expected."""
+  remedy = "delete it and start the study again, which makes it again"
+  times = user_files.read_json_object(
+      path, what="the study's file", remedy=remedy, error_type=MeasurementError)
+  if not set(names) <= set(times) or not all(map(_is_time, times.values())):
+    raise MeasurementError(f"{path!r} holds something else than times; {remedy}")
+  return times
 
 
 def _rows(path: str) -> List[Dict[str, Any]]:
   """The lines of a file; one that was cut off as the study was stopped is left out."""
+  if not os.path.exists(path):
+    return []
+  content = user_files.read_bytes(
+      path, what="the measurements", remedy="delete the file to measure again",
+      error_type=MeasurementError)
   rows = []
-  if os.path.exists(path):
-    with open(path, encoding="utf-8") as file:
-      for line in file:
-        try:
-          rows.append(json.loads(line))
-        except ValueError:
-          break
+  for line in content.decode("utf-8", "replace").splitlines():
+    with contextlib.suppress(ValueError):
+      row = user_files.parse_json(line)
+      if _is_measurement(row):
+        rows.append(row)
   return rows
+
+
+def _is_measurement(row: Any) -> bool:
+  """Whether a line says what a measurement says."""
+  if not isinstance(row, dict) or not isinstance(row.get("placement"), str):
+    return False
+  return isinstance(row.get("steady"), bool) and (
+      row.get("measured_us") is None or _is_time(row["measured_us"]))
+
+
+def _is_time(value: Any) -> bool:
+  return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e15
+
+
+def _append(path: str, row: Mapping[str, Any]) -> None:
+  """Adds a line; what a kill cut off before it stays a line of its own, so that neither is lost."""
+  line = json.dumps(row) + "\n"
+  try:
+    with open(path, "ab+") as file:
+      if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+          line = "\n" + line
+      file.write(line.encode("utf-8"))
+  except OSError as error:
+    raise MeasurementError(
+        f"cannot write {path!r} ({error.strerror}); make room, then start the study again: it goes "
+        "on where it was") from None
 
 
 def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:

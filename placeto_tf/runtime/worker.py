@@ -14,6 +14,10 @@ worker with exit code `PORT_IN_USE`.
 that computes, a message else waits for the scheduler's next tick, up to 4 ms on Linux, and waits
 that depend on the tick's phase cannot be predicted. It takes the right to schedule in real time
 (CAP_SYS_NICE); without it the worker says so on stderr and runs as usual.
+
+A TensorFlow server runs any graph that it is sent, by anybody who reaches its port: start workers
+by hand only in a network in which you trust everybody. With --loopback_only, which workers started
+by a program have, it can be reached from its own machine alone (see `loopback`), or does not start.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import socket
 import sys
 import threading
 from typing import List, Optional, Sequence
+
+from placeto_tf.runtime import loopback
 
 JOB = "worker"
 PORT_IN_USE = 3
@@ -38,7 +44,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
   if options.cores and hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, _numbers(options.cores))  # before TensorFlow starts its threads
+    try:
+      os.sched_setaffinity(0, _numbers(options.cores))  # before TensorFlow starts its threads
+    except OSError as error:
+      print(f"the worker runs on any core: binding it to cores is refused ({error.strerror})",
+            file=sys.stderr)
   addresses = options.workers.split(",")
   if not 0 <= options.task < len(addresses):
     print(f"--task={options.task} is not one of the {len(addresses)} workers", file=sys.stderr)
@@ -62,7 +72,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
       intra_op_parallelism_threads=options.intra_op_threads)
   try:
     server = tf.distribute.Server(
-        {JOB: addresses}, job_name=JOB, task_index=options.task, config=config, start=True)
+        {JOB: addresses}, job_name=JOB, task_index=options.task, config=config, start=False)
+    if options.loopback_only:
+      loopback.restrict(int(own.rpartition(":")[2]))  # it listens, and does not serve yet
+    server.start()
+  except OSError as error:
+    print("the worker cannot be kept from being reached by other machines "
+          f"({error.strerror or error}); start the workers by hand where the network is trusted, "
+          "and name them in --workers", file=sys.stderr)
+    return 1
   except tf.errors.OpError as error:
     print(f"the server did not start: {error.message}", file=sys.stderr)
     return PORT_IN_USE if not _port_is_free(own) else 1
@@ -114,6 +132,8 @@ def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   parser.add_argument("--cpu_devices", type=int, default=1, help="logical CPU devices")
   parser.add_argument(
       "--prompt_messages", action="store_true", help="messages go ahead of ops, where permitted")
+  parser.add_argument(
+      "--loopback_only", action="store_true", help="only this machine can reach the worker")
   parser.add_argument(
       "--watch_stdin", action="store_true", help="end when the standard input ends")
   return parser.parse_args(argv)

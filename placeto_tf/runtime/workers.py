@@ -4,8 +4,8 @@ All three are runtimes: they have a `target` for sessions and `devices`, say whi
 and can be restarted and closed. Placement across workers is TensorFlow's own distributed runtime.
 
 Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
-elsewhere as long to accept a connection. That a worker's process has ended is noticed within
-`supervision.POLL_SECONDS`; that it hangs, after the time-out of a step.
+elsewhere as long to accept a connection and to answer. That a worker's process has ended or was
+stopped is noticed within `supervision.POLL_SECONDS`; that it hangs, after the time-out of a step.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from placeto_tf.runtime.protocol import Runtime
 _MALLOC = ":".join((
     "glibc.malloc.hugetlb=1", "glibc.malloc.arena_max=1", "glibc.malloc.mmap_threshold=4294967296",
     "glibc.malloc.trim_threshold=8589934592"))
+_SETTINGS = 4  # type of an HTTP/2 frame
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
+_MOST_WORKERS = 64  # on this machine
 _ATTEMPTS = 3  # at finding ports that nobody takes in between
 
 
@@ -61,6 +64,8 @@ class WorkerConfig:
     for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
       if not getattr(self, name) > 0:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    if self.num_workers > _MOST_WORKERS:
+      raise MeasurementError(f"num_workers is {self.num_workers}; expected {_MOST_WORKERS} at most")
     if self.cores is not None and len(self.cores) != self.num_workers:
       raise MeasurementError(
           f"cores are given for {len(self.cores)} workers; expected {self.num_workers}")
@@ -69,7 +74,7 @@ class WorkerConfig:
 class LocalWorkers:
   """Workers that this process starts, one `tf.distribute.Server` a process, over gRPC on loopback.
 
-  Each ends with this process, whatever that dies of.
+  Each ends with this process, whatever that dies of, and is reached from this machine alone.
 
   Example:
     with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
@@ -133,9 +138,21 @@ class LocalWorkers:
           raise
 
   def restart(self) -> None:
-    """Ends what is left of the workers and starts new ones, on other ports."""
-    self.close()
-    self.start()
+    """Ends what is left of the workers and starts new ones, on other ports.
+
+    A worker that ends as it starts, as one does that is killed, gets another try.
+
+    Raises:
+      MeasurementError: see `start`.
+    """
+    for attempt in range(_ATTEMPTS):
+      self.close()
+      try:
+        self.start()
+        return
+      except _EndedAtStart:
+        if attempt == _ATTEMPTS - 1:
+          raise
 
   def close(self) -> None:
     """Kills the workers and waits until they are gone."""
@@ -153,10 +170,12 @@ class LocalWorkers:
     atexit.unregister(self.close)
 
   def lost(self) -> Optional[str]:
-    """A sentence about a worker whose process has ended, or None."""
+    """A sentence about a worker whose process has ended or is stopped, or None."""
     for i, process in enumerate(self.processes):
       if process.poll() is not None:
         return f"worker {i} has ended ({_ending(process.returncode)})"
+      if _is_stopped(process.pid):
+        return f"worker {i} was stopped by a signal"
     return None
 
   def _start_processes(self) -> None:
@@ -173,7 +192,7 @@ class LocalWorkers:
       command = [
           sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
           f"--task={task}", f"--inter_op_threads={config.inter_op_threads}",
-          f"--intra_op_threads={config.intra_op_threads}", "--watch_stdin"]
+          f"--intra_op_threads={config.intra_op_threads}", "--watch_stdin", "--loopback_only"]
       if config.intra_op_threads == 1:  # others do not say which of their threads compute
         command.append("--prompt_messages")
       if cores[task]:
@@ -193,7 +212,12 @@ class LocalWorkers:
         waiting.register(process.stdout.fileno(), selectors.EVENT_READ, i)
       while waiting.get_map():
         left = deadline - time.monotonic()
-        events = waiting.select(left) if left > 0 else []
+        events = waiting.select(min(left, 0.5)) if left > 0 else []
+        for i, process in enumerate(self.processes):
+          if _is_stopped(process.pid):
+            raise _EndedAtStart(f"worker {i} was stopped by a signal as it started")
+        if left > 0 and not events:
+          continue
         if not events:
           silent = min(key.data for key in waiting.get_map().values())
           raise MeasurementError(
@@ -212,7 +236,7 @@ class LocalWorkers:
           f"port {self.ports[i]} of worker {i} is in use; free it, or let free ports be chosen")
     self._logs[i].seek(0)
     said = self._logs[i].read().decode("utf-8", "replace").strip().splitlines()
-    raise MeasurementError(
+    raise _EndedAtStart(
         f"worker {i} ended as it started ({_ending(code)}): {said[-1] if said else 'no message'}")
 
 
@@ -224,7 +248,8 @@ class RemoteWorkers:
   def __init__(self, addresses: Sequence[str], *, startup_seconds: float = 30.0):
     """Args: addresses: host:port of all workers in the order of their tasks."""
     for address in addresses:
-      if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
+      host, _, port = address.rpartition(":")
+      if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise MeasurementError(f"worker address {address!r} was not understood; expected host:port")
     if not addresses:
       raise MeasurementError("no worker addresses were given; expected host:port,...")
@@ -247,10 +272,13 @@ class RemoteWorkers:
     """Waits until all accept connections, and asks them for their devices."""
     deadline = time.monotonic() + self.startup_seconds
     for i, address in enumerate(self.addresses):
-      while not _accepts(address):
+      while True:
+        found = _probe(address, deadline)
+        if not found:
+          break
         if time.monotonic() > deadline:
           raise MeasurementError(
-              f"worker {i} at {address} did not accept a connection in {self.startup_seconds:g} s; "
+              f"worker {i} at {address} did not {found} in {self.startup_seconds:g} s; "
               "start it with: python -m placeto_tf.runtime.worker "
               f"--workers={','.join(self.addresses)} --task={i}")
         time.sleep(0.1)
@@ -317,9 +345,9 @@ def make_runtime(
   """
   if len(workers) == 1 and workers[0].startswith("local:"):
     count = workers[0].partition(":")[2]
-    if not count.isdigit() or not int(count):
-      raise MeasurementError(
-          f"workers {workers[0]!r} was not understood; expected local:N, N at least 1")
+    if not re.fullmatch("[0-9]{1,9}", count) or not 1 <= int(count) <= _MOST_WORKERS:
+      raise MeasurementError(f"workers {workers[0]!r} was not understood; expected local:N, N from "
+                             f"1 to {_MOST_WORKERS}")
     num_workers = int(count)
   elif workers:
     return RemoteWorkers(workers)
@@ -337,13 +365,22 @@ class _PortInUse(MeasurementError):
   """A worker's port was taken between its choice and its use."""
 
 
+class _EndedAtStart(MeasurementError):
+  """A worker's process ended before it served."""
+
+
 def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tuple[str, ...]:
   import tensorflow as tf
 
   config = session_lib.session_config(num_cpus=num_cpus)
   config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
-  with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
-    names = [device.name for device in session.list_devices()]
+  try:
+    with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
+      names = [device.name for device in session.list_devices()]
+  except tf.errors.OpError as error:
+    raise MeasurementError(
+        f"the devices of {target or 'this process'} could not be listed ({type(error).__name__}); "
+        "look whether all workers run, and were started with one list of addresses") from error
   found = (device_names.canonical(name) for name in names)
   return tuple(
       name.replace("/job:localhost/task:0", "") for name in found if name and "XLA" not in name)
@@ -361,13 +398,29 @@ def _free_ports(count: int) -> Tuple[int, ...]:
       probe.close()
 
 
-def _accepts(address: str) -> bool:
+def _probe(address: str, deadline: float) -> str:
+  """What a worker does not do, or "" where it answers as gRPC servers do.
+
+  They greet with a SETTINGS frame (RFC 9113, 3.4); what else listens there may say nothing for
+  ever, and TensorFlow would wait for it.
+  """
   host, _, port = address.rpartition(":")
   try:
-    with socket.create_connection((host, int(port)), timeout=1.0):
-      return True
-  except OSError:
-    return False
+    with socket.create_connection((host, int(port)), timeout=1.0) as connection:
+      try:
+        connection.settimeout(max(1.0, min(10.0, deadline - time.monotonic())))
+        connection.sendall(_HTTP2_GREETING)
+        head = b""
+        while len(head) < 9:
+          more = connection.recv(9 - len(head))
+          if not more:
+            return "answer as a TensorFlow server"
+          head += more
+        return "" if head[3] == _SETTINGS else "answer as a TensorFlow server"
+      except OSError:
+        return "answer as a TensorFlow server"
+  except (OSError, OverflowError, UnicodeError):
+    return "accept a connection"
 
 
 def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
@@ -379,6 +432,15 @@ def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
   if not share:
     return [(cores[i % len(cores)],) for i in range(num_workers)]
   return [tuple(cores[i * share:(i + 1) * share]) for i in range(num_workers)]
+
+
+def _is_stopped(pid: int) -> bool:
+  """Whether a process waits for SIGCONT, as far as the system tells."""
+  try:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+      return file.read().rpartition(")")[2].split()[0] == "T"
+  except (OSError, IndexError):
+    return False
 
 
 def _ending(code: Optional[int]) -> str:

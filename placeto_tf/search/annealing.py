@@ -173,7 +173,7 @@ def anneal_units(
       move = drawn.propose(devices)
       if move:
         for unit, device in move:
-          batch[len(proposals), units.ops[unit]] = device
+          units.place(batch[len(proposals)], unit, device)
         proposals.append(move)
     found = problem.evaluate_ops(batch).objective_us.tolist()
     temperature = hot * math.exp(cooling * progress.done())

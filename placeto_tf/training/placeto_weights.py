@@ -9,14 +9,12 @@ of the run.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.environments.placement_environment import EnvironmentConfig
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.training.placeto_config import PlacetoConfig
@@ -46,18 +44,17 @@ class PlacetoWeights:
     Raises:
       PlacetoError: it holds no weights of Placeto.
     """
-    directory = weight_files.directory_of(directory)
+    remedy = "give a directory that scripts/train.py --policy=placeto wrote"
+    sidecar = weight_files.read_sidecar(directory, remedy=remedy)
+    arrays = weight_files.read_arrays(directory, remedy=remedy)
     try:
-      with open(os.path.join(directory, weight_files.SIDECAR), encoding="utf-8") as file:
-        sidecar = json.load(file)
-      with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
-        values = tuple(arrays[str(i)] for i in range(len(arrays.files)))
+      values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
-          values, config_from_json(sidecar["placeto"]), sidecar["devices"], sidecar["max_groups"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+          values, config_from_json(sidecar.get("placeto")),
+          weight_files.size_of(sidecar, "devices"), weight_files.size_of(sidecar, "max_groups"))
+    except (ValueError, KeyError, PlacementError) as error:
       raise PlacetoError(
-          f"the weights in {directory} were not understood ({error}); give a directory that "
-          "scripts/train.py --policy=placeto wrote") from None
+          f"the weights in {directory} were not understood ({error}); {remedy}") from None
 
   def check(self, devices: int) -> None:
     """Raises PlacetoError where the cluster has another number of devices."""
@@ -67,9 +64,18 @@ class PlacetoWeights:
           f"{devices}; Placeto's network does not carry over, train it for this cluster")
 
 
-def config_from_json(content: Dict[str, Any]) -> PlacetoConfig:
-  """Back from `dataclasses.asdict` and JSON."""
-  return PlacetoConfig(**{
-      **content, "environment": EnvironmentConfig(**content["environment"]),
-      "network": NetworkConfig(**content["network"]),
-      "levels": tuple(tuple(level) for level in content["levels"])})
+def config_from_json(content: Any) -> PlacetoConfig:
+  """Back from `dataclasses.asdict` and JSON. Raises: ValueError or PlacementError: it is wrong."""
+  if not isinstance(content, dict):
+    raise ValueError(f"the configuration is {content!r:.60}, expected an object")
+  plain = {name: value for name, value in content.items()
+           if name not in ("environment", "network", "levels")}
+  try:
+    levels = tuple((float(groups), float(share)) for groups, share in content["levels"])
+  except (TypeError, ValueError, KeyError):
+    raise ValueError(
+        f"levels is {content.get('levels')!r:.60}, expected pairs of numbers") from None
+  return dataclasses.replace(
+      weight_files.config_of(PlacetoConfig, plain), levels=levels,
+      environment=weight_files.config_of(EnvironmentConfig, content.get("environment")),
+      network=weight_files.config_of(NetworkConfig, content.get("network")))

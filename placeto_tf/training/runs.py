@@ -6,17 +6,16 @@ trainer writes in between. Files appear when they are complete.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.utils import common
 
-from placeto_tf import atomic
+from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacetoError
+from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 
 Progress = Callable[[int, Dict[str, float]], None]
@@ -30,16 +29,23 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   Raises:
     PlacetoError: it holds a run of another configuration.
   """
-  os.makedirs(root_dir, exist_ok=True)
+  try:
+    os.makedirs(root_dir, exist_ok=True)
+  except OSError as error:
+    raise PlacetoError(f"cannot make the root_dir {root_dir!r} ({error.strerror}); choose another "
+                       "root_dir") from None
   path = os.path.join(root_dir, "config.json")
-  if not os.path.exists(path):
+  if not os.path.lexists(path):
+    for name in ("train", "weights"):
+      if os.path.lexists(os.path.join(root_dir, name)):
+        raise PlacetoError(
+            f"{root_dir!r} holds {name!r} and no config.json, which says of what run; choose "
+            "another root_dir, or put config.json back")
     atomic.write_json(path, config)
     return
-  try:
-    with open(path, encoding="utf-8") as file:
-      stored = json.load(file)
-  except ValueError as error:
-    raise PlacetoError(f"{path} was not understood ({error}); choose another root_dir") from None
+  stored = user_files.read_json_object(
+      path, what="the run's configuration",
+      remedy="choose another root_dir, or put an undamaged copy back")
   for name, value in config.items():
     if stored.get(name) != value:
       raise PlacetoError(
@@ -53,7 +59,9 @@ def finish(
   """Writes done.json."""
   atomic.write_json(os.path.join(root_dir, "done.json"), {
       "reason": reason, "iterations": iterations,
-      "skipped_updates": skipped, "figures": figures})
+      "skipped_updates": skipped, "figures": {
+          # JSON has no NaN.
+          name: value if np.isfinite(value) else None for name, value in figures.items()}})
 
 
 def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]]:
@@ -62,12 +70,29 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
   Raises:
     PlacetoError: it was a run of another configuration.
   """
-  done = os.path.join(root_dir, "done.json")
-  if not os.path.exists(done):
+  if not os.path.lexists(os.path.join(root_dir, "done.json")):
     return None
   claim(root_dir, config)
-  with open(done, encoding="utf-8") as file:
-    return json.load(file)["figures"]
+  return read_done(root_dir)["figures"]
+
+
+def read_done(root_dir: str) -> Dict[str, Any]:
+  """What done.json of a run that is over says: reason, iterations, skipped_updates, figures.
+
+  Raises:
+    PlacetoError: there is none, or it is damaged.
+  """
+  path = os.path.join(root_dir, "done.json")
+  remedy = "delete it and start the run again, which goes on from its last checkpoint"
+  content = user_files.read_json_object(path, what="the run's end", remedy=remedy)
+  figures = content.get("figures")
+  if not isinstance(figures, dict) or not all(
+      value is None or isinstance(value, (int, float)) for value in figures.values()) or (
+          not isinstance(content.get("iterations"), int)):
+    raise PlacetoError(f"{path!r} does not say how the run ended; {remedy}")
+  content["figures"] = {
+      name: float("nan") if value is None else value for name, value in figures.items()}
+  return content
 
 
 def train(
@@ -220,25 +245,40 @@ class TrainingRun:
 
   def save(self) -> None:
     """Writes a checkpoint, and what is of use without it."""
-    self._stored.assign(self._state_json())
-    self._checkpointer.save(tf.constant(self.iteration, tf.int64))
+    self._checkpoints.save(self.iteration, self._whole_state())
     self._saved = self.iteration
     self._export()
 
   def _resume(self, **tracked: Any) -> None:
-    """Takes up the last checkpoint, where there is one. Args: tracked: what checkpoints hold."""
+    """Takes up the last checkpoint that can be read, where there is one.
+
+    Args:
+      **tracked: what checkpoints hold.
+
+    Raises:
+      PlacetoError: there are checkpoints or weights of a run, and it cannot be taken up.
+    """
     self._guard = UpdateGuard(self._variables, self.root_dir)
-    self._stored = tf.Variable(self._state_json(), dtype=tf.string, trainable=False)
-    self._checkpointer = common.Checkpointer(
-        os.path.join(self.root_dir, "train"), max_to_keep=2, **tracked, state=self._stored)
-    stored = json.loads(self._stored.numpy().decode())
-    self.iteration = self._saved = stored.pop("iteration")
-    self._guard.skipped = stored.pop("skipped")
-    self._load_state(stored)
+    directory = os.path.join(self.root_dir, "train")
+    self._checkpoints = Checkpoints(directory, self._whole_state(), **tracked)
+    weights = os.path.join(self.root_dir, "weights", "weights.json")
+    if not self._checkpoints.restored and os.path.lexists(weights):
+      raise PlacetoError(
+          f"{self.root_dir!r} holds the weights of a run whose checkpoints are gone; choose "
+          "another root_dir, where --warm_start can begin with these weights")
+    stored = self._checkpoints.state
+    try:
+      self.iteration = self._saved = stored.pop("iteration")
+      self._guard.skipped = stored.pop("skipped")
+      self._load_state(stored)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+      raise PlacetoError(
+          f"the state in the checkpoints of {directory!r} is of another version ({error!r}); "
+          "choose another root_dir") from None
     self._writer = tf.summary.create_file_writer(os.path.join(self.root_dir, "train"))
 
-  def _state_json(self) -> str:
-    return json.dumps({"iteration": self.iteration, "skipped": self.skipped, **self._state()})
+  def _whole_state(self) -> Dict[str, Any]:
+    return {"iteration": self.iteration, "skipped": self.skipped, **self._state()}
 
   def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
     """Writes scalars to TensorBoard; returns those that are not of one graph, for people.

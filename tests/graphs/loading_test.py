@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import analysis_graph_def, load_graph
+
+v1 = tf.compat.v1
 
 
 def edges(graph):
@@ -84,12 +87,33 @@ def test_fetches_may_be_tensorflow_objects(training_graph):
   assert graph.fetches == ("loss:0",)
 
 
-def test_without_a_train_op_the_ends_are_run_but_no_saver_or_initialiser(training_graph):
-  del training_graph.meta_graph.collection_def["train_op"]
-  graph = load_graph(training_graph.meta_graph, batch_size=32)
-  assert "train" in graph.fetches and "loss:0" in graph.fetches
+def test_without_a_collection_the_train_op_is_what_applies_all_gradients(training_graph):
+  for source in (training_graph.meta_graph, training_graph.meta_graph.graph_def):
+    if source is training_graph.meta_graph:
+      del source.collection_def["train_op"]
+    graph = load_graph(source, batch_size=32)
+    assert graph.fetches == ("train",)
+    assert "taken as the step is 'train', which applies gradients" in graph.notes[0]
+
+
+def test_without_a_train_op_the_ends_are_run_but_no_saver_or_initialiser():
+  with tf.Graph().as_default():
+    variable = v1.get_variable("variable", [2], use_resource=True)
+    tf.reduce_sum(variable, name="loss")
+    with tf.control_dependencies([variable.assign_sub([1.0, 1.0], read_value=False)]):
+      tf.no_op("update")
+    v1.global_variables_initializer()
+    saver = v1.train.Saver()
+    meta_graph = v1.train.export_meta_graph(saver_def=saver.as_saver_def())
+  graph = load_graph(meta_graph)
+  assert set(graph.fetches) == {"loss:0", "update"}
   assert not [name for name in graph.op_names if name.startswith("save/") or name == "init"]
   assert "nobody consumes" in graph.notes[0]
+
+
+def test_a_name_that_is_not_there_is_answered_with_the_nearest(training_graph):
+  with pytest.raises(GraphError, match="there is 'train'"):
+    load_graph(training_graph.meta_graph, fetches=["trainn"], batch_size=32)
 
 
 def test_a_feed_cuts_the_graph_and_takes_its_shape_from_the_user(training_graph):

@@ -105,3 +105,26 @@ def test_nothing_that_runs_is_an_error(problem):
 def test_a_limit_of_nothing_is_refused(problem):
   with pytest.raises(MeasurementError, match="max_measurements is 0"):
     MeasuredPlacements(problem, None, 0)
+
+
+class _LosesWorkers(_FakeMeasurer):
+  """The workers do not come back after so many measurements."""
+
+  def __init__(self, graph, cluster, after):
+    super().__init__(graph, cluster)
+    self.after = after
+
+  def try_measure(self, placement):
+    if len(self.measured) == self.after:
+      raise MeasurementError("worker 1 ended as it started (signal 9): no message")
+    return super().try_measure(placement)
+
+
+def test_what_was_measured_before_the_workers_were_lost_for_good_counts(problem):
+  measurer = _LosesWorkers(problem.graph, problem.cluster, after=2)
+  found = search_measured(problem, measurer, _found(problem), max_measurements=9)
+  assert found.measurements == 2 and found.placement.sum() == 0
+  assert "worker 1 ended" in found.stopped and "ended early: worker 1" in describe(found)
+  with pytest.raises(MeasurementError, match="worker 1 ended as it started"):
+    search_measured(problem, _LosesWorkers(problem.graph, problem.cluster, after=0),
+                    _found(problem), max_measurements=9)

@@ -1,5 +1,7 @@
 """The study's placements, and that it goes on where it stopped."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -24,11 +26,44 @@ def test_placements_are_of_all_kinds_and_the_same_for_the_same_seed(graph, clust
     assert kind != "near" or (indices != best).mean() < 0.6
 
 
+def test_a_line_that_a_kill_cut_off_hides_none_of_the_later_ones(tmp_path):
+  path = str(tmp_path / "measured.jsonl")
+  rows = [{"placement": f"{i:02d}_op.json", "measured_us": 1.0 + i, "steady": True, "failure": None}
+          for i in range(4)]
+  study._append(path, rows[0])
+  study._append(path, rows[1])
+  for left in range(len(json.dumps(rows[1]))):  # wherever the kill came
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(json.dumps(rows[0]) + "\n" + json.dumps(rows[1])[:left])
+    study._append(path, rows[2])
+    study._append(path, rows[3])
+    assert study._rows(path) == [rows[0], rows[2], rows[3]]
+
+
+@pytest.mark.parametrize("line", [
+    "[1]", "7", '{"placement": 7, "measured_us": 1, "steady": true}',
+    '{"placement": "a", "measured_us": "x", "steady": true}',
+    '{"placement": "a", "measured_us": -1, "steady": true}', "\0" * 100])
+def test_lines_that_say_something_else_are_left_out(tmp_path, line):
+  path = tmp_path / "measured.jsonl"
+  row = {"placement": "00_op.json", "measured_us": 1.0, "steady": True, "failure": None}
+  path.write_text(f"{line}\n{json.dumps(row)}\n")
+  assert study._rows(str(path)) == [row]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a.json": "x"}', '{"a.json": -1}', "{" * 10**5])
+def test_a_damaged_file_of_the_study_is_named(tmp_path, content):
+  (tmp_path / "predicted.json").write_text(content)
+  with pytest.raises(MeasurementError, match="predicted.json.*delete it"):
+    study.predicted_us(str(tmp_path))
+
+
 def test_a_study_that_is_not_one_is_refused(tmp_path):
   path = tmp_path / "study.json"
-  for text in ("{", "{}", '{"graphs": [], "unknown": 1}'):
+  for text in ("{", "{}", '{"graphs": [], "unknown": 1}', '{"graphs": "zoo:rnnlm"}',
+               '{"graphs": ["zoo:rnnlm"], "workers": "2"}', '{"graphs": [7]}'):
     path.write_text(text)
-    with pytest.raises(MeasurementError, match="cannot read the study"):
+    with pytest.raises(MeasurementError, match="the study .*graphs|workers of the study"):
       study.StudyConfig.load(str(path))
 
 

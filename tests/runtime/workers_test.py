@@ -1,16 +1,19 @@
 """Workers come up, end with their parent whatever it dies of, and leave nothing behind."""
 
+import contextlib
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from placeto_tf.errors import MeasurementError
+from placeto_tf.runtime import loopback
 from placeto_tf.runtime import workers as workers_lib
 from placeto_tf.runtime.workers import InProcess, LocalWorkers, RemoteWorkers, WorkerConfig
 
@@ -112,7 +115,155 @@ def test_workers_elsewhere_that_do_not_answer_are_an_error_that_says_how_to_star
     RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "host:", ":80", "host:port"])
+def _external_address():
+  """An address of this machine that is not loopback, or None."""
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    try:
+      probe.connect(("192.0.2.1", 9))  # sends nothing
+      address = probe.getsockname()[0]
+    except OSError:
+      return None
+  return None if address.startswith("127.") else address
+
+
+def _listening_ports(pid):
+  """Ports on which a process listens, by /proc."""
+  inodes = set()
+  for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+    with contextlib.suppress(OSError):  # closed in between
+      link = os.readlink(path)
+      if link.startswith("socket:["):
+        inodes.add(link[8:-1])
+  rows = [line.split() for name in ("tcp", "tcp6") if os.path.exists(f"/proc/{pid}/net/{name}")
+          for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+  found = {int(row[1].rpartition(":")[2], 16)
+           for row in rows if row[3] == "0A" and row[9] in inodes}
+  assert found
+  return found
+
+
+def test_local_workers_are_reached_over_loopback_alone():
+  address = _external_address()
+  if address is None:
+    pytest.skip("this machine has no address but loopback")
+  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+    for pid, port in zip((process.pid for process in workers.processes), workers.ports):
+      assert _listens(port)
+      for listening in _listening_ports(pid):  # whatever else TensorFlow may open
+        with socket.socket() as probe:
+          probe.settimeout(1.0)
+          assert probe.connect_ex((address, listening)) != 0
+
+
+def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
+  # Else the test above would show nothing.
+  address = _external_address()
+  if address is None:
+    pytest.skip("this machine has no address but loopback")
+  with socket.socket() as server:
+    server.bind(("0.0.0.0", 0))
+    server.listen()
+    port = server.getsockname()[1]
+    with socket.create_connection((address, port), timeout=5):
+      pass
+    assert loopback.restrict(port) == 1
+    with socket.socket() as probe:
+      probe.settimeout(0.5)
+      assert probe.connect_ex((address, port)) != 0
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as sender:
+      server.settimeout(5)
+      server.accept()[0].close()  # the one from before
+      connection, _ = server.accept()
+      with connection:
+        sender.sendall(b"all" * 100_000)
+        assert connection.recv(3) == b"all"
+
+
+def test_connections_from_elsewhere_that_came_before_are_ended():
+  address = _external_address()
+  if address is None:
+    pytest.skip("this machine has no address but loopback")
+  with socket.socket() as server:
+    server.bind(("0.0.0.0", 0))
+    server.listen()
+    port = server.getsockname()[1]
+    with socket.create_connection((address, port), timeout=5):
+      connection, _ = server.accept()
+      with connection:
+        loopback.restrict(port)
+        assert connection.recv(1) == b""
+
+
+def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(tmp_path, monkeypatch):
+  (tmp_path / "sitecustomize.py").write_text(
+      "from placeto_tf.runtime import loopback\n"
+      "def attach(server):\n  raise OSError(92, 'Protocol not available')\n"
+      "loopback.attach = attach\n")
+  workers = LocalWorkers(WorkerConfig(num_workers=1))
+  monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
+      filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
+  with pytest.raises(MeasurementError, match="reached by other machines.*--workers"):
+    workers.start()
+  assert workers.closed
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_listener_that_is_no_worker_is_named_in_time(says):
+  with socket.socket() as listener:
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+
+    def answer():
+      with contextlib.suppress(OSError):
+        while True:
+          connection, _ = listener.accept()
+          connections.append(connection)
+          connection.sendall(says)
+
+    connections = []
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(
+        MeasurementError, match=f"worker 0 at 127.0.0.1:{port} did not answer as a TensorFlow"):
+      RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=2).start()
+    assert time.monotonic() - began < 10
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+    for connection in connections:
+      connection.close()
+
+
+def test_a_worker_killed_or_stopped_as_it_starts_gets_another_try():
+  workers = LocalWorkers(WorkerConfig(num_workers=2))
+  original, hurt = workers._start_processes, [signal.SIGKILL, signal.SIGSTOP]
+
+  def start_processes():
+    original()
+    if hurt:
+      workers.processes[1].send_signal(hurt.pop(0))
+
+  with workers:
+    first = list(workers.processes)
+    workers._start_processes = start_processes
+    workers.restart()
+    assert not hurt and workers.lost() is None
+    assert all(process.poll() is not None for process in first)
+    workers.processes[0].send_signal(signal.SIGSTOP)
+    assert _wait_until(lambda: workers.lost() is not None)
+    assert workers.lost() == "worker 0 was stopped by a signal"
+
+
+@pytest.mark.parametrize("text", ["local:0", "local:65", "local:1000000", "local:x", "local:²",
+                                  "local:" + "9" * 5000])
+def test_a_number_of_workers_beyond_reason_is_refused(text, cluster):
+  with pytest.raises(MeasurementError, match="expected local:N, N from 1 to 64"):
+    workers_lib.make_runtime(cluster, [text])
+
+
+@pytest.mark.parametrize("address", [
+    "nowhere", "host:", ":80", "host:port", "host:0", "host:65536", "host:²"])
 def test_addresses_are_checked(address):
   with pytest.raises(MeasurementError, match="expected host:port"):
     RemoteWorkers([address])

@@ -39,20 +39,32 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   out = tmp_path / "placed"
   assert {path.name for path in out.iterdir()} == {
       "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
-      "tensorboard"}
+      "tensorboard", ".results.json"}
   placed = meta_graph_pb2.MetaGraphDef.FromString((out / "graph.meta").read_bytes())
   assert all(node.device for node in placed.graph_def.node)
   original = graph_files.meta_graph_def()
   for node in placed.graph_def.node:
     node.device = ""
   assert placed.graph_def == original.graph_def  # nothing but devices was changed
-  for row in ("current", "single device", "expert", "METIS", "Placeto", "lower bound"):
-    assert row in done.out
+  rows = [line.split("  ")[0] for line in done.out.splitlines()]
+  assert rows[:rows.index("")] == [
+      "placer", rows[1], "current", "single device", "expert (layer by layer)", "METIS", "best",
+      "lower bound"]
   report = json.loads((out / "report.json").read_text())
   assert report["evaluations"] <= 40
   assert report["step_time_us"] <= min(
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
+
+
+def test_verbose_shows_every_placer_and_the_one_asked_for_is_always_there(place_it, meta):
+  verbose = place_it(f"--graph={meta}", "--verbose")
+  for row in ("current", "METIS", "Placeto", "annealing", "m_etf", "best"):
+    assert any(line.startswith(f"{row}  ") for line in verbose.out.splitlines()), row
+  assert "evaluations" in verbose.out.splitlines()[0]
+  one = place_it(f"--graph={meta}", "--method=heft")
+  assert any(line.startswith("heft  ") for line in one.out.splitlines())
+  assert "m_etf" not in one.out
 
 
 def test_the_same_seed_and_evaluations_give_the_same_placement(place_it, meta, tmp_path):
@@ -67,11 +79,30 @@ def test_foreign_files_in_the_out_directory_stay(place_it, meta, tmp_path):
   out = tmp_path / "placed"
   out.mkdir()
   (out / "mine.txt").write_text("keep")
-  (out / "graph.pb").write_text("an earlier result of another format")
+  (out / "graph.pb").write_text("the user's own, of another format than the graph's")
   assert place_it(f"--graph={meta}", "--method=single").code == 0
   assert (out / "mine.txt").read_text() == "keep"
-  assert not (out / "graph.pb").exists()
-  assert list(tmp_path.glob("placed.partial*")) == []
+  assert (out / "graph.pb").read_text().startswith("the user's own")
+  assert [path.name for path in out.glob(".partial*")] == []
+
+
+def test_results_that_no_earlier_run_wrote_and_inputs_are_never_written_over(
+    place_it, tmp_path):
+  out = tmp_path / "placed"
+  out.mkdir()
+  (out / "graph.meta").write_bytes(graph_files.meta_graph_def().SerializeToString())
+  before = (out / "graph.meta").read_bytes()
+  done = place_it(f"--graph={out / 'graph.meta'}", "--method=single")
+  assert_one_sentence(done, "is an input of this run")
+  (out / "graph.meta").rename(tmp_path / "small.meta")
+  (out / "report.json").write_text("the user's own")
+  done = place_it(f"--graph={tmp_path / 'small.meta'}", "--method=single")
+  assert_one_sentence(done, "report.json' is in the way")
+  assert [path.name for path in out.iterdir()] == ["report.json"]
+  assert (out / "report.json").read_text() == "the user's own"
+  assert (tmp_path / "small.meta").read_bytes() == before
+  assert_one_sentence(
+      place_it(f"--graph={tmp_path / 'small.meta'}", "--out="), "has no name that can be one")
 
 
 def _mutated(change):

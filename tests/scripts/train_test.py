@@ -53,7 +53,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   assert set(sections) == {"device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
       ("device_pointer", ("--iterations=2000", "--clusters=k80:4,random[2]", "max_groups=128")),
-      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=8")),
+      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=4")),
       ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
       ("rnn", ("training.learning_rate=0.004",)),
       ("hierarchical", ("training.learning_rate=0.01",))):

@@ -19,13 +19,14 @@ from placeto_tf.training.placeto_training import (
 from placeto_tf.training.placeto_weights import PlacetoWeights
 from random_problem import random_problem
 
-FAMILY = PlacetoConfig.family()
+TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=7, iterations=6, checkpoint_every=2, watch_every=3,
+    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2,
+    watch_every=3,
     placeto=dataclasses.replace(
-        FAMILY, environment=dataclasses.replace(
-            FAMILY.environment, num_episodes=2, start="best", order="random"),
-        network=NetworkConfig(rounds=1, width=3, squash=True, device_scores=False)))
+        TIED, environment=dataclasses.replace(
+            TIED.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3)))
 
 
 def problems():
@@ -71,12 +72,22 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
+def test_all_values_are_learned_from_and_evaluated_in_training_only(tmp_path):
+  all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
+  before = run.learner.weights
+  run.run()
+  assert any((one != other).any() for one, other in zip(before, run.learner.weights))
+  trained, watched = run._environment.environments[0], run._environment.environments[2]
+  assert trained.config.all_values and not watched.config.all_values
+
+
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
   run, root_dir, _, _ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "policy"))
   environment = run._environment  # the observations it was trained on
-  for graph in range(2):
-    environment.graph = graph
+  for graphs in ([0, 1], [1, 2]):
+    environment.choose(graphs)
     time_step = environment.reset()
     for _ in range(3):
       action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
@@ -98,14 +109,14 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, ea
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   assert whole.learner.state_dict() == resumed.learner.state_dict()
-  assert whole.env_steps == resumed.env_steps == 2 * (3 * 5 + 3 * 6)
+  assert whole.env_steps == resumed.env_steps == 6 * (5 + 6)
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
   run = PlacetoTrainer.__new__(PlacetoTrainer)
-  run.config, run._num_training = CONFIG, 5
-  laps = [[run._turn(lap * 5 + i) for i in range(5)] for lap in range(4)]
-  assert all(sorted(lap) == [0, 1, 2, 3, 4] for lap in laps)
+  run.config, run._num_training, run._side_by_side = CONFIG, 6, 2
+  laps = [sum((run._turn(lap * 3 + i) for i in range(3)), []) for lap in range(4)]
+  assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
   assert laps[0] != laps[1] or laps[1] != laps[2]
 
 
@@ -114,8 +125,8 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
   run.run(until=2)
   before, learn = run.learner.weights, run.learner._train
 
-  def broken(experience, weights=None):
-    info = learn(experience, weights=weights)
+  def broken(experience, **options):
+    info = learn(experience, **options)
     for variable in run.learner.network.variables:
       variable.assign(variable * np.nan)
     return info

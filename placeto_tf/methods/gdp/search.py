@@ -73,7 +73,7 @@ def search_gdp(
     way = "fine_tune"
   weight_seed, draw_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
   nodes = node_problem(problem, config.order)
-  if way == "scratch":
+  if weights is None:
     network = GdpNetwork(
         dataclasses.replace(config.network, max_devices=nodes.num_devices), weight_seed)
   else:

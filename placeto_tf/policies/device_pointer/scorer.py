@@ -9,9 +9,8 @@ Legend: D devices, F features, H width.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 
@@ -42,6 +41,9 @@ class ScorerWeights:
       # Writable and contiguous: numba compiles anew for anything else.
       object.__setattr__(
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
+    if self.bias_1.ndim != 1:
+      raise PlacementError(
+          f"bias_1 of the scorer has shape {self.bias_1.shape}, expected (H,); train it anew")
     h = len(self.bias_1)
     shapes = {"hidden_1": (len(NAMES), h), "bias_1": (h,), "hidden_2": (h, h), "bias_2": (h,),
               "output": (h,)}
@@ -85,28 +87,18 @@ class ScorerWeights:
     Raises:
       PlacementError: they are missing or of another list of features.
     """
-    directory = weight_files.directory_of(directory)
-    sidecar = _sidecar(directory)
+    remedy = "give a directory of scorer weights, or train them anew"
+    sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them anew")
-    try:
-      with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
-        return cls(**{name: arrays[name] for name in _FIELDS})
-    except (OSError, KeyError, ValueError) as error:
+    arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
+    missing = [name for name in _FIELDS if name not in arrays]
+    if missing:
       raise PlacementError(
-          f"the weights in {directory} were not understood ({error}); train them anew") from None
-
-
-def _sidecar(directory: str) -> Dict[str, Any]:
-  path = os.path.join(directory, weight_files.SIDECAR)
-  try:
-    with open(path, encoding="utf-8") as file:
-      return json.load(file)
-  except (OSError, ValueError) as error:
-    raise PlacementError(
-        f"{path} was not understood ({error}); give a directory of scorer weights") from None
+          f"the weights in {directory} have no array {missing[0]!r}; {remedy}")
+    return cls(**{name: arrays[name] for name in _FIELDS})
 
 
 def pretrained_directory() -> Optional[str]:

@@ -13,8 +13,6 @@ Legend: B placements side by side, M nodes, P devices, padded.
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
@@ -119,30 +117,29 @@ def load_network(directory: str) -> GdpNetwork:
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
-  directory = weight_files.directory_of(directory)
-  path = os.path.join(directory, weight_files.SIDECAR)
-  try:
-    with open(path, encoding="utf-8") as file:
-      sidecar = json.load(file)
-    if sidecar["policy"] != "gdp" or sidecar["version"] != _VERSION:
-      raise PlacementError(
-          f"{path} is of policy {sidecar['policy']!r}, version {sidecar['version']!r}; expected "
-          f"'gdp', version {_VERSION}: give a directory that a training run of gdp wrote")
-    network = GdpNetwork(GdpConfig(**sidecar["network"]))
-    with np.load(os.path.join(directory, weight_files.ARRAYS)) as arrays:
-      values = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  remedy = "give a directory that a training run of gdp wrote, such as ROOT_DIR/weights"
+  sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+  if sidecar.get("policy") != "gdp" or sidecar.get("version") != _VERSION:
     raise PlacementError(
-        f"the weights in {directory} were not understood ({error}); give a directory that a "
-        "training run of gdp wrote, such as ROOT_DIR/weights") from None
+        f"the weights in {directory} are of policy {sidecar.get('policy')!r}, version "
+        f"{sidecar.get('version')!r}; expected 'gdp', version {_VERSION}: {remedy}")
+  arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
+  try:
+    values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
+    config = weight_files.config_of(GdpConfig, sidecar.get("network"))
+    # A network far larger than its weights must not be made at all.
+    if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
+        value.size for value in values):
+      raise ValueError("the network is larger than its arrays")
+  except (ValueError, KeyError, PlacementError) as error:
+    raise PlacementError(
+        f"the weights in {directory} were not understood ({error}); {remedy}") from None
+  network = GdpNetwork(config)
   expected = [tuple(variable.shape) for variable in network.variables]
   found = [value.shape for value in values]
   if found != expected:
     raise PlacementError(
         f"the weights in {directory} have shapes {found}, expected {expected}; train them anew")
-  if not all(np.isfinite(value).all() for value in values):
-    raise PlacementError(
-        f"the weights in {directory} hold NaN or infinity; take an earlier checkpoint")
   for variable, value in zip(network.variables, values):
     variable.assign(value)
   return network

@@ -96,15 +96,26 @@ def test_the_papers_own_choices_run():
   assert found.updates >= 2
 
 
-def test_tensorboard_gets_step_times_return_and_losses(tmp_path):
-  search(60, root_dir=str(tmp_path))
+def _tags(directory):
   tags = set()
-  for path in (tmp_path / "train").iterdir():
+  for path in directory.iterdir():
     for record in tf.data.TFRecordDataset(str(path)):
       tags.update(
           value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
-  assert {"StepTime/best_us", "StepTime/current_us", "Metrics/AverageReturn", "Losses/loss",
-          "Losses/entropy_loss"} <= tags
+  return tags
+
+
+def test_tensorboard_gets_step_times_return_and_losses(tmp_path, monkeypatch):
+  monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1)
+  search(60, root_dir=str(tmp_path))
+  assert {"StepTime/best_ms", "StepTime/current_ms", "Training/AverageReturn", "Training/loss",
+          "Training/entropy_loss"} <= _tags(tmp_path / "train")
+
+
+def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
+  monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
+  search(60, root_dir=str(tmp_path))
+  assert _tags(tmp_path / "train") == set()
 
 
 def test_progress_is_told_evaluations_and_the_best_so_far():

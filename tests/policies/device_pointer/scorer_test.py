@@ -48,11 +48,11 @@ def test_weights_of_other_features_are_refused(tmp_path):
 
 
 def test_a_damaged_file_and_a_missing_one_are_named(tmp_path):
-  with pytest.raises(PlacementError, match="weights.json was not understood"):
+  with pytest.raises(PlacementError, match="weights.json.*No such file"):
     ScorerWeights.load(str(tmp_path))
   ScorerWeights.untrained().save(str(tmp_path))
   (tmp_path / "weights.npz").write_bytes(b"not an archive")
-  with pytest.raises(PlacementError, match="were not understood"):
+  with pytest.raises(PlacementError, match="weights.npz.*is damaged"):
     ScorerWeights.load(str(tmp_path))
 
 

@@ -1,0 +1,73 @@
+"""Keeping TensorFlow's analysis of a graph from reading and writing files, and from the network.
+
+Shape inference computes what depends on constants alone, by running the ops. Some of the ops that
+TensorFlow counts as free of state read the file that a constant names (ReadFile), or write one
+(the ops of the debugger), so that looking at a graph of somebody else's would read this machine's
+files or wait for a pipe. In the copy that is analysed those ops get their names from where nothing
+is known, and attributes that name files are emptied. Shapes that depend on a file's content are
+unknown then, as they should be. Ops with state are never run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, Tuple
+
+_DT_STRING = 7
+# Op type -> inputs of text that name files or servers.
+_NAMING_INPUTS: Mapping[str, Tuple[int, ...]] = {
+    "ReadFile": (0,), "MatchingFiles": (0,), "GenerateVocabRemapping": (0, 1),
+    "InitializeTableFromTextFile": (1,), "InitializeTableFromTextFileV2": (1,),
+    "CacheDataset": (1,), "CacheDatasetV2": (1,), "SnapshotDataset": (1,),
+    "SnapshotDatasetV2": (1,), "SnapshotDatasetReader": (0,), "SnapshotChunkDataset": (0,),
+    "RegisterDataset": (1,), "RegisterDatasetV2": (1,),
+}
+# Op type -> (attribute, what it becomes; None: nothing).
+_NAMING_ATTRIBUTES: Mapping[str, Tuple[str, Any]] = {
+    "ImmutableConst": ("memory_region_name", b""), "EncodeProto": ("descriptor_source", b"local://"),
+    "DecodeProtoV2": ("descriptor_source", b"local://"), "DebugIdentity": ("debug_urls", None),
+    "DebugIdentityV2": ("debug_urls", None), "DebugIdentityV3": ("debug_urls", None),
+    "DebugNanCount": ("debug_urls", None), "DebugNumericSummary": ("debug_urls", None),
+}
+
+
+def removed(graph_def: Any) -> Any:
+  """The GraphDef, changed in place: no op of it, or of its functions, names a file or a server."""
+  sources = []
+  for node in graph_def.node:
+    for position in _naming(node):
+      # A source of its own, because the shapes that ops ask for differ.
+      sources.append(f"{node.name}/name_{position}")
+      node.input[position] = sources[-1]
+  _add_sources(graph_def.node, sources)
+  for function in graph_def.library.function:
+    sources = []
+    for node in function.node_def:
+      for position in _naming(node):
+        sources.append(f"{node.name}/name_{position}")
+        node.input[position] = f"{sources[-1]}:output:0"
+    _add_sources(function.node_def, sources)
+  return graph_def
+
+
+def _naming(node: Any) -> Iterator[int]:
+  """Inputs of a node that name files; empties its attributes that do."""
+  if node.op in _NAMING_ATTRIBUTES:
+    attribute, value = _NAMING_ATTRIBUTES[node.op]
+    if value is None:
+      node.attr[attribute].list.Clear()
+      node.attr[attribute].list.SetInParent()
+    else:
+      node.attr[attribute].s = value
+  for position in _NAMING_INPUTS.get(node.op, ()):
+    if position < len(node.input) and not node.input[position].startswith("^"):
+      yield position
+
+
+def _add_sources(nodes: Any, names: Any) -> None:
+  """Adds sources of text of which nothing is known, not even the shape."""
+  taken = {node.name for node in nodes}
+  for name in names:
+    if name not in taken:
+      node = nodes.add(name=name, op="FakeParam")
+      node.attr["dtype"].type = _DT_STRING
+      node.attr["shape"].shape.unknown_rank = True

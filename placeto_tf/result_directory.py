@@ -1,0 +1,307 @@
+"""A directory of results: what earlier runs wrote to it is replaced, what is the user's never.
+
+A run keeps its results in a directory of its own inside, `.partial-ID`, until all of them are
+there, and then moves each to its name: inside one directory moving works on any disk, a mounted
+one included. `.results.json` lists what a run wrote, with digests:
+
+  {"version": 1, "files": {"report.json": "sha256 in hex", "saved_model/saved_model.pb": ...}}
+
+What the list holds unchanged is replaced. Anything else in the way is an error before the search
+begins, and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next
+one removes it, or, where moving had begun, moves the rest. Files of other names stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from placeto_tf import atomic, user_files
+from placeto_tf.errors import PlacetoError
+
+MANIFEST = ".results.json"
+_PARTIAL = ".partial-"
+_COMPLETE = ".complete"  # in a partial directory: all results are there, and may be moved
+_REMEDY = "move it away or choose another directory"
+
+
+class ResultDirectory:
+  """The results of one run on their way into a directory.
+
+  Attributes:
+    path: where the run writes them.
+  """
+
+  def __init__(self, out: str, inputs: Sequence[str] = ()):
+    """Args: out: the directory; inputs: what the run reads, which is never written over."""
+    self.out = check(out)
+    self._inputs = [os.path.realpath(path) for path in inputs if path and os.path.exists(path)]
+    self.path = ""
+    self._kept = False
+    self._made: List[str] = []
+    self._lock: Optional[int] = None
+
+  def __enter__(self) -> ResultDirectory:
+    """Makes the directory, tries what could fail at the end, and tidies up after killed runs.
+
+    Raises:
+      PlacetoError: it cannot be written.
+    """
+    for path in self._inputs:
+      if os.path.isdir(path) and os.path.commonpath([path, os.path.realpath(self.out)]) == path:
+        raise PlacetoError(f"the results would be written into the input {path!r}; choose a "
+                           "directory outside")
+    try:
+      self._made = _make(self.out)
+      self.path = tempfile.mkdtemp(dir=self.out, prefix=_PARTIAL)
+      os.chmod(self.path, 0o777 & ~_umask())
+      self._lock = _locked(self.path)
+      trial = os.path.join(self.path, "trial")
+      os.mkdir(trial)
+      os.rename(trial, f"{self.path}-trial")
+      os.rmdir(f"{self.path}-trial")
+      _tidy(self.out, self.path)
+    except BaseException as error:
+      self._remove()
+      if isinstance(error, OSError):
+        raise PlacetoError(f"cannot write to {self.out!r} ({error.strerror}); choose a directory "
+                           "that you may write to") from None
+      raise
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._remove()
+
+  def claim(self, names: Sequence[str]) -> None:
+    """Makes sure that results of these names can be written.
+
+    Raises:
+      PlacetoError: something of such a name is there that no earlier run wrote, or that was changed
+        since, or that this run reads.
+    """
+    for name in names:
+      path = os.path.join(self.out, name)
+      for source in self._inputs:
+        if os.path.lexists(path) and _inside(source, os.path.realpath(path)):
+          raise PlacetoError(
+              f"{path!r} is an input of this run and would be written over; choose another "
+              "directory for the results")
+    known = _read_manifest(self.out)
+    for name in names:
+      for relative in _files(self.out, name):
+        path = os.path.join(self.out, relative)
+        if relative not in known:
+          raise PlacetoError(f"{path!r} is in the way and was not written by an earlier run; "
+                             f"{_REMEDY}")
+        if _digest(path) not in known[relative]:
+          raise PlacetoError(f"{path!r} is in the way and was changed after an earlier run wrote "
+                             f"it; {_REMEDY}")
+
+  def publish(self) -> None:
+    """Moves the results to their names, and removes those of earlier runs that are not replaced.
+
+    Raises:
+      PlacetoError: they cannot be moved; they stay where they are, and the message says where.
+    """
+    names = sorted(os.listdir(self.path))
+    try:
+      old = _read_manifest(self.out)
+      self.claim(names)
+      gone = sorted({relative.partition("/")[0] for relative in old} - set(names))
+      gone = [name for name in gone if self._is_unchanged(name, old)]
+      new = {relative: [_digest(os.path.join(self.path, relative))]
+             for name in names for relative in _files(self.path, name)}
+      atomic.write_json(os.path.join(self.path, _COMPLETE), {
+          "version": 1, "files": new, "names": names, "gone": gone})
+      # Both are known while some are moved and some are not.
+      _write_manifest(self.out, {name: sorted({*old.get(name, ()), *new.get(name, ())})
+                                 for name in {*old, *new}})
+      _finish(self.out, self.path)
+    except (OSError, PlacetoError) as error:
+      self._kept = True
+      reason = getattr(error, "strerror", None) or str(error)
+      raise PlacetoError(
+          f"the results could not be moved into {self.out!r} and are in {self.path!r} ({reason})"
+      ) from None
+
+  def _is_unchanged(self, name: str, known: Dict[str, List[str]]) -> bool:
+    """Whether all that is there of an earlier result is as it was written, and no input."""
+    path = os.path.join(self.out, name)
+    if not os.path.lexists(path) or any(
+        _inside(source, os.path.realpath(path)) for source in self._inputs):
+      return False
+    return all(_digest(os.path.join(self.out, relative)) in known.get(relative, ())
+               for relative in _files(self.out, name))
+
+  def _remove(self) -> None:
+    if self.path and not self._kept:
+      shutil.rmtree(self.path, ignore_errors=True)
+    if self._lock is not None:
+      os.close(self._lock)
+      self._lock = None
+    for path in self._made:  # nothing came of it
+      with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def check(out: str) -> str:
+  """The absolute path of a directory for results, which may not exist yet.
+
+  Raises:
+    PlacetoError: it cannot become a directory that can be written to.
+  """
+  if not out.strip() or "\0" in out:
+    raise PlacetoError(f"the directory for results has no name that can be one ({out!r}); give one")
+  path = os.path.abspath(out)
+  if os.path.lexists(path) and not os.path.isdir(path):
+    raise PlacetoError(f"{out!r} is a file, or a link that leads nowhere; expected a directory, "
+                       "new or existing")
+  nearest = path
+  while not os.path.lexists(nearest):
+    nearest = os.path.dirname(nearest)
+  if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+    raise PlacetoError(f"{out!r} cannot be written; choose a directory that you may write to")
+  return path
+
+
+@contextlib.contextmanager
+def alone(directory: str) -> Iterator[None]:
+  """Keeps a second run out of a directory that runs go on in; where the system has no locks, not.
+
+  Raises:
+    PlacetoError: another run works in it.
+  """
+  lock = None
+  try:
+    lock = _locked(directory)
+  except BlockingIOError:
+    raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
+                       "directory") from None
+  except OSError:
+    pass
+  try:
+    yield
+  finally:
+    if lock is not None:
+      os.close(lock)
+
+
+def _make(path: str) -> List[str]:
+  """Makes a directory and its parents; those that were made, the innermost first."""
+  made = []
+  while not os.path.isdir(path):
+    made.append(path)
+    path = os.path.dirname(path)
+  for path in reversed(made):
+    os.mkdir(path)
+  return made
+
+
+def _locked(directory: str) -> Optional[int]:
+  """A descriptor of a directory that holds its lock, which ends with the process."""
+  try:
+    import fcntl
+  except ImportError:  # Windows
+    return None
+  descriptor = os.open(directory, os.O_RDONLY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BaseException:
+    os.close(descriptor)
+    raise
+  return descriptor
+
+
+def _tidy(out: str, own: str) -> None:
+  """Removes what killed runs left, or finishes what they had begun to move."""
+  for name in os.listdir(out):
+    path = os.path.join(out, name)
+    if not name.startswith(_PARTIAL) or path == own or os.path.islink(path):
+      continue
+    try:
+      lock = _locked(path)
+    except OSError:  # its run goes on
+      continue
+    try:
+      if os.path.exists(os.path.join(path, _COMPLETE)):
+        _finish(out, path)
+      shutil.rmtree(path, ignore_errors=True)
+    finally:
+      if lock is not None:
+        os.close(lock)
+
+
+def _finish(out: str, partial: str) -> None:
+  """Moves complete results to their names; what was moved before is left as it is."""
+  plan = user_files.read_json_object(
+      os.path.join(partial, _COMPLETE), what="the list of results", remedy="remove its directory")
+  aside = os.path.join(partial, ".old")
+  os.makedirs(aside, exist_ok=True)
+  for name in plan["gone"]:
+    if os.path.lexists(os.path.join(out, name)):
+      os.rename(os.path.join(out, name), os.path.join(aside, name))
+  for name in plan["names"]:
+    if os.path.lexists(os.path.join(partial, name)):
+      if os.path.lexists(os.path.join(out, name)):
+        os.rename(os.path.join(out, name), os.path.join(aside, name))
+      os.rename(os.path.join(partial, name), os.path.join(out, name))
+  _write_manifest(out, plan["files"])
+  os.unlink(os.path.join(partial, _COMPLETE))
+
+
+def _read_manifest(out: str) -> Dict[str, List[str]]:
+  """Path below the directory -> digests that it may have; nothing where there is no list."""
+  path = os.path.join(out, MANIFEST)
+  if not os.path.lexists(path):
+    return {}
+  remedy = "choose another directory, or move the earlier results away"
+  content = user_files.read_json_object(path, what="the list of results", remedy=remedy)
+  files = content.get("files")
+  if content.get("version") != 1 or not isinstance(files, dict):
+    raise PlacetoError(f"{path!r} is no list of results; {remedy}")
+  return {name: [digest] if isinstance(digest, str) else list(digest)
+          for name, digest in files.items() if isinstance(digest, (str, list))}
+
+
+def _write_manifest(out: str, files: Dict[str, List[str]]) -> None:
+  atomic.write(
+      os.path.join(out, MANIFEST), (json.dumps({"version": 1, "files": {
+          name: digests[0] if len(digests) == 1 else digests
+          for name, digests in sorted(files.items())}}, indent=1) + "\n").encode("utf-8"),
+      what="the list of results ", error_type=PlacetoError)
+
+
+def _files(root: str, name: str) -> List[str]:
+  """Paths below the root of a file, or of all files in a directory; links are not followed."""
+  path = os.path.join(root, name)
+  if not os.path.lexists(path):
+    return []
+  if os.path.islink(path) or not os.path.isdir(path):
+    return [name]
+  return [found for entry in sorted(os.listdir(path)) for found in _files(root, f"{name}/{entry}")]
+
+
+def _digest(path: str) -> str:
+  """SHA-256 of a file in hex; of what is no regular file, a word that no file has."""
+  if os.path.islink(path) or not os.path.isfile(path):
+    return "no regular file"
+  digest = hashlib.sha256()
+  with open(path, "rb") as file:
+    for chunk in iter(lambda: file.read(1 << 20), b""):
+      digest.update(chunk)
+  return digest.hexdigest()
+
+
+def _inside(path: str, folder: str) -> bool:
+  return path == folder or os.path.commonpath([path, folder]) == folder
+
+
+def _umask() -> int:
+  umask = os.umask(0)
+  os.umask(umask)
+  return umask

@@ -1,0 +1,100 @@
+"""Keeping a server of this process to the loopback interface, although it listens on all of them.
+
+TensorFlow's gRPC server binds 0.0.0.0 whatever its address is, and runs any graph that anybody
+sends to it. Where it listens it cannot be told; what reaches it can: the kernel lets a process
+attach a filter (classic BPF, socket(7), SO_ATTACH_FILTER) to its own sockets, without any rights.
+Of the packets for the server's port the filter lets through those addressed to 127.0.0.0/8, which
+no other machine can send, so that a connection from elsewhere is never made. Sockets accepted
+from the listening one inherit the filter, and it is locked, so that it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import sys
+from typing import Iterator, List, Tuple
+
+# Names and numbers of linux/filter.h and asm-generic/socket.h (x86, ARM, RISC-V).
+_SO_ATTACH_FILTER, _SO_LOCK_FILTER = 26, 44
+_LOAD_HALF, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x28, 0x20, 0x54, 0x15, 0x06
+_PROTOCOL, _DESTINATION = -0x1000, -0x100000 + 16  # of the packet; in its IP header
+_ETH_P_IP = 0x0800
+_ALL, _NOTHING = 0xffffffff, 0
+# (operation, skipped if true, skipped if false, operand)
+_PROGRAM = (
+    (_LOAD_HALF, 0, 0, _PROTOCOL),
+    (_JUMP_IF_EQUAL, 0, 4, _ETH_P_IP),  # also where an IPv6 socket takes IPv4
+    (_LOAD_WORD, 0, 0, _DESTINATION),
+    (_AND, 0, 0, 0xff000000),
+    (_JUMP_IF_EQUAL, 0, 1, 127 << 24),
+    (_RETURN, 0, 0, _ALL),
+    (_RETURN, 0, 0, _NOTHING),
+)
+
+
+def restrict(port: int) -> int:
+  """Lets only connections over loopback reach what this process listens on at a port.
+
+  Connections from elsewhere that were made before are ended. To be called before the server serves.
+
+  Returns:
+    How many listening sockets there are.
+
+  Raises:
+    OSError: the system has no such filters, or nothing listens on the port.
+  """
+  if not sys.platform.startswith("linux"):
+    raise OSError(f"{sys.platform} has no filters for sockets")
+  listening = 0
+  with _sockets(port) as (servers, _):
+    for server in servers:
+      attach(server)
+    listening = len(servers)
+  if not listening:
+    raise OSError(f"nothing listens on port {port}")
+  with _sockets(port) as (_, connections):
+    for connection in connections:
+      if not _is_loopback(connection.getpeername()[0]):
+        connection.shutdown(socket.SHUT_RDWR)
+  return listening
+
+
+def attach(server: socket.socket) -> None:
+  """Attaches the filter to a socket, for good. Raises: OSError: the system does not have it."""
+  program = ctypes.create_string_buffer(b"".join(
+      struct.pack("=HBBI", operation, if_true, if_false, operand & 0xffffffff)
+      for operation, if_true, if_false, operand in _PROGRAM))
+  server.setsockopt(
+      socket.SOL_SOCKET, _SO_ATTACH_FILTER,
+      struct.pack("@HP", len(_PROGRAM), ctypes.addressof(program)))
+  server.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
+
+
+@contextlib.contextmanager
+def _sockets(port: int) -> Iterator[Tuple[List[socket.socket], List[socket.socket]]]:
+  """Copies of this process's TCP sockets at a port: those that listen, those that are connected."""
+  servers: List[socket.socket] = []
+  connections: List[socket.socket] = []
+  with contextlib.ExitStack() as stack:
+    for name in os.listdir("/proc/self/fd"):
+      try:
+        copy = stack.enter_context(socket.socket(fileno=os.dup(int(name))))
+      except OSError:  # no socket, or closed by now
+        continue
+      with contextlib.suppress(OSError):  # not connected any more
+        if copy.family in (socket.AF_INET, socket.AF_INET6) and (
+            copy.type == socket.SOCK_STREAM and copy.getsockname()[1] == port):
+          if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            servers.append(copy)
+          else:
+            copy.getpeername()
+            connections.append(copy)
+    yield servers, connections
+
+
+def _is_loopback(host: str) -> bool:
+  return host.rpartition(":")[2].startswith("127.") or host == "::1"

@@ -1,0 +1,258 @@
+"""Reading files that a user names: regular files of a limited size, and content that is limited.
+
+A path may lead to a pipe that never ends, to a device, to a directory or to far too much; a JSON
+file may nest without end or repeat its keys; an archive of arrays may declare terabytes. All of it
+is found before memory or time is spent, and is an error of the type that the caller asks for. The
+message names the file, says what was found and expected, and gives the caller's remedy.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import math
+import os
+import stat
+import tokenize
+import zipfile
+import zlib
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+
+import numpy as np
+
+from placeto_tf.errors import PlacetoError
+
+GB = 2**30
+MOST_BYTES = 2 * GB - 1  # what a protocol buffer may hold
+MOST_JSON_BYTES = 64 * 2**20  # Python objects take some twenty times as much
+MOST_ARRAY_BYTES = GB  # of weights
+_MOST_INTEGER = 2**63  # what arrays hold
+_KINDS = (
+    (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+
+
+def read_bytes(
+    path: Any, *, what: str, remedy: str, error_type: Type[PlacetoError] = PlacetoError,
+    most_bytes: int = MOST_BYTES) -> bytes:
+  """The content of a regular file.
+
+  Args:
+    path: the file; links are followed.
+    what: it is, such as "the cluster file", for the error.
+    remedy: what to do instead, for the error.
+    error_type: raised where the file cannot be read.
+    most_bytes: that it may hold.
+
+  Raises:
+    error_type: there is no such file, it is not a regular one, too large, or cannot be read.
+  """
+  path = os.fspath(path)
+
+  def refused(reason: str) -> PlacetoError:
+    return error_type(f"cannot read {what} {path!r} ({reason}); {remedy}")
+
+  special = _special(path)
+  if special:
+    raise refused(special)  # opening a device may do something
+  try:
+    # Without waiting: in the meantime it may have become a pipe that nobody writes to.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+      status = os.fstat(descriptor)
+      if not stat.S_ISREG(status.st_mode):
+        raise refused(f"it is {kind_of(status.st_mode)}, expected a regular file")
+      # Files such as those of /proc have a size of 0 and may yet go on for ever.
+      content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
+  except OSError as error:
+    raise refused(error.strerror or str(error)) from None
+  except ValueError as error:  # a name with a null character
+    raise refused(str(error)) from None
+  except MemoryError:
+    raise refused("it does not fit in memory") from None
+  if content is None or len(content) > most_bytes:
+    raise refused(f"it holds more than {most_bytes:,} bytes")
+  return content
+
+
+def read_text(path: Any, **options: Any) -> str:
+  """The content of a regular file that holds UTF-8 text. Args: options: see `read_bytes`."""
+  content = read_bytes(path, **options)
+  try:
+    return content.decode("utf-8")
+  except UnicodeDecodeError as error:
+    raise _error(options)(
+        f"cannot read {options['what']} {os.fspath(path)!r} (it is not text: byte {error.start} is "
+        f"not UTF-8); {options['remedy']}") from None
+
+
+def read_json(path: Any, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -> Any:
+  """What a JSON file holds. Args: see `read_bytes`. Raises: as `parse_json` does."""
+  text = read_text(path, most_bytes=most_bytes, **options)
+  try:
+    return parse_json(text)
+  except ValueError as error:
+    raise _error(options)(
+        f"{options['what']} {os.fspath(path)!r} is not JSON that can be read ({error}); "
+        f"{options['remedy']}") from None
+
+
+def read_json_object(path: Any, **options: Any) -> Dict[str, Any]:
+  """What a JSON file holds, which has to be an object. Args: see `read_bytes`."""
+  content = read_json(path, **options)
+  if not isinstance(content, dict):
+    raise _error(options)(
+        f"{options['what']} {os.fspath(path)!r} holds {brief(content)}, expected an object; "
+        f"{options['remedy']}")
+  return content
+
+
+def parse_json(text: str) -> Any:
+  """JSON of which nothing is lost in reading.
+
+  Raises:
+    ValueError: it is not JSON, a key stands twice in one object, a number is too large for 64 bits,
+      infinite or not a number, or it is nested too deeply.
+  """
+  try:
+    return json.loads(
+        text, object_pairs_hook=_no_repeats, parse_constant=_no_constant, parse_int=_integer,
+        parse_float=_finite)
+  except RecursionError:
+    raise ValueError("it is nested too deeply") from None
+  except MemoryError:
+    raise ValueError("it does not fit in memory") from None
+
+
+def read_arrays(
+    path: Any, *, most_bytes: int = MOST_ARRAY_BYTES, check: Optional[Callable] = None,
+    **options: Any) -> Dict[str, np.ndarray]:
+  """The arrays of an .npz file, by name.
+
+  Args:
+    path: the file.
+    most_bytes: of the file, and of all arrays together.
+    check: called with (name, array); raises ValueError where the array will not do.
+    options: see `read_bytes`.
+
+  Raises:
+    error_type: it is no archive of arrays, it is damaged, an array would have to be unpickled or
+      is larger than the file says.
+  """
+  content = read_bytes(path, most_bytes=most_bytes, **options)
+  found: Dict[str, np.ndarray] = {}
+  try:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+      members = archive.infolist()
+      if sum(member.file_size for member in members) > most_bytes:
+        raise ValueError(f"its arrays take more than {most_bytes:,} bytes")
+      for member in members:
+        name = member.filename[:-4] if member.filename.endswith(".npy") else member.filename
+        if name in found:
+          raise ValueError(f"the array {name!r} appears twice")
+        # One byte more than the archive says shows an entry that lies about its size.
+        with archive.open(member) as file:
+          data = file.read(member.file_size + 1)
+        found[name] = _array(name, data)
+        if check is not None:
+          check(name, found[name])
+  except (ValueError, EOFError, KeyError, IndexError, OSError, NotImplementedError, RuntimeError,
+          SyntaxError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
+          zipfile.BadZipFile, zlib.error) as error:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    raise _error(options)(
+        f"{options['what']} {os.fspath(path)!r} is damaged or no archive of arrays ({reason}); "
+        f"{options['remedy']}") from None
+  return found
+
+
+def check_regular(path: Any, *, what: str, remedy: str,
+                  error_type: Type[PlacetoError] = PlacetoError) -> None:
+  """Raises where a path that something else is going to open is there but no regular file."""
+  special = _special(os.fspath(path))
+  if special:
+    raise error_type(f"cannot read {what} {os.fspath(path)!r} ({special}); {remedy}")
+
+
+def kind_of(mode: int) -> str:
+  """What a file that is not a regular one is, by its `st_mode`."""
+  return next((name for test, name in _KINDS if test(mode)), "a special file")
+
+
+def brief(value: Any) -> str:
+  """A value as JSON, short enough for a message."""
+  try:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+  except (RecursionError, ValueError):
+    text = type(value).__name__
+  return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _special(path: str) -> Optional[str]:
+  try:
+    mode = os.stat(path).st_mode
+  except (OSError, ValueError):
+    return None
+  return None if stat.S_ISREG(mode) else f"it is {kind_of(mode)}, expected a regular file"
+
+
+def _array(name: str, data: bytes) -> np.ndarray:
+  """An array from the bytes of an .npy file, which have to be as many as its header says."""
+  file = io.BytesIO(data)
+  version = np.lib.format.read_magic(file)
+  if version not in ((1, 0), (2, 0)):
+    raise ValueError(f"the array {name!r} is of version {version} of the format")
+  read_header = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+                 else np.lib.format.read_array_header_2_0)
+  # NumPy parses a header that is no literal once more as one of Python 2, which warns.
+  head = io.BytesIO(data)
+  head.seek(file.tell())
+  length = int.from_bytes(head.read(2 if version == (1, 0) else 4), "little")
+  header = head.read(min(length, 10_000)).decode("latin1").strip()
+  if not isinstance(ast.literal_eval(header), dict):
+    raise ValueError(f"the header of the array {name!r} was not understood")
+  shape, _, dtype = read_header(file)
+  if dtype.hasobject:
+    raise ValueError(f"the array {name!r} holds Python objects, which are not read")
+  if any(size < 0 for size in shape):
+    raise ValueError(f"the array {name!r} has the shape {shape}")
+  declared, held = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+  if declared != held:
+    raise ValueError(f"the array {name!r} is said to take {declared:,} bytes and takes {held:,}")
+  return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+
+
+def _error(options: Dict[str, Any]) -> Type[PlacetoError]:
+  return options.get("error_type", PlacetoError)
+
+
+def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+  """An object; JSON would let the last of equal keys win without a word."""
+  found = dict(pairs)
+  if len(found) != len(pairs):
+    seen = set()
+    for key, _ in pairs:
+      if key in seen:
+        raise ValueError(f"{key!r} appears twice in one object, keep one of them")
+      seen.add(key)
+  return found
+
+
+def _no_constant(name: str) -> Any:
+  raise ValueError(f"the file holds {name}, which is no number in JSON")
+
+
+def _integer(text: str) -> int:
+  # Python takes a time that grows with the square of the digits.
+  if len(text) > 20 or not -_MOST_INTEGER <= int(text) < _MOST_INTEGER:
+    raise ValueError(f"the whole number {text if len(text) <= 24 else text[:21] + '...'} does not "
+                     "fit in 64 bits")
+  return int(text)
+
+
+def _finite(text: str) -> float:
+  value = float(text)
+  if not math.isfinite(value):
+    raise ValueError(f"the number {text if len(text) <= 24 else text[:21] + '...'} is too large")
+  return value

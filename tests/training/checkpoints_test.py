@@ -1,0 +1,184 @@
+"""A damaged run is taken up from an older checkpoint, or refused; it never begins again unasked."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from placeto_tf.environments.moves_environment import MovesConfig
+from placeto_tf.environments.random_problem import random_problem
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training import runs
+from placeto_tf.training.checkpoints import Checkpoints
+from placeto_tf.training.pointer_problems import with_starts
+from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig
+
+import tensorflow as tf  # isort: skip
+
+CONFIG = PointerTrainingConfig(
+    graphs=("a",), clusters=("k80:3",), max_devices=5, iterations=8, checkpoint_every=2,
+    watch_every=8, environment=MovesConfig(rows=2, steps=3))
+
+
+def trainer(root_dir):
+  problem = with_starts(random_problem(num_ops=40, num_groups=8, devices="k80:3", seed=0))
+  return PointerTrainer(CONFIG, str(root_dir), problems=[problem], held_out=())
+
+
+@pytest.fixture(name="stopped", scope="module")
+def stopped_fixture(tmp_path_factory):
+  """A run with checkpoints of iterations 4 and 6."""
+  root = tmp_path_factory.mktemp("run")
+  trainer(root).run(until=7)
+  assert {path.name for path in (root / "train").glob("ckpt-*.index")} == {
+      "ckpt-4.index", "ckpt-6.index"}
+  return root
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  whole = trainer(tmp_path_factory.mktemp("whole"))
+  whole.run()
+  return whole.weights
+
+
+@pytest.fixture(name="run")
+def run_fixture(stopped, tmp_path):
+  shutil.copytree(stopped, tmp_path / "run")
+  return tmp_path / "run"
+
+
+def contents(root):
+  return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*")
+          if path.is_file() and "events" not in path.name}
+
+
+def damage(path, how):
+  content = path.read_bytes()
+  if how == "cut":
+    content = content[:len(content) // 2]
+  elif how == "empty":
+    content = b""
+  elif how == "changed":
+    content = content[:len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[
+        len(content) // 2 + 1:]
+  path.write_bytes(content)
+  if how == "gone":
+    path.unlink()
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "changed", "gone"])
+@pytest.mark.parametrize("part", ["index", "data-00000-of-00001"])
+def test_a_damaged_checkpoint_costs_the_iterations_since_the_one_before(run, whole, how, part):
+  damage(run / "train" / f"ckpt-6.{part}", how)
+  resumed = trainer(run)
+  assert resumed.iteration == 4
+  if (part, how) != ("index", "cut"):
+    return  # one run to the end will do
+  resumed.run()
+  for one, other in zip(whole.arrays, resumed.weights.arrays):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("junk", [
+    b"", b"junk", b"\xff\xfe\x00", b'model_checkpoint_path: "/elsewhere/ckpt-900"',
+    b'model_checkpoint_path: "ckpt-4"\nall_model_checkpoint_paths: "ckpt-4"', None])
+def test_junk_where_tensorflow_notes_its_checkpoints_does_not_begin_the_run_again(run, junk):
+  notes = run / "train" / "checkpoint"
+  notes.unlink() if junk is None else notes.write_bytes(junk)
+  resumed = trainer(run)
+  assert resumed.iteration == 6
+  if junk != b"junk":
+    return
+  resumed.run()  # and goes on as if nothing had been
+  assert {path.name for path in (run / "train").glob("ckpt-*.index")} == {
+      "ckpt-6.index", "ckpt-8.index"}
+
+
+def test_without_a_checkpoint_that_can_be_read_nothing_is_touched(run):
+  for path in (run / "train").glob("ckpt-*.index"):
+    damage(path, "changed")
+  before = contents(run)
+  with pytest.raises(PlacetoError, match="none of the checkpoints.*ckpt-6.*ckpt-4"):
+    trainer(run)
+  assert contents(run) == before
+
+
+@pytest.mark.parametrize("kept, said", [
+    (("config.json", "weights"), "checkpoints are gone"), (("weights",), "no config.json"),
+    (("train",), "no config.json")])
+def test_part_of_a_run_is_not_begun_again(run, kept, said):
+  for path in run.iterdir():
+    if path.name not in kept:
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+  before = contents(run)
+  with pytest.raises(PlacetoError, match=said):
+    trainer(run)
+  assert contents(run) == before
+
+
+def test_notes_of_checkpoints_that_are_gone_are_no_new_run(run):
+  for path in (run / "train").glob("ckpt-*"):
+    path.unlink()
+  with pytest.raises(PlacetoError, match="speaks of checkpoints"):
+    trainer(run)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "ckpt-6.index", "ckpt-6.data-00000-of-00001"])
+def test_a_pipe_among_the_checkpoints_is_refused(run, name):
+  (run / "train" / name).unlink()
+  os.mkfifo(run / "train" / name)
+  with pytest.raises(PlacetoError, match="it is a pipe"):
+    trainer(run)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"a": 1, "a": 2}', None])
+def test_a_damaged_configuration_is_named(run, content):
+  path = run / "config.json"
+  if content is None:
+    path.unlink()
+    os.mkfifo(path)
+  else:
+    path.write_text(content)
+  with pytest.raises(PlacetoError, match="config.json"):
+    trainer(run)
+
+
+@pytest.mark.parametrize("content", [
+    "", "{}", "[]", "{", '{"figures": {}}', '{"figures": 7, "iterations": 1}',
+    '{"figures": {"loss": "x"}, "iterations": 1}'])
+def test_a_damaged_end_of_a_run_is_named(run, content):
+  (run / "done.json").write_text(content)
+  with pytest.raises(PlacetoError, match="done.json.*delete it"):
+    runs.finished(str(run), CONFIG.to_json())
+
+
+def test_figures_that_are_no_numbers_come_back_so(tmp_path):
+  runs.claim(str(tmp_path), {})
+  runs.finish(str(tmp_path), 3, 0, {"loss": float("nan"), "ratio": 0.5})
+  found = runs.finished(str(tmp_path), {})
+  assert np.isnan(found["loss"]) and found["ratio"] == 0.5
+  assert "NaN" not in (tmp_path / "done.json").read_text()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_where(tmp_path, monkeypatch):
+  variable = tf.Variable(1.0)
+  checkpoints = Checkpoints(str(tmp_path / "train"), {"a": 1}, variable=variable)
+
+  def full(*_, **__):
+    raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+  monkeypatch.setattr(checkpoints._checkpoint, "write", full)
+  with pytest.raises(PlacetoError, match="No space left.*make room"):
+    checkpoints.save(1, {"a": 2})
+
+
+def test_state_comes_back_with_integers_of_any_size(tmp_path):
+  state = {"rng": np.random.default_rng(0).bit_generator.state, "text": "ü"}
+  Checkpoints(str(tmp_path), {}, variable=tf.Variable(1.0)).save(3, state)
+  variable = tf.Variable(0.0)
+  found = Checkpoints(str(tmp_path), {}, variable=variable)
+  assert found.restored and found.state == state and variable.numpy() == 1.0
+  assert pathlib.Path(tmp_path, "checkpoint").exists()
