@@ -82,6 +82,7 @@ def main() -> None:
     graph = (load_graph(FLAGS.graph, **shared_flags.graph_options()) if config.replicas == 1
              else ReplicaSource(FLAGS.graph, shared_flags.graph_options()))
   read = graph.graph if isinstance(graph, ReplicaSource) else graph
+  placing_progress.say(reporting.step_line(read))
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
   with reporting.Workspace(FLAGS.out, inputs) as workspace:
     workspace.claim(reporting.result_names(read))
