@@ -49,12 +49,19 @@ def define_reading_flags() -> None:
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
 
 
+def _require(name: str, example: str) -> None:
+  """Refuses to run without the flag, in a sentence that says what it looks like."""
+  flags.register_validator(
+      name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
+
+
 def define_cluster_flag() -> None:
   """--cluster."""
   flags.DEFINE_string(
       "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
       "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
-      f"{', '.join(PRESETS)}; see docs/cluster_json.md.", required=True)
+      f"{', '.join(PRESETS)}; see docs/cluster_json.md.")
+  _require("cluster", "v100:4, or --cluster=local for the devices of this machine")
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:
