@@ -181,8 +181,8 @@ def test_zero_cost_op_pays_no_overhead_and_ends_in_the_next_round():
 
 
 def test_what_a_zero_cost_op_frees_queues_behind_what_was_freed_in_the_first_round():
-  # Rule 4. At 1: a ends on 0; z (zero cost) and y get ready there, in this order. z starts, and ends
-  # in the second round, in which x gets ready: behind y. y@1-2, x@2-3.
+  # Rule 4. At 1: a ends on 0; z (zero cost) and y get ready there, in this order. z starts, and
+  # ends in the second round, in which x gets ready: behind y. y@1-2, x@2-3.
   _, starts, _ = run(
       {"a": (1, 0), "x": (1, 0), "z": (0, 0), "y": (1, 0)}, ["a>z", "a>y", "z>x"])
   assert starts == {"a": 0, "z": 1, "y": 1, "x": 2}
