@@ -1,4 +1,4 @@
-"""A simulated step to look at: a Chrome trace for Perfetto, and a picture.
+"""Timelines of a simulated step: a Chrome trace for Perfetto, and a picture.
 
 The trace is a JSON object `{"traceEvents": [...], "displayTimeUnit": "ms"}` in the Trace Event
 Format that chrome://tracing and ui.perfetto.dev read; times are in microseconds. A device is a
@@ -88,7 +88,7 @@ def _slice(
 
 
 def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[str]:
-  """As TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
+  """Tensor names as TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
   labels = []
   for op, port in zip(result.transfers.ops.tolist(), result.transfers.ports.tolist()):
     name = graph.op_names[op]
