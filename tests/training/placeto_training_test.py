@@ -186,7 +186,7 @@ def test_untied_weights_are_for_one_number_of_devices(tmp_path):
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
-  with pytest.raises(PlacetoError, match="were not understood"):
+  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
     PlacetoWeights.load(str(tmp_path))
 
 
