@@ -25,8 +25,8 @@ _TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "ra
 
 METHODS = (
     # What is learned on the graph at hand comes before the trained policy, which finds more and
-    # would leave it nothing to improve. It is imported and traced first, which takes 9 to 17 s: in a
-    # minute, all of its share, in which the trained policy and the searches find as much without
+    # would leave it nothing to improve. It is imported and traced first, which takes 9 to 17 s: in
+    # a minute, all of its share, in which the trained policy and the searches find as much without
     # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
     # evaluations alone are counted.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
