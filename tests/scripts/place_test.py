@@ -208,8 +208,8 @@ def test_a_missing_cluster_is_asked_for_with_an_example(run_program, meta, tmp_p
 
 
 def test_help_names_the_installed_program_and_survives_a_reader_who_leaves():
-  start = "import sys; sys.argv = ['/usr/bin/placeto-place', '--help']; import runpy; " \
-      "runpy.run_path('scripts/place.py', run_name='__main__')"
+  start = ("import sys; sys.argv = ['/usr/bin/placeto-place', '--help']; "
+           "from scripts import place; place.run()")
   command = [sys.executable, "-c", start]
   options = dict(cwd=ROOT, stderr=subprocess.PIPE, text=True)
   whole = subprocess.run(command, stdout=subprocess.PIPE, timeout=120, check=True, **options)

@@ -14,7 +14,12 @@ from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.pointer_problems import with_starts
-from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig, train
+from placeto_tf.training.pointer_training import (
+  PointerTrainer,
+  PointerTrainingConfig,
+  _hparams,
+  train,
+)
 from random_problem import random_problem
 
 CONFIG = PointerTrainingConfig(
@@ -101,6 +106,15 @@ def test_a_target_or_lost_patience_ends_the_run(
   done = json.loads((tmp_path / "done.json").read_text())
   assert done["iterations"] == iterations and done["reason"].startswith(reason)
   assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == iterations
+
+
+def test_hparams_are_values_and_not_json():
+  config = PointerTrainingConfig(graphs=("zoo:rnnlm",), clusters=("k80:4", "v100:2"))
+  hparams = _hparams(config)
+  assert hparams["graphs"] == "zoo:rnnlm" and hparams["clusters"] == "k80:4, v100:2"
+  assert hparams["max_groups"] == 128 and hparams["learning_rate"] == 1e-3
+  assert hparams["steps"] == config.environment.steps and "target" not in hparams
+  assert not any(str(value)[:1] in "[{" for value in hparams.values() if value != "")
 
 
 def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path, eagerly):
