@@ -215,10 +215,13 @@ def main(_: List[str]) -> None:
   """Tries the mutants and prints the table; ends with 1 if there was a failure."""
   made = input_mutants.kinds(tuple(FLAGS.kinds))
   outcomes: List[Outcome] = []
-  for kind, each in made.items():
-    outcomes += load_all(kind, each)
-    print(f"{kind} done", file=sys.stderr, flush=True)
-  outcomes += run_all(made)
+  try:
+    for kind, each in made.items():
+      outcomes.extend(load_all(kind, each))
+      print(f"{kind} done", file=sys.stderr, flush=True)
+    outcomes.extend(run_all(made))
+  except KeyboardInterrupt:
+    print("interrupted: what was tried until then", file=sys.stderr)
   failures = [each for each in outcomes if each.outcome not in _SOUND]
   for each in failures[:50]:
     print(f"{each.kind} mutant {each.number}: {each.outcome}, {each.text} ({each.seconds:.1f} s)")
