@@ -82,7 +82,7 @@ def test_the_budget_of_evaluations_is_never_exceeded(evaluations):
   assert problem.evaluations == found.evaluations <= evaluations
 
 
-def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another():
+def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another(eagerly):
   config = dataclasses.replace(SMALL, levels=((1.0, 0.5), (2.0, 0.5)))
   (first, a), (second, b), (third, _) = (search(seed=seed, config=config) for seed in (7, 7, 8))
   np.testing.assert_array_equal(a.op_placement, b.op_placement)
@@ -100,7 +100,7 @@ def test_a_finer_level_starts_from_what_the_coarser_found():
   assert len(np.unique(found.op_placement)) > 1
 
 
-def test_the_process_keeps_its_own_random_states():
+def test_the_process_keeps_its_own_random_states(eagerly):
   np.random.seed(1)
   random.seed(1)
   before = np.random.get_state()[1].tolist(), random.getstate()
@@ -113,7 +113,7 @@ def test_learning_beats_the_start_of_a_graph_that_can_be_split(learned):
   assert learned.found.objective_us < 0.9 * learned.found.start_objective_us
 
 
-def test_the_papers_own_choices_run():
+def test_the_papers_own_choices_run(eagerly):
   paper = PlacetoConfig.paper()
   config = dataclasses.replace(paper, environment=EnvironmentConfig(num_episodes=2))
   _, found = search(60, config=config)
@@ -134,7 +134,7 @@ def test_tensorboard_gets_step_times_return_and_losses(learned):
           "Training/entropy_loss"} <= _tags(learned.directory / "train")
 
 
-def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
+def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch, eagerly):
   monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
   search(60, root_dir=str(tmp_path))
   assert _tags(tmp_path / "train") == set()
