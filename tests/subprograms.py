@@ -9,7 +9,7 @@ import sys
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def run(program, *arguments, timeout=300, without=(), **variables):
+def run(program, *arguments, timeout=900, without=(), **variables):
   """What a program prints; fails with the end of its messages.
 
   Args:

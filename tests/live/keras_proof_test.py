@@ -19,7 +19,7 @@ import subprograms
 _PROGRAM = pathlib.Path(__file__).with_name("keras_proof.py")
 
 
-def _prove(version, devices, *names, timeout=600):
+def _prove(version, devices, *names, timeout=1500):
   if version == "3":
     pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
     return subprograms.run(
