@@ -76,11 +76,11 @@ class PlacedTraining:
     """Searches a placement for batches of these specs and applies it."""
     function = keras_batches.trace_step(self.model, specs)
     graph = load_graph(function)
-    self.result = place(graph, self.cluster, **self._options)
-    self.applied = self.result.apply(function)
-    self._specs = specs
+    result = place(graph, self.cluster, **self._options)
+    applied = result.apply(function)
+    self.result, self.applied, self._specs = result, applied, specs
     self._by_key[keras_batches.key_of(specs)] = BatchStep(
-        keras_batches.size_of(specs), self.applied.function, "placed")
+        keras_batches.size_of(specs), applied.function, "placed")
 
   def run_step(self, data: Any) -> Any:
     """Trains on one batch; returns the logs of the model's `train_step`."""
@@ -93,7 +93,7 @@ class PlacedTraining:
       if self.result is None:
         self.plan(specs)
       else:
-        self._by_key[key] = self._follow(specs)
+        self._by_key[key] = self._follow(self.result, specs)
     logs = self._by_key[key].function(batch)
     counter = getattr(self.model, "_train_counter", None)  # of Keras 2
     if counter is not None:
@@ -132,13 +132,12 @@ class PlacedTraining:
       del self.model.__dict__["make_train_function"]
     self.model.train_function = None
 
-  def _follow(self, specs: Any) -> BatchStep:
+  def _follow(self, result: PlacingResult, specs: Any) -> BatchStep:
     """The step for another shape, such as a partial last batch: placed as the first one is."""
     function = keras_batches.trace_step(self.model, specs)
     size = keras_batches.size_of(specs)
     graph = load_graph(function)
-    placement, known = placed_alike(
-        self.result.placement, graph, function, self.result.cluster)
+    placement, known = placed_alike(result.placement, graph, function, result.cluster)
     if known >= _ENOUGH:
       return BatchStep(size, place_function(placement, function).function, "alike")
     warnings.warn(

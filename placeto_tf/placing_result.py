@@ -133,7 +133,8 @@ class PlacingResult:
     """
     if not (is_concrete_function(target) or is_function(target)):
       return self.placement.apply(target, **options)
+    before = self.baselines.get("current")
     return apply_checked(
         self.placement, target, self.graph, self.costs, self.cluster,
-        promised_us=self.step_time_us, before_us=self.baselines["current"].step_time_us
-        if "current" in self.baselines else None, **options)
+        promised_us=self.step_time_us,
+        before_us=None if before is None else before.step_time_us, **options)

@@ -10,7 +10,7 @@
   hparams              what was placed, and how
 
 Groups of charts are in the order of the alphabet, so that what a policy writes of its learning
-(`Training/`, see `training.improve`) comes last.
+(`Training/`, see `methods.placeto.improve`) comes last.
 
 Legend: N ops, D devices.
 """

@@ -14,8 +14,6 @@ if what policies see has a cycle, or no more than --least_parallel of its pairs 
 
 from __future__ import annotations
 
-import sys
-
 from absl import flags
 
 from placeto_tf.errors import PlacetoError
@@ -85,4 +83,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(run())
+  run()

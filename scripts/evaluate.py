@@ -64,7 +64,7 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
 
 def _evaluate_replicas() -> None:
   """The table of replicas."""
-  from placeto_tf import reporting
+  from placeto_tf import result_directory
   from placeto_tf.evaluation import replica_table
 
   config = replica_table.ReplicaTableConfig(
@@ -72,7 +72,7 @@ def _evaluate_replicas() -> None:
       seeds=shared_flags.whole_numbers("seeds"), replicas=shared_flags.replicas(),
       max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       max_groups=FLAGS.max_groups, graph_options=shared_flags.graph_options())
-  reporting.check_out_dir(FLAGS.out)
+  result_directory.check(FLAGS.out)
   rows = replica_table.evaluate_replicas(
       config, FLAGS.out,
       progress=lambda *row: print(replica_table.show(*row), flush=True))

@@ -58,10 +58,11 @@ def main() -> None:
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import writing
+  from placeto_tf.placing_config import PlacingConfig
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource
 
-  config = placing.PlacingConfig(
+  config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       seed=FLAGS.seed, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
@@ -79,13 +80,14 @@ def main() -> None:
   started = time.monotonic()
   with placing_progress.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
-    graph = (load_graph(FLAGS.graph, **shared_flags.graph_options()) if config.replicas == 1
-             else ReplicaSource(FLAGS.graph, shared_flags.graph_options()))
-  read = graph.graph if isinstance(graph, ReplicaSource) else graph
+    source = None if config.replicas == 1 else ReplicaSource(
+        FLAGS.graph, shared_flags.graph_options())
+    graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if source is None else (
+        source.graph)
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
   with reporting.Workspace(FLAGS.out, inputs) as workspace:
-    workspace.claim(reporting.result_names(read))
-    writing.check_writable(read, workspace.path)
+    workspace.claim(reporting.result_names(graph))
+    writing.check_writable(graph, workspace.path)
     board = workspace.tensorboard_dir
     placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
     with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
@@ -96,9 +98,9 @@ def main() -> None:
           summaries(problem, stage_name)
 
         stage = placing_progress.stage
-        if isinstance(graph, ReplicaSource):
+        if source is not None:
           result = replica_placing.place_replicas(
-              graph, cluster, config, progress=progress, stage=stage)
+              source, cluster, config, progress=progress, stage=stage)
         else:
           result = placing.place_with(
               graph, cluster, config, root_dir=board, progress=progress, stage=stage)

@@ -180,8 +180,9 @@ def placer(method: str, config: Any) -> Callable:
   def gdp(problem, budget, seed, config):
     return search_gdp(problem, budget, seed, config=config)
 
-  searches = {"annealing": anneal, "local_search": search_locally, "genetic": evolve,
-              "hierarchical": search_hierarchical, "gdp": gdp}
+  searches: Dict[str, Callable[..., Any]] = {
+      "annealing": anneal, "local_search": search_locally, "genetic": evolve,
+      "hierarchical": search_hierarchical, "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()
@@ -202,7 +203,8 @@ class Bench:
     if not new:
       with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-          self._results[tuple(row[name] for name in FIELDS[:5])] = float(row["over_start"])
+          graph, method, setting, seed, budget = (row[name] for name in FIELDS[:5])
+          self._results[graph, method, setting, seed, budget] = float(row["over_start"])
     self._file = open(path, "a", newline="", encoding="utf-8")  # closed with the program
     self._writer = csv.writer(self._file, lineterminator="\n")
     if new:

@@ -30,7 +30,7 @@ py_test = rule(implementation = _impl, attrs = _ATTRS, test = True)
 def python_files():
   """Every Python file of the tree that belongs to the project, by its path from the root."""
   files = {"setup.py"}
-  for folder in ("placeto_tf", "scripts", "tests"):
+  for folder in ("placeto_tf", "examples", "scripts", "tests"):
     files.update(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py"))
   return files
 

@@ -1,6 +1,10 @@
 """A Keras model that is compiled placed trains, evaluates, is saved and loaded as any other."""
 
+import os
 import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +66,23 @@ def test_what_cannot_be_placed_is_refused(found):
   mirrored, bare, eager, number = found["changes"]["errors"]
   assert "MirroredStrategy" in mirrored and "compile it first" in bare
   assert "run_eagerly" in eager and "Keras model" in number
+
+
+def test_the_example_of_the_readme_runs(tmp_path):
+  pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+  root = pathlib.Path(__file__).resolve().parents[1]
+  text = (root / "README.md").read_text()
+  example = re.search(r"### A Keras model.*?```python\n(.*?)```", text, flags=re.DOTALL).group(1)
+  assert "max_seconds=20" in example
+  devices = (
+      "import tensorflow as tf\n"
+      "cpu = tf.config.list_physical_devices('CPU')[0]\n"
+      "tf.config.set_logical_device_configuration("
+      "cpu, [tf.config.LogicalDeviceConfiguration()] * 2)\n")
+  environment = {**os.environ, "PYTHONPATH": str(root)}
+  environment.pop("TF_USE_LEGACY_KERAS", None)
+  done = subprocess.run(
+      [sys.executable, "-c", devices + example.replace("max_seconds=20", "max_evaluations=30")],
+      capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  assert "us were promised" in done.stdout and (tmp_path / "model.keras").exists()

@@ -38,10 +38,10 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   elsewhere = (together & ~hosts).any(axis=1)
   together[np.ix_(elsewhere, hosts)] = False
   fixed = graph.source.fixed_devices if graph.source is not None else {}
-  for op, device in fixed.items():
-    column = find_device(cluster.device_names, device)
-    if column is not None and op in graph.op_index:
-      mates = graph.colocation == graph.colocation[graph.op_index[op]]
+  for name, where in fixed.items():
+    column = find_device(cluster.device_names, where)
+    if column is not None and name in graph.op_index:
+      mates = graph.colocation == graph.colocation[graph.op_index[name]]
       together[mates] = False
       together[mates, column] = able[mates, column]
   stuck = np.flatnonzero(~together.any(axis=1))

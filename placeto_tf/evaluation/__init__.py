@@ -5,7 +5,7 @@ from placeto_tf.evaluation.evaluate import (
     evaluate,
     read_references,
     read_results,
-    validate,
 )
+from placeto_tf.evaluation.validation import validate
 
 __all__ = ["EvaluationConfig", "evaluate", "read_references", "read_results", "validate"]

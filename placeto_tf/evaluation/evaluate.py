@@ -6,7 +6,8 @@ The directory of results holds:
   results.csv         a row a (graph, cluster, method, seed), appended as soon as it is there:
                       graph, cluster, method, seed, step_time_us, fits, start_us, evaluations,
                       seconds, lower_bound_us, peak_memory_bytes (of the fullest device),
-                      placement (path from the directory)
+                      placement (path from the directory), digest (of the row and its files, see
+                      `validation`)
   placements/*.json   the placement of each row
   histories/*.json    [[evaluations, seconds, objective_us], ...] at each improvement
   references.json     graph -> cluster -> method -> step_time_us of the placements that need no
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -27,23 +29,20 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf import atomic
+from placeto_tf import atomic, result_directory, user_files
 from placeto_tf.clusters import Cluster
-from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import load_graph
-from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import learned_groups, registry, running
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.simulation import Simulator
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
-          "seconds", "lower_bound_us", "peak_memory_bytes", "placement")
+          "seconds", "lower_bound_us", "peak_memory_bytes", "placement", "digest")
 KEY = FIELDS[:4]
 
 Row = Dict[str, Any]
@@ -139,9 +138,16 @@ def evaluate(
   """
   os.makedirs(os.path.join(out, "placements"), exist_ok=True)
   os.makedirs(os.path.join(out, "histories"), exist_ok=True)
+  with result_directory.alone(out):
+    return _evaluate(config, out, progress)
+
+
+def _evaluate(
+    config: EvaluationConfig, out: str,
+    progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
   _claim(out, config)
   path = os.path.join(out, "results.csv")
-  done = {_key(row): row for row in (read_results(path) if os.path.exists(path) else [])}
+  done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
   wanted = list(_keys(config))
   for graph_name in config.graphs:
     if all(key in done for key in wanted if key[0] == graph_name):
@@ -151,7 +157,7 @@ def evaluate(
       todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
       if not todo:
         continue
-      new_problem = _problem_factory(graph, Cluster.parse(cluster_name), config)
+      new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
       _refer(out, graph_name, cluster_name, new_problem)
       start = _start(new_problem(), config.start)
       for key in todo:
@@ -167,10 +173,17 @@ def evaluate(
 def read_references(out: str) -> Dict[str, Dict[str, Dict[str, float]]]:
   """Graph -> cluster -> method -> step_time_us; empty where the directory has none."""
   path = os.path.join(out, "references.json")
-  if not os.path.exists(path):
+  if not os.path.lexists(path):
     return {}
-  with open(path, encoding="utf-8") as file:
-    return json.load(file)
+  remedy = "delete it, so that it is made again"
+  content = user_files.read_json_object(path, what="the references", remedy=remedy)
+  for graph, clusters in content.items():
+    if not isinstance(clusters, dict) or not all(
+        isinstance(methods, dict) and all(
+            isinstance(us, (int, float)) and not isinstance(us, bool) for us in methods.values())
+        for methods in clusters.values()):
+      raise PlacetoError(f"{path!r} does not say how long {graph!r} takes; {remedy}")
+  return content
 
 
 def _refer(
@@ -194,19 +207,17 @@ def read_results(path: str) -> List[Row]:
   Raises:
     PlacetoError: the file is missing or not a results.csv.
   """
-  try:
-    with open(path, encoding="utf-8", newline="") as file:
-      text = file.read()
-  except (OSError, UnicodeDecodeError) as error:
-    raise PlacetoError(f"{path} cannot be read ({error}); expected a results.csv") from None
+  text = user_files.read_text(path, what="the results", remedy="expected a results.csv")
   whole = text[:text.rfind("\n") + 1]
   rows = []
-  reader = csv.DictReader(whole.splitlines())
+  reader = csv.DictReader(whole.split("\n")[:-1])
   if tuple(reader.fieldnames or ()) != FIELDS:
     raise PlacetoError(
-        f"{path} has the columns {reader.fieldnames}, expected {', '.join(FIELDS)}")
-  for number, row in enumerate(reader, start=2):
+        f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
+  for number, row in _numbered(path, reader):
     try:
+      if None in row or None in row.values():
+        raise ValueError("it has more or fewer fields than there are columns")
       rows.append(dict(
           row, seed=int(row["seed"]), step_time_us=float(row["step_time_us"]),
           fits={"True": True, "False": False}[row["fits"]],
@@ -221,39 +232,30 @@ def read_results(path: str) -> List[Row]:
   return rows
 
 
-def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -> List[str]:
-  """Replays the placements of a results.csv; returns a sentence for every row that differs.
+def _numbered(path: str, reader: csv.DictReader) -> Iterator[Tuple[int, Dict[str, Any]]]:
+  """The rows with their lines."""
+  try:
+    yield from enumerate(reader, start=2)
+  except csv.Error as error:
+    raise PlacetoError(f"{path} is no results.csv ({error}); delete the line that is damaged"
+                       ) from None
 
-  A row can fail in three ways: its placement is missing or does not fit the graph, its step time
-  is another, or whether it fits in memory is.
-  """
-  directory = os.path.dirname(os.path.abspath(path))
-  options = config_graph_options or _stored_options(directory)
-  differences: List[str] = []
-  loaded: Optional[Tuple[str, ComputationGraph]] = None  # of one graph at a time
-  simulators: Dict[str, Simulator] = {}
-  for row in sorted(read_results(path), key=lambda row: row["graph"]):
-    if loaded is None or loaded[0] != row["graph"]:
-      loaded, simulators = (row["graph"], load_graph(row["graph"], **options)), {}
-    graph = loaded[1]
-    if row["cluster"] not in simulators:
-      cluster = Cluster.parse(row["cluster"])
-      simulators[row["cluster"]] = Simulator(graph, estimate_costs(graph, cluster), cluster)
-    simulator = simulators[row["cluster"]]
-    name = "/".join(str(row[field]) for field in KEY)
-    try:
-      placement = Placement.load(os.path.join(directory, row["placement"]))
-      result = simulator.simulate(placement.indices(graph, Cluster.parse(row["cluster"])))
-    except PlacetoError as error:
-      differences.append(f"{name}: {error}")
-      continue
-    if float(result.step_time_us) != row["step_time_us"]:
-      differences.append(
-          f"{name}: the step takes {float(result.step_time_us)!r} us, {path} says "
-          f"{row['step_time_us']!r}")
-    elif bool(result.fits) != row["fits"]:
-      differences.append(f"{name}: fits is {bool(result.fits)}, {path} says {row['fits']}")
-  return differences
+
+def digest_of(row: Row, out: str) -> str:
+  """Binds a row's fields, its placement and its history to one another: SHA-256 in hex."""
+  digest = hashlib.sha256(json.dumps(
+      [_text(row[field]) for field in FIELDS if field != "digest"]).encode("utf-8"))
+  name = os.path.basename(row["placement"])
+  for folder in ("placements", "histories"):
+    digest.update(b"\0" + user_files.read_bytes(
+        os.path.join(out, folder, name), what=f"a file of {folder}",
+        remedy="delete the row to run it again"))
+  return digest.hexdigest()
+
+
+def _text(value: Any) -> str:
+  """As results.csv holds it."""
+  return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def _keys(config: EvaluationConfig) -> Iterator[Tuple[str, str, str, int]]:
@@ -268,7 +270,7 @@ def _key(row: Row) -> Tuple[str, str, str, int]:
   return tuple(row[field] for field in KEY)
 
 
-def _problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
+def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   """Problems that count anew but share costs, groups and the simulator."""
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
@@ -305,25 +307,32 @@ def _run(
       lower_bound_us=bound_us)
   file_name = os.path.join("placements", f"{stem}.json")
   placement.save(os.path.join(out, file_name))
-  with open(os.path.join(out, "histories", f"{stem}.json"), "w", encoding="utf-8") as file:
-    json.dump(problem.history, file)
-  return {
+  atomic.write(os.path.join(out, "histories", f"{stem}.json"),
+               json.dumps(problem.history).encode("utf-8"), error_type=PlacetoError)
+  row = {
       "graph": graph_name, "cluster": cluster_name, "method": name, "seed": seed,
       "step_time_us": float(result.step_time_us), "fits": bool(result.fits),
       "start_us": start_us, "evaluations": problem.evaluations, "seconds": round(seconds, 3),
       "lower_bound_us": float(bound_us),
       "peak_memory_bytes": float(result.peak_memory_bytes.max()), "placement": file_name}
+  return {**row, "digest": digest_of(row, out)}
 
 
 def _append(path: str, row: Row) -> None:
-  new = not os.path.exists(path)
+  new = not _has_header(path)
   if not new:
     _drop_cut_line(path)
-  with open(path, "a", encoding="utf-8", newline="") as file:
+  with open(path, "w" if new else "a", encoding="utf-8", newline="") as file:
     writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
     if new:
       writer.writeheader()
-    writer.writerow({k: repr(v) if isinstance(v, float) else v for k, v in row.items()})
+    writer.writerow({name: _text(value) for name, value in row.items()})
+
+
+def _has_header(path: str) -> bool:
+  """Whether there are results; a run that was killed at once leaves a file without a line."""
+  return os.path.lexists(path) and b"\n" in user_files.read_bytes(
+      path, what="the results", remedy="expected a results.csv")
 
 
 def _drop_cut_line(path: str) -> None:
@@ -335,11 +344,11 @@ def _drop_cut_line(path: str) -> None:
 
 def _claim(out: str, config: EvaluationConfig) -> None:
   path = os.path.join(out, "config.json")
-  if not os.path.exists(path):
+  if not os.path.lexists(path):
     atomic.write_json(path, config.to_json())
     return
-  with open(path, encoding="utf-8") as file:
-    stored = json.load(file)
+  stored = user_files.read_json_object(
+      path, what="the evaluation's configuration", remedy="choose another directory")
   # Graphs, clusters, methods and seeds may grow; what makes two rows comparable may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
                "graph_options", "policy_weights"):
@@ -347,11 +356,3 @@ def _claim(out: str, config: EvaluationConfig) -> None:
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
           f"{config.to_json()[name]!r}; choose another directory")
-
-
-def _stored_options(directory: str) -> Dict[str, Any]:
-  path = os.path.join(directory, "config.json")
-  if not os.path.exists(path):
-    return {}
-  with open(path, encoding="utf-8") as file:
-    return json.load(file)["graph_options"]

@@ -25,7 +25,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf import placing, replica_placing
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.placing_config import PlacingConfig
 from placeto_tf.replication import ReplicaSource
 
 FIELDS = (
@@ -50,9 +51,9 @@ class ReplicaTableConfig:
   max_groups: int = 128
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
-  def placing(self, seed: int, replicas: Any) -> placing.PlacingConfig:
+  def placing_config(self, seed: int, replicas: Any) -> PlacingConfig:
     """How one row is placed."""
-    return placing.PlacingConfig(
+    return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=replicas)
 
@@ -105,11 +106,11 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
   cluster = Cluster.parse(cluster_name)
   alone: Any = None
   try:
-    alone = placing.place_with(source.graph, cluster, config.placing(int(seed), 1))
-  except PlacetoError:
+    alone = placing.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
+  except PlacementError:
     pass  # nothing fits without replicas; the column stays empty
   found = replica_placing.place_replicas(
-      source, cluster, config.placing(int(seed), config.replicas))
+      source, cluster, config.placing_config(int(seed), config.replicas))
   replication = found.replication
   assert replication is not None
   chosen = replication.chosen

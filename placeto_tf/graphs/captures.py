@@ -113,7 +113,7 @@ def piped_handles() -> Set[int]:
   module = sys.modules.get(_STRUCTURED_FUNCTION)
   if module is None:
     return set()
-  held = set()
+  held: Set[int] = set()
   for wrapper in live_objects(module.StructuredFunctionWrapper):
     function = getattr(wrapper, "_function", None)
     held.update(id(tensor) for tensor in getattr(function, "captured_inputs", ()))

@@ -111,6 +111,17 @@ class ComputationGraph:
     return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
             f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
 
+  @property
+  def origin(self) -> GraphSource:
+    """What the graph was read from.
+
+    Raises:
+      GraphError: it was made of arrays, and there is nothing to rewrite.
+    """
+    if self.source is None:
+      raise GraphError("the graph was not read from a TensorFlow graph; load one with load_graph")
+    return self.source
+
   def __post_init__(self) -> None:
     _check(self)
     for field in dataclasses.fields(self):

@@ -17,6 +17,7 @@ from placeto_tf.graphs.graph_defs import ReadGraph
 # Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
 # graph that it was made from, in that graph's order, so that both are read alike.
 PLACED_NAMES = "_placeto_names"
+_COMPILED = "_XlaMustCompile"
 
 
 def is_concrete_function(source: Any) -> bool:
@@ -64,6 +65,11 @@ def read_keras_model(model: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str,
 
 def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a ConcreteFunction."""
+  attributes = function.function_def.attr  # asking a proto's map for what is not there adds it
+  if _COMPILED in attributes and attributes[_COMPILED].b:
+    raise GraphError(
+        f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
+        "jit_compile=True to place its ops one by one")
   graph = function.graph
   found = captures.resource_captures(function)
   names = getattr(function, PLACED_NAMES, {})

@@ -82,7 +82,8 @@ def training_function(
       raise GraphError(
           f"the Keras model {_name(model)!r} is not compiled with an optimizer and a loss; give "
           "them to training_function, or compile it")
-    if getattr(model, "jit_compile", None) is True:
+    # Keras 3 sets it unasked, and tells no one which it was.
+    if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
       raise GraphError(
           f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
           "step to XLA as a whole; compile it with jit_compile=False")

@@ -5,7 +5,7 @@ Legend: N ops, D devices.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
@@ -55,7 +55,8 @@ def placed_alike(
 def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
   """Gives sets without a device that of a neighbour: of what they read, else of a reader."""
   sets = graph.colocation.tolist()
-  inputs, outputs = [[] for _ in sets], [[] for _ in sets]
+  inputs: List[List[int]] = [[] for _ in sets]
+  outputs: List[List[int]] = [[] for _ in sets]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
     if port != CONTROL:

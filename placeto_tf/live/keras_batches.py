@@ -156,7 +156,7 @@ def compiled_state(model: Any) -> Tuple[int, ...]:
 
 def steps_per_execution(model: Any) -> int:
   """How many steps Keras wants of one call of the train function."""
-  found = getattr(model, "_steps_per_execution", None)
-  if found is None or not hasattr(found, "numpy"):
+  found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
+  if not hasattr(found, "numpy"):
     found = getattr(model, "steps_per_execution", 1)
   return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)

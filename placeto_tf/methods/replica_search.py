@@ -83,7 +83,9 @@ def search_replicas(
 
 class _Search:
 
-  def __init__(self, candidates, budget, seed, announce):
+  def __init__(
+      self, candidates: Sequence[Candidate], budget: Budget, seed: int,
+      announce: Callable[[PlacementProblem, str], None]):
     self._candidates: List[Candidate] = list(candidates)
     self._budget, self._seed, self._announce = budget, seed, announce
     self._started = time.monotonic()

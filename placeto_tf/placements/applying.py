@@ -7,7 +7,11 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.concrete_functions import concrete_of, is_concrete_function, is_function
+from placeto_tf.graphs.concrete_functions import (
+  concrete_of,
+  is_concrete_function,
+  is_function,
+)
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.placements.placement import Placement
 

@@ -20,8 +20,6 @@ from placeto_tf.graphs.node_table import read_nodes
 from placeto_tf.placements import applying, coverage, moving
 from placeto_tf.placements.placement import Placement
 
-_COMPILED = "_XlaMustCompile"
-
 
 @dataclasses.dataclass(frozen=True)
 class CapturedVariable:
@@ -92,15 +90,10 @@ def place_function(
       function alone.
 
   Raises:
-    PlacementError: an op has no device, XLA compiles the function as a whole, or what it captures
-      is elsewhere than the placement wants it and cannot be moved.
-    GraphError: the function cannot be read.
+    PlacementError: an op has no device, or what the function captures is elsewhere than the
+      placement wants it and cannot be moved.
+    GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
-  attributes = function.function_def.attr  # asking a proto's map for what is not there adds it
-  if _COMPILED in attributes and attributes[_COMPILED].b:
-    raise PlacementError(
-        f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
-        "jit_compile=True to place its ops one by one")
   graph_def, _ = inline_functions(read_concrete_function(function)[0].graph_def)
   applying.place_nodes(placement, graph_def.node)
   names = getattr(function, PLACED_NAMES, {})

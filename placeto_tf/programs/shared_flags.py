@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 
+from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
 
 FLAGS = flags.FLAGS
@@ -51,8 +52,9 @@ def define_reading_flags() -> None:
 def define_cluster_flag() -> None:
   """--cluster."""
   flags.DEFINE_string(
-      "cluster", None, "Cluster: preset:count[+preset:count] (k80, p100, v100, a100, h100, cpu), "
-      "a JSON file, or 'local'.", required=True)
+      "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
+      "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
+      f"{', '.join(PRESETS)}; see docs/cluster_json.md.", required=True)
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:

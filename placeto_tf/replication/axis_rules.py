@@ -119,6 +119,12 @@ class AxisRules:
     attr = self._flow.attr(op, name)
     return attr is not None and attr.b
 
+  def _rows(self, kind: Kind) -> Rows:
+    """The kind, which a rule can follow only if it is rows."""
+    if not isinstance(kind, Rows):
+      raise _NotFollowed(_UNKNOWN)
+    return kind
+
   def _agree(self, found: Sequence[Rows]) -> Rows:
     if len(set(found)) > 1:
       raise _NotFollowed(MIXES_ROWS)
@@ -160,7 +166,7 @@ class AxisRules:
     return kind
 
   def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    if kinds[0].axis == len(self._shape(op, 0)) - 1:
+    if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
       raise _NotFollowed(MIXES_ROWS)
     return kinds[0]
 
@@ -177,8 +183,8 @@ class AxisRules:
     training = self._flow.attr(op, "is_training")
     is_training = training is None or training.b
     gradient = "Grad" in self._flow.types[op]
-    return [Rows(0, next(k for k in kinds if isinstance(k, Rows)).outer)] + [
-        MEAN if is_training or gradient else SAME] * (width - 1)
+    found: List[Kind] = [Rows(0, next(k for k in kinds if isinstance(k, Rows)).outer)]
+    return found + [MEAN if is_training or gradient else SAME] * (width - 1)
 
   def _l2_loss(self, op: int, kinds: Sequence[Kind]) -> Kind:
     return Unclear(op, _NOT_LINEAR)
@@ -186,7 +192,7 @@ class AxisRules:
   def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
     shape, axes = self._shape(op, 0), np.atleast_1d(self._value(op, 1)).tolist()
     axes = sorted({axis % len(shape) for axis in axes}) if shape else []
-    rows = kinds[0]
+    rows = self._rows(kinds[0])
     if rows.axis in axes:
       linear = self._flow.types[op] in _LINEAR_REDUCTIONS
       return MEAN if linear else Unclear(op, _NOT_LINEAR)
@@ -195,16 +201,16 @@ class AxisRules:
     return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
 
   def _arg_reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows, rank = kinds[0], len(self._shape(op, 0))
+    rows, rank = self._rows(kinds[0]), len(self._shape(op, 0))
     axis = int(self._value(op, 1)) % rank
     if axis == rows.axis:
       return Unclear(op, _NOT_LINEAR)
     return Rows(rows.axis - (axis < rows.axis), rows.outer)
 
   def _reshape(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = kinds[0]
-    if not isinstance(rows, Rows):
+    if not isinstance(kinds[0], Rows):
       return SAME
+    rows = kinds[0]
     given, shape = self._shape(op, 0), self._result(op)
     return self.reshaped(rows, given, shape)
 
@@ -226,8 +232,8 @@ class AxisRules:
     raise _NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
 
   def _transpose(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    order = self._value(op, 1).tolist()
-    return Rows(order.index(kinds[0].axis), kinds[0].outer)
+    order, rows = self._value(op, 1).tolist(), self._rows(kinds[0])
+    return Rows(order.index(rows.axis), rows.outer)
 
   def _matmul(self, op: int, kinds: Sequence[Kind]) -> Kind:
     flags = [self._flag(op, name) for name in (
@@ -288,7 +294,7 @@ class AxisRules:
   def _split(self, op: int, kinds: Sequence[Kind]) -> Any:
     sized = self._flow.types[op] == "SplitV"
     i = 0 if sized else 1
-    rows, rank = kinds[i], len(self._shape(op, i))
+    rows, rank = self._rows(kinds[i]), len(self._shape(op, i))
     axis = int(self._value(op, 2 if sized else 0)) % rank
     if axis != rows.axis:
       return rows
@@ -310,12 +316,13 @@ class AxisRules:
 
   def _unpack(self, op: int, kinds: Sequence[Kind]) -> Kind:
     axis = self._int(op, "axis") % len(self._shape(op, 0))
-    if axis == kinds[0].axis:
+    rows = self._rows(kinds[0])
+    if axis == rows.axis:
       raise _NotFollowed("takes the examples of the batch apart")
-    return Rows(kinds[0].axis - (axis < kinds[0].axis), kinds[0].outer)
+    return Rows(rows.axis - (axis < rows.axis), rows.outer)
 
   def _slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = kinds[0]
+    rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise _NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
@@ -367,7 +374,7 @@ class AxisRules:
     return axes
 
   def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = kinds[0]
+    rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise _NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
@@ -390,7 +397,7 @@ class AxisRules:
 
   def _pad(self, op: int, kinds: Sequence[Kind]) -> Kind:
     given, result = self._shape(op, 0), self._result(op)
-    axis = kinds[0].axis
+    axis = self._rows(kinds[0]).axis
     if given[axis] is None or given[axis] != result[axis]:
       raise _NotFollowed("pads the batch")
     return kinds[0]
@@ -398,8 +405,8 @@ class AxisRules:
   def _tile(self, op: int, kinds: Sequence[Kind]) -> Kind:
     if not isinstance(kinds[0], Rows):
       return SAME
-    times = int(self._value(op, 1)[kinds[0].axis])
-    return Rows(kinds[0].axis, kinds[0].outer * times)
+    times = int(self._value(op, 1)[self._rows(kinds[0]).axis])
+    return Rows(kinds[0].axis, self._rows(kinds[0]).outer * times)
 
   def _gather(self, op: int, kinds: Sequence[Kind]) -> Kind:
     batch_dims = self._int(op, "batch_dims")
@@ -419,6 +426,7 @@ class AxisRules:
         raise _NotFollowed(_UNKNOWN)
       return Rows(indices.axis if indices.axis < batch_dims else
                   axis + indices.axis - batch_dims, indices.outer)
+    table = self._rows(table)
     if table.axis == axis:
       raise _NotFollowed("takes some of the examples of the batch")
     rank = len(self._shape(op, 1)) - batch_dims
@@ -430,7 +438,7 @@ class AxisRules:
       if isinstance(data, Rows) and data != ids:
         raise _NotFollowed(MIXES_ROWS)
       return self._segments_of_examples(op) or MEAN
-    rank = len(self._shape(op, 1))
+    rank, data = len(self._shape(op, 1)), self._rows(data)
     if data.axis < rank:
       return MEAN
     return Rows(data.axis - rank + 1, data.outer)
@@ -464,21 +472,21 @@ class AxisRules:
   def _one_hot(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rank = len(self._result(op))
     axis = self._int(op, "axis", -1) % rank
-    rows = kinds[0]
+    rows = self._rows(kinds[0])
     return Rows(rows.axis + (axis <= rows.axis), rows.outer)
 
   def _along(self, op: int, kinds: Sequence[Kind]) -> Kind:
     """Ops that work along the axes in their second input."""
     rank = len(self._shape(op, 0))
     axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
-    if kinds[0].axis in axes:
+    if self._rows(kinds[0]).axis in axes:
       raise _NotFollowed(MIXES_ROWS)
     return kinds[0]
 
   def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
     block = self._value(op, 1) if "ND" in self._flow.types[op] else None
     size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
-    rows = self._at_front(kinds[0])
+    rows = self._at_front(self._rows(kinds[0]))
     if self._flow.types[op].startswith("SpaceToBatch"):
       return Rows(0, rows.outer * size)
     if rows.outer % size:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+import numpy as np
+
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs import training_function as one_training_function
@@ -143,7 +145,7 @@ def _unknown_batch(graph: ComputationGraph) -> bool:
     return False
   nodes: Dict[str, Any] = {
       source.graph_def.node[position].name: source.graph_def.node[position]
-      for position in source.positions.tolist()}
+      for position in np.asarray(source.positions).tolist()}
   captures = captured_ops(source)
   declared = [declared_shape(nodes[name.rpartition(":")[0]]) for name in source.feed_shapes
               if name.rpartition(":")[0] not in captures]

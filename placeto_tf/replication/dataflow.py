@@ -6,7 +6,8 @@ Legend: N needed ops, in the order of `ComputationGraph`. A tensor is (op index,
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -35,18 +36,19 @@ class Dataflow:
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
   """
 
-  def __init__(self, graph: ComputationGraph, outputs: Dict[str, Sequence[Any]]):
+  def __init__(self, graph: ComputationGraph, outputs: Mapping[str, Sequence[Any]]):
     """Args: outputs: op name -> `OpInfo.TensorProperties` of each output."""
     self.graph = graph
-    source = graph.source
+    source = graph.origin
     all_nodes = source.graph_def.node
-    self.nodes = [all_nodes[position] for position in source.positions.tolist()]
+    self.nodes = [all_nodes[position] for position in np.asarray(source.positions).tolist()]
     self.types = list(graph.op_types)
     index = graph.op_index
     self.inputs: List[List[Tensor]] = []
     self.controls: List[List[int]] = []
     for node in self.nodes:
-      data, controls = [], []
+      data: List[Tensor] = []
+      controls: List[int] = []
       for text in node.input if node.name not in source.cut_ops else ():
         if text.startswith("^"):
           controls.append(index[text[1:]])
@@ -144,7 +146,7 @@ class Dataflow:
       shape = self.shape(data[port])
       if shape is None or (None in shape and kind != "Rank"):
         return None
-      return np.array({"Size": int(np.prod(shape or (1,))) if None not in shape else 0,
+      return np.array({"Size": math.prod(size or 0 for size in shape),
                        "Rank": len(shape)}.get(kind, shape))
     if kind == "BroadcastGradientArgs":
       return _broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
@@ -165,7 +167,7 @@ class Dataflow:
     return value
 
 
-_VALUES = {
+_VALUES: Dict[str, Callable[..., Any]] = {
     "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply,
     "FloorDiv": np.floor_divide, "FloorMod": np.mod, "Maximum": np.maximum,
     "Minimum": np.minimum, "Neg": np.negative,

@@ -79,9 +79,9 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
     GraphError: there is none, or a feed is no batch.
   """
   graph = flow.graph
-  captures = captured_ops(graph.source)
+  captures = captured_ops(graph.origin)
   shapes = {}
-  for name, shape in graph.source.feed_shapes.items():
+  for name, shape in graph.origin.feed_shapes.items():
     op_name = name.rpartition(":")[0]
     if op_name not in captures:
       shapes[graph.op_index[op_name]] = (name, shape)

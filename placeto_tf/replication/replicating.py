@@ -75,7 +75,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
   """
   replicas = check_replicas(replicas)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
-  source = graph.source
+  source = graph.origin
   if source is None or source.graph_def is None:
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
@@ -121,9 +121,9 @@ def _frozen(graph: ComputationGraph) -> ComputationGraph:
   """A live graph as the MetaGraphDef of it, whose function calls are inlined."""
   import tensorflow as tf
 
-  with graph.source.tf_graph.as_default():
+  with graph.origin.tf_graph.as_default():
     meta_graph = tf.compat.v1.train.export_meta_graph()
-  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.source.feed_shapes.items()}
+  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
   return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
 
 
@@ -131,7 +131,7 @@ def _load(
     graph: ComputationGraph, written: rewriting.Rewritten, replicas: int, live: bool
 ) -> ComputationGraph:
   """The written graph in the format of the source."""
-  source = graph.source
+  source = graph.origin
   shapes = {}
   for name, tensors in written.feeds.items():
     shape = tuple(source.feed_shapes[name])

@@ -67,7 +67,7 @@ class _Writer:
     self._flow, self._spread, self._cut = flow, spread, cut
     self._replicas, self._split_feeds = replicas, split_feeds
     self._fetched, self._run_ops = set(fetched), run
-    source = flow.graph.source.graph_def
+    source = flow.graph.origin.graph_def
     self._source = source
     self._result = type(source)()
     self._result.versions.CopyFrom(source.versions)
@@ -105,7 +105,7 @@ class _Writer:
       for tensor in sorted(by_op.get(op, ())):
         self._join(tensor)
     self._keep_fetched_names()
-    for name in flow.graph.source.feed_shapes:
+    for name in flow.graph.origin.feed_shapes:
       if name not in self._feeds:
         self._feeds[name] = (name,)
     own = frozenset(
@@ -167,7 +167,7 @@ class _Writer:
     if r:
       return
     tensor = f"{name}:0"
-    shape = self._flow.graph.source.feed_shapes[tensor]
+    shape = self._flow.graph.origin.feed_shapes[tensor]
     node = self._add(self._flow.nodes[op], name, None, name)
     self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
     self._feeds[tensor] = (tensor,)
@@ -187,7 +187,7 @@ class _Writer:
     if node.op in PLACEHOLDERS and (shape is None or not declared or declared[0] == -1):
       return
     if shape is None:
-      shape = self._flow.graph.source.feed_shapes[f"{self._names[op]}:0"]
+      shape = self._flow.graph.origin.feed_shapes[f"{self._names[op]}:0"]
     node.op = "Placeholder"
     node.attr.clear()
     node.attr["dtype"].type = dtype % 100
@@ -222,7 +222,8 @@ class _Writer:
     node = self._add(original, original.name, None, original.name)
     if "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]  # rows of all replicas are more
-    data, controls = [], []
+    data: List[str] = []
+    controls: List[str] = []
     for text in original.input:
       for found in translate(text):
         (controls if found.startswith("^") else data).append(found)
@@ -233,7 +234,7 @@ class _Writer:
 
   def _shared_input(self, op: int, text: str) -> Sequence[str]:
     index = self._flow.graph.op_index
-    if self._names[op] in self._flow.graph.source.cut_ops:
+    if self._names[op] in self._flow.graph.origin.cut_ops:
       return (self._unneeded_input(text))
     if text.startswith("^"):
       awaited = index[text[1:]]

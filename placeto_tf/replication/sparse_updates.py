@@ -65,8 +65,7 @@ def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Set[Tensor]:
     elif kind in _SCALING:
       shape = flow.shape(tensor)
       before = [each for each in before
-                if shape is None or flow.shape(each) is None
-                or len(flow.shape(each)) == len(shape)]
+                if shape is None or len(flow.shape(each) or shape) == len(shape)]
     elif kind not in _STATE:
       rows.add(tensor)
       continue

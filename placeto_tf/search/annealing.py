@@ -65,7 +65,7 @@ class AnnealingConfig:
   reheat: float = 4.0
   moves: MoveConfig = MoveConfig()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("start_temperature", "end_temperature", "rounds", "reheat"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")

@@ -58,7 +58,7 @@ class GeneticConfig:
   mutations: int = 1
   moves: MoveConfig = MoveConfig()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if int(self.population * self.elite) < 1 or self.elite + self.newcomers >= 1:
       raise PlacementError(
           f"population is {self.population}, elite {self.elite}, newcomers {self.newcomers}; "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class LocalSearchConfig:
   kick_units: float = 1.0
   moves: MoveConfig = MoveConfig()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("passes", "rounds", "kick_moves", "kick_units"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
@@ -149,7 +149,9 @@ def descend(
   return current, objective_us
 
 
-def _candidates(problem, budget, current, ops, devices, config) -> Iterator[np.ndarray]:
+def _candidates(
+    problem: PlacementProblem, budget: Budget, current: np.ndarray, ops: np.ndarray,
+    devices: Sequence[int], config: LocalSearchConfig) -> Iterator[np.ndarray]:
   """[B, N] the placement with some ops on other devices: all in one batch, or one by one."""
   size = 1 if config.first_improvement else len(devices)
   for first in range(0, len(devices), size):

@@ -11,7 +11,7 @@ Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
 from __future__ import annotations
 
 import random
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -189,7 +189,7 @@ class _Quotient:
     replicated, graph = self._replicated, self._replicated.graph
     joining = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
-    reader = {}
+    reader: Dict[int, int] = {}
     for producer, consumer in zip(
         graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
       if joining[producer] and shared[consumer]:
@@ -217,7 +217,7 @@ def _pieces(problem: PlacementProblem, replicated: ReplicatedGraph, size: int) -
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
   cuts = balanced_cuts(np.bincount(layer, first), np.full(size, 1 / size))
-  return np.searchsorted(cuts, layer, side="right")
+  return np.asarray(np.searchsorted(cuts, layer, side="right"))
 
 
 METHODS = (

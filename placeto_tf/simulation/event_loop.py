@@ -1,4 +1,4 @@
-"""The reference simulator as a compiled event loop.
+"""The reference simulator as a compiled event loop; docs/simulator.md numbers its rules.
 
 Three things make it fast without changing a result:
 

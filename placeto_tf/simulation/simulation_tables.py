@@ -148,7 +148,7 @@ def _uint32(array: np.ndarray) -> np.ndarray:
 
 
 def _int32(array: np.ndarray) -> np.ndarray:
-  """A writable copy: numba compiles anew for arrays that are read-only."""
+  """A writable copy: numba compiles again for read-only arrays."""
   return np.array(array, dtype=np.int32)
 
 

@@ -69,13 +69,13 @@ class PlacetoLearner:
     k = min(config.environment.groups_per_step, min(graph.num_groups for graph in graphs))
     self._num_steps = [-(-graph.num_groups // k) for graph in graphs]
     self._family = observation_lib.GRAPH in time_step_spec.observation
-    self._filled = max(self._num_steps) if compiled else None
-    pieces = 1
+    filled, pieces = max(self._num_steps), 1
     if self._family and compiled:
-      self._filled = min(self._filled, config.steps_per_update or self._filled)
-      rows = environment.batch_size * self._filled * network.rows_per_decision
+      filled = min(filled, config.steps_per_update or filled)
+      rows = environment.batch_size * filled * network.rows_per_decision
       pieces = -(-rows // _ROWS_AT_ONCE)
-      self._filled = -(-self._filled // pieces) * pieces
+      filled = -(-filled // pieces) * pieces
+    self._filled = filled if compiled else None
     self.agent = agent_lib.PlacetoAgent(
         time_step_spec, action_spec, network, learning_rate=config.learning_rate,
         entropy_coefficient=config.entropy, gradient_clipping=config.gradient_clip,

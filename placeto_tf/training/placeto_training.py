@@ -233,7 +233,8 @@ class PlacetoTrainer(runs.TrainingRun):
       greedy: bool = False, learn: bool = False) -> Tuple[float, np.ndarray, np.ndarray]:
     """B episodes: the mean return, and [P] step times over the start's: mean last, best."""
     environment.choose(graphs)
-    time_step, total, best = environment.reset(), 0.0, np.inf
+    time_step, total = environment.reset(), 0.0
+    best = np.full(len(graphs), np.inf)
     while True:
       observation = time_step.observation
       logits = self.learner.logits(observation)

@@ -3,10 +3,13 @@
 import csv
 import dataclasses
 import json
+import os
+import shutil
 
 import pytest
 
 import graph_files
+from placeto_tf import result_directory
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import (
   EvaluationConfig,
@@ -159,6 +162,97 @@ def test_results_replay_and_a_changed_one_is_found(config, tmp_path):
   assert len(differences) == 2
   assert "the step takes" in differences[0]
   assert "branch0/layer0/matmul" in differences[1]
+
+
+@pytest.fixture(name="evaluated", scope="module")
+def evaluated_fixture(tmp_path_factory):
+  """A finished evaluation; its graph stands beside it."""
+  root = tmp_path_factory.mktemp("evaluated")
+  (root / "small.meta").write_bytes(graph_files.meta_graph_def().SerializeToString())
+  evaluate(EvaluationConfig(
+      graphs=(str(root / "small.meta"),), clusters=("k80:2",), methods=("single", "metis"),
+      seeds=(0, 1), max_evaluations=30, max_groups=8), str(root / "out"))
+  return root / "out"
+
+
+def _rewrite(out, change):
+  """Changes the third row of results.csv: METIS with seed 0."""
+  with open(out / "results.csv", newline="") as file:
+    rows = list(csv.DictReader(file))
+  change(rows[2])
+  with open(out / "results.csv", "w", newline="") as file:
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+@pytest.mark.parametrize("field, change", [
+    ("peak_memory_bytes", lambda text: repr(float(text) / 2)),
+    ("lower_bound_us", lambda text: repr(float(text) * 2)), ("method", lambda text: "heft"),
+    ("seed", lambda text: "7"), ("cluster", lambda text: "k80:3"),
+    ("evaluations", lambda text: "29"), ("seconds", lambda text: "0.001"),
+    ("start_us", lambda text: "5.0"), ("fits", lambda text: "False"),
+    ("digest", lambda text: text[::-1]), ("digest", lambda text: ""),
+    ("placement", lambda text: text.replace("metis", "single")),
+    ("placement", lambda text: f"../{text}"),
+])
+def test_every_field_of_a_row_that_was_changed_is_noticed(evaluated, tmp_path, field, change):
+  out = tmp_path / "out"
+  shutil.copytree(evaluated, out)
+  assert field != "digest" or validate(str(out / "results.csv")) == []
+  _rewrite(out, lambda row: row.update({field: change(row[field])}))
+  assert len(validate(str(out / "results.csv"))) == 1
+
+
+@pytest.mark.parametrize("name", ["placements", "histories"])
+def test_a_changed_file_of_a_row_is_noticed(evaluated, tmp_path, name):
+  out = tmp_path / "out"
+  shutil.copytree(evaluated, out)
+  path = sorted((out / name).iterdir())[0]
+  content = json.loads(path.read_text())
+  if name == "placements":
+    content["placement"].pop(sorted(content["placement"])[-1])
+  else:
+    content[0][2] *= 0.5
+  path.write_text(json.dumps(content, indent=1) + "\n")
+  assert len(validate(str(out / "results.csv"))) == 1
+
+
+@pytest.mark.parametrize("name, content", [
+    ("results.csv", "a,b\n"), ("results.csv", "\0\n"), ("config.json", "{"),
+    ("config.json", "[]"), ("references.json", "[]"), ("references.json", '{"a": 1}'),
+    ("results.csv", None), ("config.json", None), ("references.json", None)])
+def test_damaged_files_of_an_evaluation_are_named(evaluated, tmp_path, name, content):
+  out = tmp_path / "out"
+  shutil.copytree(evaluated, out)
+  config = EvaluationConfig(
+      graphs=(str(evaluated.parent / "small.meta"),), clusters=("k80:2",),
+      methods=("single", "metis"), seeds=(0, 1), max_evaluations=30, max_groups=8)
+  (out / name).unlink()
+  if content is None:
+    os.mkfifo(out / name)
+  else:
+    (out / name).write_text(content)
+  with pytest.raises(PlacetoError, match=name):
+    read_references(str(out))
+    evaluate(config, str(out))
+
+
+def test_a_results_csv_without_a_line_is_written_again(config, tmp_path):
+  config = dataclasses.replace(config, methods=("single",), seeds=(0,))
+  for content in ("", "graph,clus"):  # as a kill leaves it
+    out = tmp_path / f"out{len(content)}"
+    out.mkdir()
+    (out / "results.csv").write_text(content)
+    rows = evaluate(config, str(out))
+    assert read_results(str(out / "results.csv")) == rows and len(rows) == 1
+
+
+def test_a_second_evaluation_at_the_same_time_says_so(config, tmp_path):
+  (tmp_path / "out").mkdir()
+  with result_directory.alone(str(tmp_path / "out")):
+    with pytest.raises(PlacetoError, match="another run works in"):
+      evaluate(config, str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("change, culprit", [

@@ -7,10 +7,10 @@ import sys
 import tempfile
 import warnings
 
-import keras_proof
 import numpy as np
 import tensorflow as tf
 
+import keras_proof
 import placeto_tf as placeto
 
 OPTIONS = dict(method="single", max_evaluations=20, seed=0)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import subprograms
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, place_function
 
@@ -120,8 +120,10 @@ def test_applying_to_a_function_gives_a_new_one():
 
 def test_a_function_that_xla_compiles_is_refused():
   function = _concrete(jit_compile=True)
-  with pytest.raises(PlacementError, match="compiled by XLA"):
+  with pytest.raises(GraphError, match="compiled by XLA"):
     place_function(Placement({}, ("/CPU:0",)), function)
+  with pytest.raises(GraphError, match="compiled by XLA"):  # before any search
+    load_graph(function)
 
 
 def test_applying_leaves_the_original_as_it_was():

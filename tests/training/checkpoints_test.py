@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from placeto_tf.environments.moves_environment import MovesConfig
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.pointer_problems import with_starts
 from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig
+from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
 

@@ -9,7 +9,7 @@ Legend: R rows of decisions, T decisions in each, K groups placed in one step.
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, List
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +61,8 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     returns = experience.reward if values is None else values
     batch = (experience, weights, returns)
     split = [tf.split(x, self._pieces, axis=1) for x in tf.nest.flatten(batch)]
-    infos, gradients = [], None
+    infos: List[Any] = []
+    gradients: List[Any] = []
     for part in zip(*split):
       with tf.control_dependencies(gradients):  # one piece after the other
         part, part_weights, part_returns = tf.nest.pack_sequence_as(
@@ -73,7 +74,7 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
           tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
           for gradient, variable in zip(tape.gradient(info.loss, variables), variables)]
       infos.append(info)
-      gradients = found if gradients is None else [a + b for a, b in zip(gradients, found)]
+      gradients = [a + b for a, b in zip(gradients, found)] if gradients else found
     gradients = [gradient / self._pieces for gradient in gradients]
     info = tf.nest.map_structure(lambda *values: tf.add_n(values) / self._pieces, *infos)
     norm = tf.linalg.global_norm(gradients)
