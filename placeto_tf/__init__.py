@@ -34,6 +34,7 @@ _HOMES = {
     "OpCosts": "placeto_tf.costs",
     "Placement": "placeto_tf.placements",
     "PlacingResult": "placeto_tf.placing_result",
+    "compile_placed": "placeto_tf.compiling",
     "estimate_costs": "placeto_tf.costs",
     "load_graph": "placeto_tf.graphs",
     "load_placed": "placeto_tf.placements",

@@ -13,91 +13,30 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Optional, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Optional, Union
 
 import numpy as np
 
+from placeto_tf import placing_progress, replica_placing
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs.loading import LOAD_OPTIONS
+from placeto_tf.live import fixed_cost_note
 from placeto_tf.methods import learned_groups, measured_search, registry, running
 from placeto_tf.placements import Placement
+from placeto_tf.placing_config import PlacingConfig, Progress
 from placeto_tf.placing_result import Baseline, PlacingResult
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
-
-DEFAULT_MAX_SECONDS = 60.0
-
-# A callback that long work calls every now and then, with the problem and the stage it is in.
-Progress = Callable[[PlacementProblem, str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacingConfig:
-  """How to place; see the flags of `scripts/place.py`.
-
-  Attributes:
-    method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
-      same without policies), or one method of `placeto_tf.methods.registry`.
-    max_seconds: search time; loading and costing are not counted. 60 where no limit is given.
-    max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
-      function of the seed.
-    seed: of everything random.
-    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; "learned" has the
-      hierarchical policy learn it with half of the budget, for one method other than auto.
-    costs: "grappler" or the path of a file of measured costs.
-    existing_devices: devices the graph came with: "keep", "start" from them, or "ignore".
-    pins: (regex, device) pairs; ops whose whole name matches stay on that device.
-    cost: "simulated", or "measured": real sessions decide between what the search found and what
-      the simulator expects around it.
-    max_measurements: placements measured at most, with cost="measured".
-    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
-    device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
-      weights.
-  """
-
-  method: str = "auto"
-  max_seconds: Optional[float] = None
-  max_evaluations: Optional[int] = None
-  seed: int = 0
-  grouping: str = "heavy_edge"
-  max_groups: int = 128
-  costs: str = "grappler"
-  existing_devices: str = "start"
-  pins: Tuple[Tuple[str, str], ...] = ()
-  cost: str = "simulated"
-  max_measurements: int = 50
-  workers: Tuple[str, ...] = ()
-  device_map: Tuple[Tuple[str, str], ...] = ()
-  policy_weights: Optional[str] = None
-
-  def __post_init__(self):
-    if self.cost not in ("simulated", "measured"):
-      raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
-    if not self.max_measurements >= 1:
-      raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
-    registry.check_weights(registry.find(self.method), self.policy_weights)
-    if self.existing_devices not in ("keep", "start", "ignore"):
-      raise PlacementError(
-          f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    learned_groups.check_grouping(self.grouping, self.method)
-    _ = self.budget  # raises where a limit is not positive
-
-  @property
-  def budget(self) -> Budget:
-    """The limits, with the default where none is given."""
-    seconds = self.max_seconds
-    if seconds is None and self.max_evaluations is None:
-      seconds = DEFAULT_MAX_SECONDS
-    return Budget(max_evaluations=self.max_evaluations, max_seconds=seconds)
 
 
 def place(
@@ -106,7 +45,7 @@ def place(
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
+    progress: Union[bool, Progress, None] = None,
     **options: Any,
 ) -> PlacingResult:
   """Decides on which device each op of a graph runs.
@@ -116,20 +55,44 @@ def place(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
-    progress: called every now and then.
-    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...).
+    progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
+      where somebody sees it. A callable is called every now and then instead.
+    **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
+      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
+  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(options) - known)
   if unknown:
-    raise TypeError(f"place() got unknown option {unknown[0]!r}; expected one of {sorted(known)}")
+    raise TypeError(
+        f"place() got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
+  if isinstance(graph, str) and replica_placing.spec_replicas(graph) is not None:
+    options.setdefault("replicas", replica_placing.spec_replicas(graph))
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
-  return place_with(graph, cluster, config, root_dir=root_dir, progress=progress)
+
+  def run(
+      report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
+  ) -> PlacingResult:
+    if config.replicas != 1:
+      return replica_placing.place_replicas(
+          ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
+    read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
+    return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
+
+  if callable(progress):
+    return run(progress)
+  if not (placing_progress.is_watched() if progress is None else progress):
+    return run(None)
+  with placing_progress.ProgressBar(config.budget) as bar:
+    return run(bar, placing_progress.stage)
 
 
 def place_with(
@@ -174,6 +137,8 @@ def place_with(
       best, proven = measured.placement, False  # what is proven is proven of simulated steps
       simulated = problem.simulator.simulate(best)
       notes += (measured_search.describe(measured),)
+  fixed = fixed_cost_note(problem.simulator, best)
+  notes += (fixed,) if fixed else ()
   bound_us = lower_bound_us(problem)
   placement = Placement.from_indices(
       graph, cluster, best, method=config.method, seed=config.seed,
@@ -272,7 +237,7 @@ def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
     *, costs: str = "grappler",
-):
+) -> SimulationResult:
   """Simulates one step of a placement.
 
   Args:

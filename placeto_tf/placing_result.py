@@ -6,21 +6,24 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
+from placeto_tf.live import apply_checked
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import Placement
+from placeto_tf.placing_config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult
 
 if TYPE_CHECKING:
-  from placeto_tf.placing import PlacingConfig
+  from placeto_tf.replica_placing import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +62,7 @@ class Baseline:
         entry.evaluations, entry.seconds, entry.gain_us)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PlacingResult:
   """What `place()` found.
 
@@ -79,6 +82,7 @@ class PlacingResult:
     interrupted: whether Ctrl-C ended the search before its budget did.
     graph, costs, cluster, config: what was placed, and how.
     measured: what real sessions said, with cost="measured"; else None.
+    replication: the numbers of replicas that were looked at; None where one was asked for.
   """
 
   placement: Placement
@@ -100,3 +104,37 @@ class PlacingResult:
   cluster: Cluster
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
+  replication: Optional[Replication] = None
+
+  def __repr__(self) -> str:
+    """What was found, in a line."""
+    current_us = self.baselines["current"].step_time_us
+    gain = f"{current_us / self.step_time_us:.2f}x of {current_us / 1e3:,.1f} ms, " if (
+        current_us and self.step_time_us) else ""
+    return (f"PlacingResult({self.step_time_us / 1e3:,.1f} ms a step, {gain}"
+            f"at best {self.lower_bound_us / 1e3:,.1f} ms; method={self.config.method!r}, "
+            f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
+            f"{', ...' if self.cluster.num_devices > 4 else ''}, "
+            f"{self.evaluations:,} placements evaluated)")
+
+  def apply(self, target: Any, **options: Any) -> Any:
+    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+
+    Args:
+      target: see `Placement.apply`.
+      **options: for a function, those of `place_function`.
+
+    Returns:
+      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
+      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+
+    Raises:
+      PlacementError: as `Placement.apply`.
+    """
+    if not (is_concrete_function(target) or is_function(target)):
+      return self.placement.apply(target, **options)
+    before = self.baselines.get("current")
+    return apply_checked(
+        self.placement, target, self.graph, self.costs, self.cluster,
+        promised_us=self.step_time_us,
+        before_us=None if before is None else before.step_time_us, **options)

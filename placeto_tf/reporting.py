@@ -1,5 +1,4 @@
-"""What a placing run shows and leaves behind: progress, the comparison table, a directory of
-results.
+"""What a placing run leaves behind: the comparison table and a directory of results.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it appears at the end, so
@@ -8,114 +7,26 @@ that a failing run leaves earlier results as they were: see `result_directory`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
-import threading
-import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
-import tqdm
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing import PlacingConfig
 from placeto_tf.placing_result import PlacingResult
+from placeto_tf.problem import ledger
+from placeto_tf.replica_placing import DATA_PARALLEL, Replication
 from placeto_tf.result_directory import ResultDirectory
 
 # Beside them stands the placed graph, in the format that came in.
 _NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
 
 NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
-_REFRESH_SECONDS = 0.2
-_BAR_AFTER_SECONDS = 2.0
-_BAR_WIDTH = 24
-
-
-@contextlib.contextmanager
-def stage(name: str):
-  """Says on stderr that a stage has begun, and how long it took.
-
-  On a terminal a bar moves while the stage takes longer than two seconds; how far it has come is
-  not known.
-  """
-  started = time.monotonic()
-  done = threading.Event()
-  print(f"{name} ...", end="", flush=True, file=sys.stderr)
-  mover = threading.Thread(target=_move_bar, args=(name, started, done), daemon=True)
-  if sys.stderr.isatty():
-    mover.start()
-  try:
-    yield
-  except BaseException:
-    _stop(mover, done, name)
-    print(file=sys.stderr)
-    raise
-  _stop(mover, done, name)
-  print(f" {time.monotonic() - started:.1f} s", file=sys.stderr)
-
-
-def _move_bar(name: str, started: float, done: threading.Event) -> None:
-  """Shows that work goes on until it is done."""
-  wait = _BAR_AFTER_SECONDS
-  step = 0
-  while not done.wait(wait):
-    wait = _REFRESH_SECONDS
-    step = (step + 1) % (2 * _BAR_WIDTH)
-    place = min(step, 2 * _BAR_WIDTH - step)
-    bar = (" " * place + "###" + " " * _BAR_WIDTH)[:_BAR_WIDTH + 3]
-    print(f"\r{name} ... |{bar}| {time.monotonic() - started:.0f} s", end="", flush=True,
-          file=sys.stderr)
-
-
-def _stop(mover: threading.Thread, done: threading.Event, name: str) -> None:
-  """Ends the bar and leaves the line as it began."""
-  done.set()
-  if mover.is_alive():
-    mover.join()
-    print(f"\r\033[K{name} ...", end="", flush=True, file=sys.stderr)
-
-
-class ProgressBar:
-  """The `progress` callback of `place()` as a bar over the budget."""
-
-  def __init__(self, config: PlacingConfig):
-    self._budget = config.budget
-    self._by_seconds = self._budget.max_seconds is not None
-    self._bar: Optional[tqdm.tqdm] = None
-    self._shown = ("", 0.0)  # stage, when
-
-  def __enter__(self) -> ProgressBar:
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    if self._bar is not None:
-      self._bar.close()
-
-  def __call__(self, problem: Any, stage_name: str) -> None:
-    """Shows how far the search is, a few times a second."""
-    now = time.monotonic()
-    if stage_name == self._shown[0] and now - self._shown[1] < _REFRESH_SECONDS:
-      return  # called after every evaluation, of which there are thousands a second
-    self._shown = stage_name, now
-    if self._bar is None:
-      total = self._budget.max_seconds if self._by_seconds else self._budget.max_evaluations
-      unit = "s" if self._by_seconds else "placements"
-      self._bar = tqdm.tqdm(
-          total=total, unit=unit, file=sys.stderr, leave=True, mininterval=0.5,
-          bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")
-    done = problem.seconds if self._by_seconds else problem.evaluations
-    self._bar.n = min(done, self._bar.total)
-    self._bar.set_description_str(f"Placing ({stage_name})", refresh=False)
-    if np.isfinite(problem.best_objective_us):
-      self._bar.set_postfix_str(
-          f"best {_ms(problem.best_objective_us)}, {problem.evaluations} evaluated", refresh=False)
-    self._bar.update(0)
 
 
 def result_names(graph: ComputationGraph) -> List[str]:
@@ -133,7 +44,7 @@ class Workspace(ResultDirectory):
 
 
 def write_result(result: PlacingResult, workspace: Workspace) -> None:
-  """Writes everything but the policy's own summaries into the workspace."""
+  """Writes everything but TensorBoard's events into the workspace."""
   from placeto_tf.simulation import timeline
 
   path = workspace.path
@@ -147,36 +58,6 @@ def write_result(result: PlacingResult, workspace: Workspace) -> None:
   timeline.timeline_png(
       result.simulated, os.path.join(path, "timeline.png"), graph=result.graph,
       costs=result.costs, title=f"One step: {_ms(result.step_time_us)}")
-  write_summaries(result, workspace.tensorboard_dir)
-
-
-def write_summaries(result: PlacingResult, directory: str) -> None:
-  """TensorBoard: the placed graph, coloured by device, and best step time by evaluations."""
-  from tensorboard.compat.proto import event_pb2, summary_pb2
-  from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-  writer = EventFileWriter(os.path.join(directory, "placing"))
-  try:
-    now = time.time() - result.seconds
-    for evaluations, seconds, objective_us in result.history:
-      value = summary_pb2.Summary.Value(
-          tag="Placing/best_step_time_ms", simple_value=objective_us / 1e3)
-      writer.add_event(event_pb2.Event(
-          wall_time=now + seconds, step=evaluations,
-          summary=summary_pb2.Summary(value=[value])))
-    placed = _placed_graph_def(result)
-    if placed is not None:
-      writer.add_event(event_pb2.Event(
-          wall_time=time.time(), graph_def=placed.SerializeToString()))
-  finally:
-    writer.close()
-
-
-def _placed_graph_def(result: PlacingResult) -> Any:
-  source = result.graph.source
-  if source is None or source.graph_def is None:
-    return None
-  return result.placement.apply(source.graph_def)
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
@@ -209,6 +90,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
       "measured": None if result.measured is None else _measured(result.measured),
+      "replicas": None if result.replication is None else _replication(result.replication),
       "notes": list(result.notes),
   }
 
@@ -224,40 +106,112 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
                   for name, step in found.by_placer.items()}}
 
 
-def table(result: PlacingResult) -> str:
-  """The comparison the terminal shows."""
+def step_line(graph: ComputationGraph) -> str:
+  """What is taken as the step: what it runs and what it is fed."""
+  shapes = graph.source.feed_shapes if graph.source is not None else {}
+  feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
+           for name in graph.feeds]
+  return (f"A step runs {_some(graph.fetches)}"
+          + (f", fed {_some(feeds)}" if feeds else "") + f": {graph.num_ops:,} ops.")
+
+
+def _some(names: Sequence[str], limit: int = 4) -> str:
+  more = f" and {len(names) - limit} more" if len(names) > limit else ""
+  return ", ".join(names[:limit]) + more
+
+
+def table(result: PlacingResult, *, verbose: bool = False) -> str:
+  """The comparison that the terminal shows.
+
+  Args:
+    result: of a run.
+    verbose: whether every placer that took part has a row, with what it gained and evaluated, and
+      every one that did not run a note. Otherwise the table holds what the answer is compared with:
+      the graph as it is, the baselines, and the one placer that was asked for by name.
+  """
   current_us = result.baselines["current"].step_time_us
-  devices = [device.name for device in result.cluster.devices]
-  rows = [["placer", "step time", "speed-up", "gained", "evaluations", "fits"]
-          + [f"GB {name}" for name in devices]]
   titles = {method.name: method.title for method in registry.methods()}
-  references = [method.name for method in registry.references()]
+  titles[DATA_PARALLEL] = "data parallelism"
+  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
-  for name in order:
+  wanted = (*references, result.config.method)
+  shown = [name for name in order if verbose or name in wanted]
+  rows = [["placer", "step time", "speed-up", *(("gained", "evaluations") if verbose else ()),
+           "fits", *(f"GB {device.name}" for device in result.cluster.devices)]]
+  for name in shown:
     row = result.baselines[name]
+    work = [_ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}"] if verbose else []
     rows.append([titles[name]] + (
-        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes,
-               _ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}")
-        if row.step_time_us is not None else ["-"] * (5 + len(devices))))
+        ["-"] * (len(rows[0]) - 1) if row.step_time_us is None else
+        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes, work)))
   rows.append(["best"] + _cells(
-      result.step_time_us, current_us, result.fits, result.peak_memory_bytes, "",
-      f"{result.evaluations:,}"))
-  rows.append(["lower bound", _ms(result.lower_bound_us),
-               _times(current_us, result.lower_bound_us)] + [""] * (3 + len(devices)))
+      result.step_time_us, current_us, result.fits, result.peak_memory_bytes,
+      ["", f"{result.evaluations:,}"] if verbose else []))
+  bound = ["lower bound", _ms(result.lower_bound_us), _times(current_us, result.lower_bound_us)]
+  rows.append(bound + [""] * (len(rows[0]) - len(bound)))
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", verdict(result)]
-  lines += [f"Note: {titles[name]} did not run: {result.baselines[name].skipped}."
-            for name in order if result.baselines[name].skipped]
+  if result.replication is not None:
+    lines[:0] = [*replica_table(result.replication), ""]
+  for name in order:
+    skipped = result.baselines[name].skipped
+    # That time ran out before a placer's turn is of interest only to who looks at all of them.
+    if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
+      lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   lines += [f"Note: {note}" for note in result.notes]
   return "\n".join(lines)
 
 
+def replica_table(replication: Replication) -> List[str]:
+  """Lines of a table with a row for each number of replicas, and one for data parallelism."""
+  rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
+           "evaluations", ""]]
+
+  def add(title, batch, step_time_us, fits, peak_memory_bytes, evaluations, said):
+    rate = f"{batch / step_time_us * 1e6:,.1f}" if batch else "-"
+    rows.append([title, f"{batch:,}" if batch else "-", _ms(step_time_us), rate,
+                 "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
+                 said])
+
+  chosen = replication.chosen.replicas if replication.chosen is not None else 1
+  for row in replication.rows.values():
+    add(str(row.replicas), row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
+        f"{row.evaluations:,}", "placed" if row.replicas == chosen else row.dropped)
+  found = replication.data_parallel
+  if found is not None:
+    add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
+        found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
+  lines = _align(rows)
+  lines.insert(1, "-" * max(map(len, lines)))
+  return lines
+
+
+def _replication(replication: Replication) -> Dict[str, Any]:
+  """The numbers of every R as JSON, and how to feed the replicas that were placed."""
+  found = replication.data_parallel
+  return {
+      "placed": None if replication.chosen is None else replication.chosen.describe(),
+      "rows": {
+          str(row.replicas): {
+              "step_time_us": row.step_time_us, "global_batch": row.global_batch,
+              "examples_per_second": row.examples_per_second, "fits": row.fits,
+              "peak_memory_bytes": row.peak_memory_bytes.tolist(),
+              "evaluations": row.evaluations, "dropped": row.dropped}
+          for row in replication.rows.values()},
+      "data_parallel": None if found is None else {
+          "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
+          "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
+          "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
+          "reduced_bytes": found.reduced_bytes},
+      "refused": replication.refused}
+
+
 def _cells(
     step_time_us: float, current_us: Optional[float], fits: bool, peak_memory_bytes: np.ndarray,
-    gained: str, evaluations: str) -> List[str]:
-  return [_ms(step_time_us), _times(current_us, step_time_us), gained, evaluations,
+    work: List[str]) -> List[str]:
+  return [_ms(step_time_us), _times(current_us, step_time_us), *work,
           "yes" if fits else "no", *(f"{b / 2**30:.2f}" for b in peak_memory_bytes)]
 
 

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacetoError
@@ -29,6 +29,9 @@ MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
 _COMPLETE = ".complete"  # in a partial directory: all results are there, and may be moved
 _REMEDY = "move it away or choose another directory"
+
+
+_Self = TypeVar("_Self", bound="ResultDirectory")
 
 
 class ResultDirectory:
@@ -47,7 +50,7 @@ class ResultDirectory:
     self._made: List[str] = []
     self._lock: Optional[int] = None
 
-  def __enter__(self) -> ResultDirectory:
+  def __enter__(self: _Self) -> _Self:
     """Makes the directory, tries what could fail at the end, and tidies up after killed runs.
 
     Raises:

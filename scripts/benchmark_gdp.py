@@ -87,7 +87,7 @@ def main() -> None:
     found["gdp_ms"], found["gdp_fits"] = round(best.step_time_us / 1e3, 1), bool(best.fits)
   found["gdp_peak_gb"] = _peak_gb()
   if FLAGS.gradient:
-    choices = tf.constant(sample.choices)
+    choices = tf.nest.map_structure(tf.constant, sample.choices)
     gradients = tf.function(
         lambda: policy.gradients(choices, lambda log_probs, *_: tf.reduce_mean(log_probs)),
         autograph=False)

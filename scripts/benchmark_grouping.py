@@ -93,24 +93,19 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   """Uses up the evaluations on the problem's groups, hotter each time that nothing changes."""
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.units import Units
-  from placeto_tf.search.annealing import (
-    END_TEMPERATURE,
-    HOTTEST,
-    REHEAT,
-    START_TEMPERATURE,
-    anneal_units,
-  )
+  from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_units
   from placeto_tf.search.metis import partition_groups
 
   budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), random.Random(seed)
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
   partition_groups(problem, budget, seed)
-  units, hot = Units(problem), START_TEMPERATURE
+  config = AnnealingConfig()
+  units, hot = Units(problem), config.start_temperature
   while not problem.exhausted(budget):
     anneal_units(
         problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
-        temperatures=(hot, END_TEMPERATURE))
-    hot = min(HOTTEST, REHEAT * hot)
+        temperatures=(hot, config.end_temperature))
+    hot = min(HOTTEST, config.reheat * hot)
 
 
 def table(rows: List[Row]) -> str:

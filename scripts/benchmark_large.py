@@ -109,8 +109,8 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
+  from placeto_tf.methods import registry, running
   from placeto_tf.placements import Placement, write_placed
-  from placeto_tf.placing import run_method
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -129,7 +129,8 @@ def measure(path: str) -> Dict[str, Any]:
   def place() -> np.ndarray:
     if FLAGS.evaluations:
       problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
-      return run_method(problem, "device_pointer", Budget(max_evaluations=FLAGS.evaluations), 0)
+      budget = Budget(max_evaluations=FLAGS.evaluations)
+      return running.run(problem, registry.find("device_pointer"), budget)
     # The groups go round the devices, as far as they may.
     order = np.argsort(~allowed, axis=1, kind="stable")
     turns = grouping.group_of_op % np.maximum(allowed.sum(axis=1), 1)

@@ -6,11 +6,19 @@ For every graph: one simulation on one core, the plain Python simulator of the t
 MeasureCosts in the same run, and all cores against one; then a graph of a million ops, and the
 compilation of the event loop. Times are medians over random placements of groups of ops, each the
 best of its repetitions, because a machine is only ever slowed down by what else it does.
+
+  scripts/with_env python scripts/benchmark_simulation.py --against=DIR_OF_ANOTHER_CHECKOUT
+
+compares instead with the simulator of another checkout: both run each placement in turns on one
+core, under the reference and under extensions of the cluster, on a random layered graph of
+--large_ops ops. Says whether all step times are equal to the bit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
 import pathlib
 import resource
@@ -18,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 from absl import app, flags
@@ -34,6 +43,41 @@ flags.DEFINE_integer("large_ops", 1_000_000, "Ops of the large graph; 0 leaves i
                      lower_bound=0)
 flags.DEFINE_bool("grappler", True, "Time MeasureCosts as well.")
 flags.DEFINE_integer("seed", 0, "Seed of the placements.")
+flags.DEFINE_string("against", None, "Another checkout, whose simulator to compare with.")
+
+# Fields of the cluster, by name: each in a simulator of its own.
+VARIANTS: Dict[str, Dict[str, Any]] = {
+    "reference": {},
+    "critical path first": {"ready_order": "critical_path"},
+    "a transfer a pair, contention": {
+        "transfer_per_destination": True, "receiver_contention": True},
+    "packing, unpacking, 2 streams": {
+        "sender_us_per_transfer": 3.0, "receiver_us_per_transfer": 3.0, "compute_streams": 2},
+    "TensorFlow's executor": {
+        "ready_order": "executor", "sender_us_per_transfer": 3.0,
+        "receiver_us_per_transfer": 3.0, "delivery_us": 10.0},
+}
+
+# Runs beside the other checkout's like; answers "variant placement" with seconds and step time.
+_WORKER = """
+import dataclasses, importlib.util, json, sys, time
+import numpy as np
+spec = importlib.util.spec_from_file_location("benchmark", sys.argv[1])
+benchmark = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(benchmark)
+from placeto_tf.simulation.simulator import Simulator
+n, count, seed = (int(argument) for argument in sys.argv[2:])
+graph, costs, cluster, placements = benchmark.large_case(n, count, seed)
+simulators = {
+    name: Simulator(graph, costs, dataclasses.replace(cluster, **fields), num_threads=1)
+    for name, fields in benchmark.VARIANTS.items()}
+for line in sys.stdin:
+  name, k = json.loads(line)
+  started = time.perf_counter()
+  step_time_us, peak_bytes = simulators[name].simulate_many(placements[k:k + 1])
+  seconds = time.perf_counter() - started
+  print(json.dumps([seconds, step_time_us.tolist(), peak_bytes.tolist()]), flush=True)
+"""
 
 _START = """
 import time; started = time.perf_counter()
@@ -124,14 +168,13 @@ def benchmark_graph(name: str) -> None:
         f"{100 * efficiency:8.0f} % efficiency")
 
 
-def benchmark_large(n: int) -> None:
-  """A random layered graph of n ops on four devices."""
+def large_case(n: int, count: int, seed: int) -> Tuple[Any, Any, Any, np.ndarray]:
+  """A random layered graph of n ops, its costs, four devices, and placements [count, n]."""
   from placeto_tf.clusters.cluster import Cluster, Device
   from placeto_tf.costs.op_costs import OpCosts
   from placeto_tf.graphs.computation_graph import ComputationGraph
-  from placeto_tf.simulation import Simulator
 
-  random = np.random.default_rng(FLAGS.seed)
+  random = np.random.default_rng(seed)
   consumers = np.repeat(np.arange(1, n), 2)
   producers = np.maximum(consumers - random.geometric(0.02, len(consumers)), 0)
   edges = np.stack([producers, np.zeros_like(producers), consumers], axis=1)
@@ -142,7 +185,15 @@ def benchmark_large(n: int) -> None:
   cluster = Cluster(
       tuple(Device(f"/GPU:{d}", "GPU", 12 * 2**30) for d in range(4)), np.full((4, 4), 7600.0),
       np.full((4, 4), 25.0), 5.7)
-  placement = np.repeat(random.integers(0, 4, n // 100 + 1), 100)[:n].astype(np.int32)
+  stretches = random.integers(0, 4, (count, n // 100 + 1))
+  return graph, costs, cluster, np.repeat(stretches, 100, axis=1)[:, :n].astype(np.int32)
+
+
+def benchmark_large(n: int) -> None:
+  """A random layered graph of n ops on four devices."""
+  from placeto_tf.simulation import Simulator
+
+  graph, costs, cluster, (placement,) = large_case(n, 1, FLAGS.seed)
   simulator = Simulator(graph, costs, cluster, num_threads=1)
   seconds = best_s(lambda: simulator.simulate_many(placement), 5)
   rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
@@ -162,9 +213,57 @@ def benchmark_start() -> None:
             f"{float(output[1]):.2f} s with imports")
 
 
+@contextlib.contextmanager
+def worker(checkout: str, n: int, count: int) -> Iterator[subprocess.Popen]:
+  """A process with the simulator of a checkout; `ask` asks it."""
+  process = subprocess.Popen(
+      [sys.executable, "-c", _WORKER, os.path.abspath(__file__), str(n), str(count),
+       str(FLAGS.seed)],
+      env=dict(os.environ, PYTHONPATH=os.path.abspath(checkout)), cwd=checkout, text=True,
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+  try:
+    yield process
+  finally:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+
+
+def ask(process: subprocess.Popen, variant: str, placement: int) -> List[Any]:
+  """[seconds, step time, peaks] of one simulation by a worker."""
+  assert process.stdin is not None and process.stdout is not None
+  process.stdin.write(json.dumps([variant, placement]) + "\n")
+  process.stdin.flush()
+  return json.loads(process.stdout.readline())
+
+
+def compare(checkout: str, n: int) -> None:
+  """Prints, for each variant, this checkout's time over the other's, by placement."""
+  os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+  here = str(pathlib.Path(__file__).resolve().parent.parent)
+  with worker(checkout, n, FLAGS.placements) as theirs, worker(here, n, FLAGS.placements) as ours:
+    for variant in VARIANTS:
+      best = np.full((2, FLAGS.placements), np.inf)
+      equal = True
+      for _ in range(FLAGS.repeats + 1):  # the first compiles
+        for k in range(FLAGS.placements):
+          (before_s, *before), (after_s, *after) = (
+              ask(process, variant, k) for process in (theirs, ours))
+          best[:, k] = np.minimum(best[:, k], (before_s, after_s))
+          equal = equal and before == after
+      ratio = best[1] / best[0]
+      print(f"{variant:30s} {1e6 * np.median(best[0]):8.0f} us -> {1e6 * np.median(best[1]):8.0f} "
+            f"us, ratio {np.exp(np.log(ratio).mean()):.3f} (geometric mean), by placement "
+            + " ".join(f"{value:.2f}" for value in ratio)
+            + ("; results are equal" if equal else "; results DIFFER"), flush=True)
+
+
 def main(argv) -> None:
   """Runs all benchmarks."""
   del argv
+  if FLAGS.against:
+    compare(FLAGS.against, FLAGS.large_ops)
+    return
   if FLAGS.large_ops:  # first, so that the memory of the process is that of this graph
     benchmark_large(FLAGS.large_ops)
   benchmark_start()

@@ -4,6 +4,9 @@
       --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
       --seeds=0,1,2 --out=runs/table
 
+--replicas=auto gives another table: a row for each graph and cluster with what placement alone,
+data parallelism and `auto` over numbers of replicas reach (replicas.csv); --methods is not used.
+
 --start=single,expert,metis has every search begin at the best of these, and
 --budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run, and
 --reach=METHOD one of how soon each method was as good as METHOD in the end.
@@ -31,6 +34,7 @@ flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NA
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
+shared_flags.define_replicas_flag()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
                     "policy, with half of each search's budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
@@ -58,6 +62,26 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
   return dict(text.split("=", 1) for text in texts)
 
 
+def _evaluate_replicas() -> None:
+  """The table of replicas."""
+  from placeto_tf import result_directory
+  from placeto_tf.evaluation import replica_table
+
+  config = replica_table.ReplicaTableConfig(
+      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
+      seeds=shared_flags.whole_numbers("seeds"), replicas=shared_flags.replicas(),
+      max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
+      max_groups=FLAGS.max_groups, graph_options=shared_flags.graph_options())
+  result_directory.check(FLAGS.out)
+  rows = replica_table.evaluate_replicas(
+      config, FLAGS.out,
+      progress=lambda *row: print(replica_table.show(*row), flush=True))
+  table = replica_table.table(rows)
+  with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
+    file.write(table + "\n")
+  print(table)
+
+
 def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf import result_directory
@@ -73,9 +97,13 @@ def main() -> None:
       raise PlacetoError(f"{len(differences)} rows of {FLAGS.validate} do not replay")
     print(f"Every row of {FLAGS.validate} replays to the same number.")
     return
-  missing = [name for name in ("graphs", "clusters", "methods", "out") if not FLAGS[name].value]
+  wanted = ("graphs", "clusters", "out") + (("methods",) if FLAGS.replicas == "1" else ())
+  missing = [name for name in wanted if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
+  if FLAGS.replicas != "1":
+    _evaluate_replicas()
+    return
   if FLAGS.reach and FLAGS.reach not in FLAGS.methods:
     raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(FLAGS.methods)}")
   seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))

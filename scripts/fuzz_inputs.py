@@ -222,9 +222,10 @@ def main(_: List[str]) -> None:
     outcomes.extend(run_all(made))
   except KeyboardInterrupt:
     print("interrupted: what was tried until then", file=sys.stderr)
-  failures = [each for each in outcomes if each.outcome not in _SOUND]
-  for each in failures[:50]:
-    print(f"{each.kind} mutant {each.number}: {each.outcome}, {each.text} ({each.seconds:.1f} s)")
+  failures = [found for found in outcomes if found.outcome not in _SOUND]
+  for failure in failures[:50]:
+    print(f"{failure.kind} mutant {failure.number}: {failure.outcome}, {failure.text} "
+          f"({failure.seconds:.1f} s)")
   print(summary(outcomes))
   sys.exit(1 if failures else 0)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -38,43 +39,77 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "of its weights, for a method of its policy: device_pointer (by default "
                     "the weights that ship); placeto and gdp, which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
+shared_flags.define_replicas_flag()
+flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
+                  "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
 
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import placing, reporting, result_directory
+  from placeto_tf import (
+    placing,
+    placing_progress,
+    placing_summaries,
+    replica_placing,
+    reporting,
+    result_directory,
+  )
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import writing
+  from placeto_tf.placing_config import PlacingConfig
+  from placeto_tf.problem.placement_problem import PlacementProblem
+  from placeto_tf.replication import ReplicaSource
 
-  config = placing.PlacingConfig(
+  config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       seed=FLAGS.seed, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
-      device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights)
+      device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
+      replicas=shared_flags.replicas())
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+  if config.replicas == 1:
+    config = dataclasses.replace(
+        config, replicas=replica_placing.spec_replicas(FLAGS.graph) or 1)
   cluster = Cluster.parse(FLAGS.cluster)
   result_directory.check(FLAGS.out)
   started = time.monotonic()
-  with reporting.stage(f"Loading {FLAGS.graph}"):
+  with placing_progress.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
-    graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+    source = None if config.replicas == 1 else ReplicaSource(
+        FLAGS.graph, shared_flags.graph_options())
+    graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if source is None else (
+        source.graph)
+  placing_progress.say(reporting.step_line(graph))
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
   with reporting.Workspace(FLAGS.out, inputs) as workspace:
     workspace.claim(reporting.result_names(graph))
     writing.check_writable(graph, workspace.path)
-    with reporting.ProgressBar(config) as bar:
-      result = placing.place_with(
-          graph, cluster, config, root_dir=workspace.tensorboard_dir, progress=bar,
-          stage=reporting.stage)
-    with reporting.stage("Writing"):
-      reporting.write_result(result, workspace)
-      workspace.publish()
-  print(reporting.table(result))
+    board = workspace.tensorboard_dir
+    placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
+    with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
+      with placing_progress.ProgressBar(config.budget) as bar:
+
+        def progress(problem: PlacementProblem, stage_name: str) -> None:
+          bar(problem, stage_name)
+          summaries(problem, stage_name)
+
+        stage = placing_progress.stage
+        if source is not None:
+          result = replica_placing.place_replicas(
+              source, cluster, config, progress=progress, stage=stage)
+        else:
+          result = placing.place_with(
+              graph, cluster, config, root_dir=board, progress=progress, stage=stage)
+      with placing_progress.stage("Writing"):
+        reporting.write_result(result, workspace)
+        summaries.finish(result)
+    workspace.publish()
+  print(reporting.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 

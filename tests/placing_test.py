@@ -1,5 +1,7 @@
 """`place()` on a small training graph: rows, budgets, pins, bad input."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,31 @@ def test_progress_is_reported_while_a_search_runs(graph):
         progress=lambda problem, stage: seen.append((stage, problem.evaluations)))
   during = [evaluations for stage, evaluations in seen if stage == "annealing"]
   assert len(set(during)) > 10
+
+
+class _Terminal(io.StringIO):
+
+  def isatty(self):
+    return True
+
+
+@pytest.mark.parametrize("progress, terminal, shown", [
+    (None, False, False), (None, True, True), (True, False, True), (False, True, False)])
+def test_a_bar_is_shown_where_somebody_sees_it_or_wants_it(
+    graph, monkeypatch, progress, terminal, shown):
+  stream = _Terminal() if terminal else io.StringIO()
+  monkeypatch.setattr("sys.stderr", stream)
+  place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8, progress=progress)
+  assert ("placements" in stream.getvalue() and "best " in stream.getvalue()) == shown
+  assert bool(stream.getvalue()) == shown
+
+
+def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
+  assert repr(graph).startswith(f"ComputationGraph({graph.num_ops} ops, ")
+  assert "fetches=['train'], feeds=['features:0', 'labels:0']" in repr(graph)
+  assert f"{automatic.step_time_us / 1e3:,.1f} ms a step" in repr(automatic)
+  for shown in (graph, automatic, automatic.placement, graph.source):
+    assert len(repr(shown)) < 1000 and "\n" not in repr(shown)
 
 
 def test_ctrl_c_keeps_what_was_found(graph):

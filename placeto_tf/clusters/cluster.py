@@ -4,6 +4,7 @@ A cluster comes from a short string, a JSON file or its parts:
 
   Cluster.parse("k80:4")          four K80 dies and the host CPU they hang on
   Cluster.parse("a100:2+cpu:1")   two A100s and one CPU that may take any op
+  Cluster.parse("v100:4x2")       two hosts of four V100s and a CPU each
   Cluster.parse("local")          what TensorFlow finds on this machine
   Cluster.parse("cluster.json")   as `cluster_json` describes
 
@@ -193,7 +194,8 @@ class Cluster:
     """The cluster that a string describes: presets with counts, a JSON file's path, or "local".
 
     A GPU preset brings a host "/CPU:0" that takes only ops without a GPU kernel; with an explicit
-    "+cpu:n" there is no such host, and the CPUs are devices like the others.
+    "+cpu:n" there is no such host, and the CPUs are devices like the others. "x2" after the count
+    makes two such hosts; "@100gbit" at the end says what the network between them carries.
 
     Raises:
       ClusterError: an unknown preset, a count that is not 1 or more, or a file that is wrong.

@@ -1,5 +1,7 @@
 """The cluster JSON: how a `Cluster` is written to a file and read back.
 
+docs/cluster_json.md says the same to users, field by field; change both.
+
   {"devices": [{"name": "/GPU:0", "type": "GPU", "memory_bytes": 12884901888,
                 "efficiency": 0.3, "properties": {"type": "GPU", "frequency": 823, ...}}, ...],
    "links": {"default": {"bandwidth_bytes_per_us": 7600, "latency_us": 25},

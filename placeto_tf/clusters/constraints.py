@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device_names import find_device
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
@@ -16,7 +17,9 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """[N, D] bool: where each op may run; equal for ops that are colocated.
 
   An op may run where it has a kernel; on a host only if no op it is colocated with could do
-  without the host, that is if the whole set has no common device that is not a host.
+  without the host, that is if the whole set has no common device that is not a host. What a live
+  function captures and cannot be moved stays where it is, with what it is colocated with, where the
+  cluster has that device.
 
   Raises:
     PlacementError: an op, or a set of colocated ops, has no device.
@@ -30,9 +33,17 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   together = np.ones((n, d), dtype=bool)
   np.logical_and.at(together, graph.colocation, allowed)
   together = together[graph.colocation]
+  able = together.copy()
   hosts = np.array([device.host for device in cluster.devices], dtype=bool)
   elsewhere = (together & ~hosts).any(axis=1)
   together[np.ix_(elsewhere, hosts)] = False
+  fixed = graph.source.fixed_devices if graph.source is not None else {}
+  for name, where in fixed.items():
+    column = find_device(cluster.device_names, where)
+    if column is not None and name in graph.op_index:
+      mates = graph.colocation == graph.colocation[graph.op_index[name]]
+      together[mates] = False
+      together[mates, column] = able[mates, column]
   stuck = np.flatnonzero(~together.any(axis=1))
   if len(stuck):
     op = int(stuck[0])

@@ -1,28 +1,36 @@
-"""Described machines: what stands behind "k80:4", "a100:2+cpu:1" and the like.
+"""Described machines: what stands behind "k80:4", "a100:2+cpu:1", "v100:4x2" and the like.
 
 What grappler reads of DeviceProperties, and how (its `OpLevelCostEstimator::GetDeviceInfo`):
 
   GPU  flops = numCores * frequency (MHz) * 2 * cores of a multiprocessor, which it looks up in
        environment["architecture"]: 192 for "3.x" (Kepler), 128 for "5.x", 64 from "6.x" on.
-       Tensor cores do not enter, so `a100` and `h100` count more multiprocessors than there are,
-       as many as give the peak.
+       Tensor cores do not enter. TensorFlow multiplies float32 matrices in TF32 from Ampere on, so
+       that presets of such cards count more multiprocessors than there are, as many as give the
+       TF32 peak without sparsity.
   CPU  flops = numCores * frequency (MHz): one a cycle, where a core with AVX2 does 32 (two fused
        multiply-adds of 8 lanes), so that `cpu` counts 32 for each of its cores.
   both bandwidth is memory bandwidth in KB/s.
 
 Where the figures come from:
-  Multiprocessors, boost clock, memory and its bandwidth: NVIDIA's data sheets and architecture
-    white papers of Tesla K80, P100 (PCIe, 16 GB), V100 (SXM2, 16 GB), A100 (SXM4, 40 GB) and
-    H100 (SXM5, 80 GB). A K80 board carries two GK210 dies; TensorFlow sees each as a GPU, and so
-    does `k80`. 823 MHz is the clock at which TensorFlow reports these dies.
+  Multiprocessors, boost clock, TF32 peak, memory and its bandwidth: NVIDIA's data sheet or
+    architecture white paper that stands at each entry. A K80 board carries two GK210 dies;
+    TensorFlow sees each as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow
+    reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 25 us, 5.7 us an op, 12 GB a die.
   Other links: three quarters, by assumption, of the rate one direction is rated at:
-    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3 and 4
-    through NVSwitch (300, 450 GB/s). P100 and K80 are PCIe cards. Latency and overhead are
-    mostly TensorFlow's own (send and receive, executor, launch), so `k80`'s stand for all cards.
-    `calibrate` replaces all of these by what a machine really does.
-  Efficiency: see `_PRESETS`, entry by entry.
+    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
+    and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
+    sold with it, so that the cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100
+    for PCIe) are PCIe cards here; a JSON file states a bridge. Drivers give GeForce cards no direct
+    access to one another, so that a transfer crosses the bus twice: half of its rate. Latency
+    and overhead are mostly TensorFlow's own (send and receive, executor, launch), so `k80`'s stand
+    for all cards. `calibrate` replaces all of these by what a machine really does.
+  Links between hosts: what gRPC between worker processes was measured to carry, as for `cpu`, which
+    is less than an Ethernet of 25 Gbit/s; "@100gbit" states a network whose rate TensorFlow does
+    reach (RDMA, several connections), of which three quarters are assumed.
+  Efficiency: see `_PRESETS`, entry by entry; where nothing is said it is assumed to be that of V100
+    (no TF32) or A100 (TF32).
 """
 
 from __future__ import annotations
@@ -52,7 +60,11 @@ class Link:
 _PCIE_K80 = Link(7_600.0, 25.0)
 _PCIE_3 = Link(12_000.0, 25.0)
 _PCIE_4 = Link(24_000.0, 25.0)
+_PCIE_4_STAGED = Link(12_000.0, 25.0)
 _PCIE_5 = Link(47_000.0, 25.0)
+_BETWEEN_HOSTS = Link(2_200.0, 90.0)
+_BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
+_TF32 = 0.55  # efficiency of A100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +103,47 @@ _PRESETS: Dict[str, Preset] = {
     # TensorFlow multiplies float32 matrices in TF32 here, whose data-sheet peak is 8 times that of
     # the multiprocessors (156 TFLOPS). ResNet-50 trains at about 800 images/s, 1,310 at the peak:
     # 0.61, lowered as for V100.
-    "a100": _gpu("NVIDIA A100-SXM4-40GB", "8.0", 8 * 108, 1410, 1555, 40, 0.55,
+    "a100": _gpu("NVIDIA A100-SXM4-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32,
                  Link(225_000.0, 25.0), _PCIE_4),
+    # "NVIDIA A100 Tensor Core GPU" data sheet: the PCIe card has the same peak and memory.
+    "a100_pcie": _gpu("NVIDIA A100-PCIE-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32, _PCIE_4,
+                      _PCIE_4),
+    # The same sheet: 80 GB of HBM2e at 2,039 GB/s.
+    "a100_80gb": _gpu("NVIDIA A100-SXM4-80GB", "8.0", 8 * 108, 1410, 2039, 80, _TF32,
+                      Link(225_000.0, 25.0), _PCIE_4),
     # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz); efficiency assumed to be A100's.
-    "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, 0.55,
+    "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, _TF32,
                  Link(337_000.0, 25.0), _PCIE_5),
+    # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity, 2 TB/s.
+    "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5),
+    # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: H100's peak, 141 GB at 4.8 TB/s.
+    "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32,
+                 Link(337_000.0, 25.0), _PCIE_5),
+    # "NVIDIA HGX B200" data sheet, an eighth of its eight GPUs: TF32 18 PFLOPS with sparsity (1.1
+    # a GPU without), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways. The sheet has no clock:
+    # 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler compares architectures
+    # as text, in which "10.0" comes before "3.0": "9.0" has it count 64 cores.
+    "b200": _gpu("NVIDIA B200", "9.0", 30 * 148, 1940, 7700, 180, _TF32,
+                 Link(675_000.0, 25.0), _PCIE_5),
+    # "NVIDIA T4" data sheet and Turing white paper: 40 multiprocessors, 8.1 TFLOPS, 16 GB at
+    # 320 GB/s, PCIe 3. No TF32.
+    "t4": _gpu("Tesla T4", "7.5", 40, 1590, 320, 16, 0.88, _PCIE_3, _PCIE_3),
+    # "NVIDIA L4" data sheet: TF32 120 TFLOPS with sparsity; 58 multiprocessors, 24 GB at 300 GB/s.
+    "l4": _gpu("NVIDIA L4", "8.9", 4 * 58, 2040, 300, 24, _TF32, _PCIE_4, _PCIE_4),
+    # "NVIDIA A10" data sheet: TF32 62.5 TFLOPS; 72 multiprocessors, 24 GB at 600 GB/s.
+    "a10": _gpu("NVIDIA A10", "8.6", 4 * 72, 1695, 600, 24, _TF32, _PCIE_4, _PCIE_4),
+    # "NVIDIA Ampere GA102" white paper: TF32 35.6 TFLOPS, as without tensor cores; 82
+    # multiprocessors, 24 GB at 936 GB/s.
+    "rtx3090": _gpu("NVIDIA GeForce RTX 3090", "8.6", 2 * 82, 1695, 936, 24, _TF32,
+                    _PCIE_4_STAGED, _PCIE_4),
+    # "NVIDIA Ada" white paper: TF32 82.6 TFLOPS; 128 multiprocessors, 24 GB at 1,008 GB/s.
+    "rtx4090": _gpu("NVIDIA GeForce RTX 4090", "8.9", 2 * 128, 2520, 1008, 24, _TF32,
+                    _PCIE_4_STAGED, _PCIE_4),
+    # "NVIDIA RTX A6000" data sheet and GA102 white paper: TF32 77.4 TFLOPS; 84 multiprocessors,
+    # 48 GB at 768 GB/s.
+    "rtxa6000": _gpu("NVIDIA RTX A6000", "8.6", 4 * 84, 1800, 768, 48, _TF32, _PCIE_4, _PCIE_4),
+    # "NVIDIA L40S" data sheet: TF32 183 TFLOPS; 142 multiprocessors, 48 GB at 864 GB/s.
+    "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, _TF32, _PCIE_4, _PCIE_4),
     # A typical server: eight cores with AVX2 at 2.6 GHz, four channels of DDR4-2400. That half of
     # the peak is reached is assumed. Links and overhead were measured between worker processes of
     # one machine: loopback gRPC takes about 0.45 us a kB and 90 us, an op 4 us.
@@ -119,40 +167,61 @@ def parse(text: str) -> Cluster:
     return local.local_cluster()
   if text.endswith(".json") or os.sep in text or os.path.isfile(text):
     return Cluster.load(text)
-  return from_counts([_term(term, text) for term in text.split("+")])
+  text, at, network = text.partition("@")
+  parsed = [_term(term, text) for term in text.split("+")]
+  if len({hosts for _, _, hosts in parsed}) > 1:
+    raise ClusterError(
+        f"the cluster {text!r} gives its presets different numbers of hosts; every host has the "
+        "same devices, as in k80:2x3+v100:1x3: describe others in a JSON file")
+  terms, hosts = [(name, count) for name, count, _ in parsed], parsed[0][2]
+  if at and hosts == 1:
+    raise ClusterError(
+        f"the cluster {text!r} has one host, which needs no network; leave out @{network}")
+  return from_counts(terms, hosts, _network(network, text) if at else _BETWEEN_HOSTS)
 
 
-def from_counts(terms: List[Tuple[str, int]]) -> Cluster:
-  """A cluster of (preset, count) pairs; devices of one type are numbered through."""
-  members: List[Tuple[Preset, Device]] = []
-  numbers: Dict[str, int] = {}
-  for name, count in terms:
-    preset = _PRESETS[name]
-    for _ in range(count):
-      members.append((preset, _device(preset, numbers)))
-  if all(preset.type != "CPU" for preset, _ in members):
-    preset = _PRESETS["cpu"]
-    members.append((preset, _device(preset, numbers, host=True)))
+def from_counts(
+    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS) -> Cluster:
+  """A cluster of (preset, count) pairs; devices of one type are numbered through.
+
+  Args:
+    terms: what each host has.
+    hosts: with more than one, devices have TensorFlow's names of workers' devices, such as
+      /job:worker/task:1/device:GPU:0, and every host has a CPU of its own.
+    network: between devices of different hosts.
+  """
+  if all(_PRESETS[name].type != "CPU" for name, _ in terms):
+    terms, own_host = [*terms, ("cpu", 1)], True
+  else:
+    own_host = False
+  members: List[Tuple[Preset, Device, int]] = []
+  for task in range(hosts):
+    numbers: Dict[str, int] = {}
+    prefix = f"/job:worker/task:{task}/device:" if hosts > 1 else "/"
+    for name, count in terms:
+      preset = _PRESETS[name]
+      host = own_host and preset.type == "CPU"
+      members += [(preset, _device(preset, numbers, prefix, host), task) for _ in range(count)]
   d = len(members)
   bandwidth, latency = np.ones((d, d)), np.zeros((d, d))
-  presets = [preset for preset, _ in members]
   joined: Dict[Tuple[int, int], Link] = {}  # by identity: there are only a few presets
-  for i, a in enumerate(presets):
-    for j, b in enumerate(presets):
+  for i, (a, _, from_host) in enumerate(members):
+    for j, (b, _, to_host) in enumerate(members):
       key = (id(a), id(b))
       if key not in joined:
         joined[key] = a.peer if a is b else slower_host_link(a, b)
-      bandwidth[i, j] = joined[key].bandwidth_bytes_per_us
-      latency[i, j] = joined[key].latency_us
-  overhead = max(preset.op_overhead_us for preset in presets)
-  return Cluster(tuple(device for _, device in members), bandwidth, latency, overhead)
+      link = joined[key] if from_host == to_host else network
+      bandwidth[i, j] = link.bandwidth_bytes_per_us
+      latency[i, j] = link.latency_us
+  overhead = max(preset.op_overhead_us for preset, _, _ in members)
+  return Cluster(tuple(device for _, device, _ in members), bandwidth, latency, overhead)
 
 
-def _device(preset: Preset, numbers: Dict[str, int], host: bool = False) -> Device:
+def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
   number = numbers.get(preset.type, 0)
   numbers[preset.type] = number + 1
-  return Device(f"/{preset.type}:{number}", preset.type, preset.memory_bytes, preset.efficiency,
-                dict(preset.properties), host)
+  return Device(f"{prefix}{preset.type}:{number}", preset.type, preset.memory_bytes,
+                preset.efficiency, dict(preset.properties), host)
 
 
 def preset(name: str) -> Preset:
@@ -166,16 +235,32 @@ def slower_host_link(a: Preset, b: Preset) -> Link:
   return min(buses, key=lambda link: link.bandwidth_bytes_per_us)
 
 
-def _term(term: str, text: str) -> Tuple[str, int]:
-  name, colon, count = (part.strip() for part in term.partition(":"))
+def _term(term: str, text: str) -> Tuple[str, int, int]:
+  """Preset, devices a host, hosts."""
+  name, colon, counts = (part.strip() for part in term.partition(":"))
+  name = name.lower()
   if name not in _PRESETS:
     raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {_expected()}")
   if not colon:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")
-  if not re.fullmatch(r"[0-9]+", count) or not 1 <= int(count[:9]) <= _MAX_DEVICES:
-    raise ClusterError(f"the cluster {text!r} asks for {count!r} devices of {name}; expected a "
-                       f"number from 1 to {_MAX_DEVICES}, as in {name}:4")
-  return name, int(count)
+  count, times, hosts = counts.partition("x")
+  for number in (count, hosts if times else "1"):
+    if not re.fullmatch(r"[0-9]+", number) or not 1 <= int(number[:9]) <= _MAX_DEVICES:
+      raise ClusterError(f"the cluster {text!r} asks for {number!r} devices of {name}; expected a "
+                         f"number from 1 to {_MAX_DEVICES}, as in {name}:4, or {name}:4x2 for 4 on "
+                         "each of 2 hosts")
+  if int(count) * int(hosts or 1) > _MAX_DEVICES:
+    raise ClusterError(f"the cluster {text!r} has more than {_MAX_DEVICES} devices; ask for fewer")
+  return name, int(count), int(hosts or 1)
+
+
+def _network(rate: str, text: str) -> Link:
+  """The link between hosts of a network of this rate, such as "100gbit"."""
+  match = re.fullmatch(r"([0-9]{1,6})gbit", rate.strip().lower())
+  if match is None or not int(match.group(1)):
+    raise ClusterError(f"the cluster {text!r} has a network of {rate!r}; expected a rate such as "
+                       f"{text}@100gbit, or links in a JSON file")
+  return Link(int(match.group(1)) * _BYTES_PER_US_PER_GBIT, _BETWEEN_HOSTS.latency_us)
 
 
 def _expected() -> str:

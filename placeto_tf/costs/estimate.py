@@ -63,7 +63,7 @@ def estimate_costs(
   if graph.source is not None and graph.source.format == "cost_graph_def":
     costs = own_costs(graph, cluster)
   else:
-    costs = from_work(graph, cluster, _work(graph, cache))
+    costs = from_work(graph, cluster, work_of(graph, cache))
   if measured is not None:
     found, notes = measured
     costs = traces.apply(graph, cluster, found, costs)
@@ -71,7 +71,7 @@ def estimate_costs(
   return costs
 
 
-def _work(graph: ComputationGraph, cache: Union[bool, str]) -> OpWork:
+def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   """Counted work, from the cache where it has it."""
   graph_def = graphs.analysis_graph_def(graph)
   if cache is False:

@@ -1,14 +1,14 @@
-"""`analyse` in a process of its own, because TensorFlow's C++ aborts on some graphs.
+"""`analyse` run in a process of its own, because TensorFlow's C++ aborts on some graphs.
 
-Where Python would raise, grappler and shape functions stop the whole process with a failed check,
-or go on for ever. So the analysis runs in a child that is forked from this process, which takes
-milliseconds where a new interpreter would import TensorFlow for seconds. What the child says on its
-way down becomes the reason of a `CostError`.
+Where Python would raise, grappler and shape functions end the whole process with a failed check,
+or never return. So the analysis runs in a child that is forked from this process, which takes
+milliseconds where a new interpreter would import TensorFlow for seconds. The child's last message
+becomes the reason of a `CostError`.
 
 A fork has one thread, and may wait for a lock that another thread of this process held. Such a
-child uses no CPU time; it is ended and a new interpreter asked instead.
+child uses no CPU time; it is ended, and a new interpreter does the analysis.
 
-What comes back, in this order: 8 bytes of length, that many bytes of JSON ("error", or "estimates"
+The child writes, in this order: 8 bytes of length, that many bytes of JSON ("error", or "estimates"
 as {name: [flops, moved, temporary]} and "guessed"), and the outputs as an OpPerformanceList.
 """
 
@@ -36,43 +36,43 @@ _POLL_S = 0.5
 
 
 class _Stuck(Exception):
-  """The fork waits for a thread that it does not have."""
+  """Raised where the fork waits for a thread that it does not have."""
 
 
-def analyse(graph_def: Any) -> shape_analysis.Analysis:
-  """As `shape_analysis.analyse`; a crash or a hang of TensorFlow is a CostError.
+def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
+  """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not come to an end.
   """
   if not hasattr(os, "fork"):
-    return shape_analysis.analyse(graph_def)
+    return shape_analysis.analyse(graph_def, counts)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)
   try:
-    answer = _ask_fork(graph_def, limit_s)
+    answer = _ask_fork(graph_def, counts, limit_s)
   except (_Stuck, OSError):  # or there was no room for a fork
-    answer = _ask_interpreter(graph_def, limit_s)
+    answer = _ask_interpreter(graph_def, limit_s, counts)
   return _decode(answer)
 
 
-def serve() -> None:
+def serve(counts: bool) -> None:
   """What the new interpreter runs: a GraphDef on stdin, the answer on stdout."""
   from tensorflow.core.framework import graph_pb2
 
   graph_def = graph_pb2.GraphDef.FromString(sys.stdin.buffer.read())
-  sys.stdout.buffer.write(_answer(graph_def))
+  sys.stdout.buffer.write(_answer(graph_def, counts))
   sys.stdout.buffer.flush()
 
 
-def _ask_fork(graph_def: Any, limit_s: float) -> bytes:
+def _ask_fork(graph_def: Any, counts: bool, limit_s: float) -> bytes:
   """The answer of a fork of this process."""
-  import tensorflow  # noqa: F401  (not to be imported by every fork anew)
+  import tensorflow  # noqa: F401  (imported once, not again by every fork)
 
   reader, writer = os.pipe()
   with tempfile.TemporaryFile() as said:
     child = os.fork()
     if not child:
-      _run_child(graph_def, reader, writer, said.fileno())
+      _run_child(graph_def, counts, reader, writer, said.fileno())
     os.close(writer)
     try:
       answer, problem = _read(child, reader, limit_s)
@@ -86,7 +86,7 @@ def _ask_fork(graph_def: Any, limit_s: float) -> bytes:
     raise _failure(problem or f"it ended with {_ending(status)}", said)
 
 
-def _run_child(graph_def: Any, reader: int, writer: int, errors: int) -> None:
+def _run_child(graph_def: Any, counts: bool, reader: int, writer: int, errors: int) -> None:
   """Answers and ends without running anything that belongs to the parent."""
   try:
     import faulthandler
@@ -98,7 +98,7 @@ def _run_child(graph_def: Any, reader: int, writer: int, errors: int) -> None:
     os.close(reader)
     os.dup2(errors, 2)
     _limit_resources()
-    view = memoryview(_answer(graph_def))
+    view = memoryview(_answer(graph_def, counts))
     while view:
       view = view[os.write(writer, view):]
   finally:
@@ -106,7 +106,7 @@ def _run_child(graph_def: Any, reader: int, writer: int, errors: int) -> None:
 
 
 def _limit_resources() -> None:
-  """No core files, no more memory than the machine has, and the first to go when there is none."""
+  """Sets limits: no core files, no more memory than there is; the kernel ends this one first."""
   with contextlib.suppress(ImportError, OSError, ValueError):
     import resource
 
@@ -123,7 +123,7 @@ def _limit_resources() -> None:
 
 
 def _read(child: int, reader: int, limit_s: float) -> Tuple[bytes, Optional[str]]:
-  """All that the child writes, and what is wrong with it."""
+  """Reads all that the child writes; returns it and what is wrong with it."""
   chunks: List[bytes] = []
   started = last_busy = time.monotonic()
   used = -1.0
@@ -156,14 +156,15 @@ def _cpu_s(process: int) -> Optional[float]:
     return None
 
 
-def _ask_interpreter(graph_def: Any, limit_s: float) -> bytes:
+def _ask_interpreter(graph_def: Any, limit_s: float, counts: bool = True) -> bytes:
   """The answer of a new interpreter."""
   limit_s += 60.0  # it imports TensorFlow first
   path = os.pathsep.join(entry for entry in sys.path if entry)
   with tempfile.TemporaryFile() as said:
     try:
       done = subprocess.run(
-          [sys.executable, "-c", "from placeto_tf.costs import guarded; guarded.serve()"],
+          [sys.executable, "-c",
+           f"from placeto_tf.costs import guarded; guarded.serve({counts})"],
           input=graph_def.SerializeToString(), stdout=subprocess.PIPE, stderr=said,
           timeout=limit_s, env={**os.environ, "PYTHONPATH": path}, check=False)
     except subprocess.TimeoutExpired:
@@ -173,12 +174,12 @@ def _ask_interpreter(graph_def: Any, limit_s: float) -> bytes:
   return done.stdout
 
 
-def _answer(graph_def: Any) -> bytes:
+def _answer(graph_def: Any, counts: bool) -> bytes:
   """The analysis as bytes; an exception as its message."""
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   try:
-    found = shape_analysis.analyse(graph_def)
+    found = shape_analysis.analyse(graph_def, counts)
   except CostError as error:
     return _frame({"error": str(error)})
   except Exception as error:  # of TensorFlow's, in many kinds

@@ -1,10 +1,11 @@
-"""Shapes that grappler's inference does not find but that are plain from the graph.
+"""Shapes that follow from the graph although grappler's inference does not find them.
 
   StackPop, TensorListPopBack   the shape of what was pushed: what the gradient of a loop reads
   Reshape                       one unknown dimension, from the number of elements
   Unique                        at most all elements of its input
   UnsortedSegmentSum, ...       at most as many segments as there are indices
   SplitV                        equal parts, along the first axis that divides
+  LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
 "At most" and "equal" are assumptions; whoever asks is told which outputs were guessed.
@@ -23,8 +24,9 @@ _STACK_POPS = ("StackPop", "StackPopV2")
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _SEGMENTS = ("UnsortedSegmentSum", "UnsortedSegmentProd", "UnsortedSegmentMax",
              "UnsortedSegmentMin")
+_LOOKUPS = ("LookupTableFind", "LookupTableFindV2")
 _CANDIDATES = frozenset(
-    _STACK_POPS + _UNIQUE + _SEGMENTS
+    _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
     + ("TensorListPopBack", "Reshape", "SplitV", "FusedBatchNormV3"))
 
 _Outputs = Mapping[str, Sequence[Any]]
@@ -66,6 +68,9 @@ class Guesser:
       element = self._pushed(node)
       return _known_dims(outputs, element) if element else None
     inputs = [split_input(name) for name in node.input if not name.startswith("^")]
+    if node.op in _LOOKUPS:  # (table, keys, default value); what is in the table is not known
+      keys, value = (_known_dims(outputs, tensor) for tensor in inputs[1:3])
+      return None if keys is None or value is None else keys + value
     data = _known_dims(outputs, inputs[0]) if inputs else None
     if data is None:
       return None
@@ -84,7 +89,7 @@ class Guesser:
     return [rows] + data[len(indices):]
 
   def _pushed(self, pop: Any) -> Optional[Tensor]:
-    """The tensor that a pop takes out again."""
+    """The tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
       return split_input(self._nodes[push].input[1]) if push else None

@@ -121,7 +121,7 @@ def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
 
 
 class _Counter:
-  """Bytes of tensors and variables, and a memory of which were not known."""
+  """Bytes of tensors and variables; remembers which were not known."""
 
   def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Any]):
     self._outputs = outputs
@@ -235,9 +235,8 @@ def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
              if types[graph.op_index[name]] != "FusedBatchNormV3"] if guessed else []
   if assumed:
     notes.append(
-        f"{len(assumed)} outputs have shapes that depend on values ({_some(assumed)}): assumed as "
-        "what was pushed for a pop, as the largest there can be for unique values, as equal parts "
-        "for a split")
+        f"{len(assumed)} outputs have shapes that are only known when the step runs "
+        f"({_some(assumed)}): the most likely ones are assumed, or the largest possible")
   for names, what in ((counter.unknown_shapes, "ops have outputs"),
                       (counter.unknown_variables, "variables are")):
     if names:

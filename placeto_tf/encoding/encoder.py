@@ -23,7 +23,6 @@ def encode(
     *,
     step_time_us: float = 0.0,
     start_us: Optional[np.ndarray] = None,
-    finish_us: Optional[np.ndarray] = None,
     current: Sequence[int] = (),
     visited: Sequence[int] = (),
 ) -> tfgnn.GraphTensor:
@@ -33,8 +32,7 @@ def encode(
     grouped: the graph of groups on its cluster.
     placement: [G] device of each group.
     step_time_us: of this placement, 0 where it is not known.
-    start_us: [G] start of each group's first op, None where it is not known.
-    finish_us: [G] start of each group's last op.
+    start_us: [G] start of each group's main op, None where it is not known.
     current: [K] the groups that are to be placed now.
     visited: groups that were placed before.
 
@@ -52,7 +50,6 @@ def encode(
         "numbered from 0")
   option_group, option_device = np.nonzero(grouped.allowed)
   link = (grouped.link_sources, grouped.link_targets)
-  zeros = np.zeros(g)
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(features={"step_time_us": _column([step_time_us])}),
       node_sets={
@@ -62,8 +59,7 @@ def encode(
               persistent_bytes=grouped.persistent_bytes,
               working_bytes=grouped.working_bytes,
               num_ops=grouped.num_ops,
-              start_us=zeros if start_us is None else start_us,
-              finish_us=zeros if finish_us is None else finish_us,
+              start_us=np.zeros(g) if start_us is None else start_us,
               current=_flags(g, current),
               visited=_flags(g, visited)),
           schema.DEVICE: _nodes(
@@ -71,8 +67,8 @@ def encode(
       },
       edge_sets={
           schema.DATAFLOW: _edges(
-              schema.GROUP, grouped.sources, schema.GROUP, grouped.targets,
-              bytes=grouped.edge_bytes),
+              schema.GROUP, grouped.flow_sources, schema.GROUP, grouped.flow_targets,
+              bytes=grouped.flow_bytes),
           schema.OPTION: _edges(
               schema.GROUP, option_group, schema.DEVICE, option_device,
               compute_us=grouped.compute_us[option_group, option_device]),

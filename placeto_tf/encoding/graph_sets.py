@@ -121,7 +121,7 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
   simulated = problem.simulator.simulate(grouping.expand(placement))
   tensor = encoder.encode(
       grouped, placement, step_time_us=simulated.step_time_us,
-      start_us=simulated.start_us[grouped.first_op], finish_us=simulated.start_us[grouped.last_op])
+      start_us=simulated.start_us[grouped.main_op])
   row = {
       "fingerprint": graph.fingerprint, "ops": graph.num_ops, "groups": grouping.num_groups,
       "single_device_us": float(simulated.step_time_us), "fits": bool(simulated.fits)}

@@ -1,10 +1,13 @@
 """`GroupedGraph`: a graph of groups on a cluster as arrays, all that a policy knows of a problem.
 
 It holds what stays the same whatever the placement. Two groups may feed each other, since a
-group's ops need not lie side by side, so the graph of groups may have cycles; the order of the
-groups is that of their first ops, as `Grouping` numbers them.
+group's ops need not lie side by side, so `sources` and `targets`, from which costs are worked out,
+may have cycles. `flow_sources` and `flow_targets` are the acyclic part of them that policies see,
+see `encoding.structure`. Groups are numbered by their first ops, as `Grouping` numbers them;
+`order` is that of their main ops.
 
-Legend: N ops, G groups, E edges between groups, D devices, L links (ordered pairs of devices).
+Legend: N ops, G groups, E edges between groups, F of them that policies see, D devices, L links
+(ordered pairs of devices).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.encoding import structure
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
 
@@ -30,8 +34,9 @@ class GroupedGraph:
     persistent_bytes: [G] float64, held throughout the step.
     working_bytes: [G] float64, all outputs plus the largest temporary.
     num_ops: [G] int32.
-    first_op, last_op, main_op: [G] int32, the group's first and last op in topological order and
-      the one that computes longest: their start times stand for the group's.
+    main_op: [G] int32, the group's op that computes longest, the first of equals in topological
+      order: its start time stands for the group's.
+    order: [G] int32, the groups by where their main ops stand in topological order.
     sources, targets: [E] int32 groups, unique pairs sorted by (source, target), no self-loops.
     edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
     allowed: [G, D] bool.
@@ -45,9 +50,8 @@ class GroupedGraph:
   persistent_bytes: np.ndarray  # [G]
   working_bytes: np.ndarray  # [G]
   num_ops: np.ndarray  # [G]
-  first_op: np.ndarray  # [G]
-  last_op: np.ndarray  # [G]
   main_op: np.ndarray  # [G]
+  order: np.ndarray  # [G]
   sources: np.ndarray  # [E]
   targets: np.ndarray  # [E]
   edge_bytes: np.ndarray  # [E]
@@ -73,30 +77,45 @@ class GroupedGraph:
     return len(self.sources)
 
   @functools.cached_property
+  def flow(self) -> np.ndarray:
+    """[E] bool: edges that policies see, which agree with `order`."""
+    positions = np.empty(self.num_groups, dtype=np.int64)
+    positions[self.order] = np.arange(self.num_groups)
+    return structure.agreeing(positions, self.sources, self.targets)
+
+  @property
+  def flow_sources(self) -> np.ndarray:
+    """[F] int32."""
+    return self.sources[self.flow]
+
+  @property
+  def flow_targets(self) -> np.ndarray:
+    """[F] int32."""
+    return self.targets[self.flow]
+
+  @property
+  def flow_bytes(self) -> np.ndarray:
+    """[F] float64."""
+    return self.edge_bytes[self.flow]
+
+  @functools.cached_property
   def ancestors(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups from which a path leads to g, g itself left out."""
-    g = self.num_groups
-    reach = np.zeros((g, g), dtype=bool)
-    reach[self.targets, self.sources] = True
-    while True:  # paths of twice the length each time
-      longer = reach | (reach.astype(np.float32) @ reach.astype(np.float32) > 0)
-      if (longer == reach).all():
-        break
-      reach = longer
-    reach[np.arange(g), np.arange(g)] = False
-    return reach
+    """[G, G] bool: row g marks the groups from which a path of the flow leads to g."""
+    return structure.reachable(self.num_groups, self.flow_sources, self.flow_targets).T
 
   @property
   def descendants(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups to which a path leads from g."""
+    """[G, G] bool: row g marks the groups to which a path of the flow leads from g."""
     return self.ancestors.T
 
   @functools.cached_property
   def parallel(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups that no path connects with g."""
-    apart = ~(self.ancestors | self.descendants)
-    apart[np.arange(self.num_groups), np.arange(self.num_groups)] = False
-    return apart
+    """[G, G] bool: row g marks the groups that no path of the flow connects with g."""
+    return ~(self.ancestors | self.descendants | np.eye(self.num_groups, dtype=bool))
+
+  def structure_report(self) -> structure.StructureReport:
+    """How cyclic the groups are, and what policies see of them."""
+    return structure.report(np.argsort(self.order), self.sources, self.targets)
 
   @functools.cached_property
   def link_sources(self) -> np.ndarray:
@@ -127,22 +146,19 @@ class GroupedGraph:
         [total(costs.compute_us[:, kind]) for kind in cluster.device_kinds], axis=1)
     sources, targets, edge_bytes, output_bytes = _group_edges(graph, costs, group_of_op, g)
 
-    # A stable sort by group of ops in topological order: first and last are the slices' ends.
-    order = graph.topological_order
-    by_group = order[np.argsort(group_of_op[order], kind="stable")]
-    ends = np.cumsum(np.bincount(group_of_op, minlength=g))
-    longest = costs.compute_us.max(axis=1)
-    heaviest = np.lexsort((np.arange(graph.num_ops), -longest, group_of_op))
-    starts = np.concatenate([[0], ends[:-1]])
+    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank[graph.topological_order] = np.arange(graph.num_ops)
+    by_weight = np.lexsort((rank, -costs.compute_us.max(axis=1), group_of_op))
+    first = np.cumsum(np.bincount(group_of_op, minlength=g))[:-1]
+    main_op = by_weight[np.concatenate([[0], first])]
     return cls(
         compute_us=compute_us,
         output_bytes=output_bytes,
         persistent_bytes=total(costs.persistent_bytes),
         working_bytes=total(op_output_bytes) + largest_temporary,
         num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
-        first_op=by_group[starts].astype(np.int32),
-        last_op=by_group[ends - 1].astype(np.int32),
-        main_op=heaviest[starts].astype(np.int32),
+        main_op=main_op.astype(np.int32),
+        order=np.argsort(rank[main_op]).astype(np.int32),
         sources=sources,
         targets=targets,
         edge_bytes=edge_bytes,

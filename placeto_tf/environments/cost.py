@@ -5,7 +5,7 @@ The environment never knows where its costs come from. A cost is a callable
   cost(placements [B, G] int32) -> (objective_us [B] float64, components)
 
 where components maps names to arrays with B rows. Those the environments look for, and do without
-where they are missing, are `step_time_us` and `fits` [B], and `start_us` and `finish_us` [B, G].
+where they are missing, are `step_time_us` and `fits` [B], and `start_us` [B, G].
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 STEP_TIME_US = "step_time_us"
 START_US = "start_us"
-FINISH_US = "finish_us"
 FITS = "fits"
 
 Cost = Callable[[np.ndarray], Tuple[np.ndarray, Dict[str, np.ndarray]]]
@@ -34,7 +33,7 @@ class SimulatedCost:
       grouping: Optional[Grouping] = None):
     """Args:
 
-      grouped: its first and last ops' times stand for a group's; None leaves times out.
+      grouped: its main ops' start times stand for the groups'; None leaves times out.
       grouping: what the placements are of; by default the problem's groups.
     """
     self._problem, self._grouping = problem, grouping or problem.grouping
@@ -47,6 +46,5 @@ class SimulatedCost:
         self._grouping.expand(placements), start_times=grouped is not None)
     components = {STEP_TIME_US: evaluation.step_time_us, FITS: evaluation.fits}
     if grouped is not None and evaluation.start_us is not None:
-      components[START_US] = evaluation.start_us[:, grouped.first_op]
-      components[FINISH_US] = evaluation.start_us[:, grouped.last_op]
+      components[START_US] = evaluation.start_us[:, grouped.main_op]
     return evaluation.objective_us, components

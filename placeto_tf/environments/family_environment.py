@@ -1,13 +1,16 @@
-"""Several graphs as one environment: an episode is of the graph that was chosen, then of another.
+"""Several graphs as one environment: episodes of those that were chosen, side by side.
 
 Observations are padded to the largest graph and name the graph they are of, so that one network
-serves all; see `environments.observation`. Episodes of a batch are all of one graph, and as long
-as it has groups.
+serves all; see `environments.observation`. Episodes take their steps together. One of a graph with
+fewer groups than another's is over sooner: from then on its row stands still, earns 0, and is not
+`active`, until all are over.
+
+Legend: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by graph; G groups.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -22,13 +25,18 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   """A batched tf-agents environment made of those of single graphs.
 
   Attributes:
-    environments: one a graph, of as many episodes side by side, groups a step and devices.
-    graph: number of the graph that the next episodes are of.
+    environments: C, one for each graph, alike in episodes side by side, groups a step and devices.
   """
 
   def __init__(
-      self, environments: Sequence[PlacementEnvironment], *, max_groups: Optional[int] = None):
-    """Args: max_groups: room in observations; by default what the largest graph needs.
+      self, environments: Sequence[PlacementEnvironment], *, max_groups: Optional[int] = None,
+      side_by_side: int = 1):
+    """Chooses the first graphs.
+
+    Args:
+      environments: of single graphs.
+      max_groups: room in observations; by default what the largest graph needs.
+      side_by_side: P.
 
     Raises:
       PlacetoError: a graph has more groups than there is room for, or devices, groups a step or
@@ -36,7 +44,6 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     """
     super().__init__(handle_auto_reset=True)
     self.environments: List[PlacementEnvironment] = list(environments)
-    self.graph = 0
     sizes = [each.num_groups for each in self.environments]
     self._room = max(sizes) if max_groups is None else max_groups
     if max(sizes) > self._room:
@@ -54,6 +61,8 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     self._action_spec = action
     self._observation_spec = observation_lib.observation_spec(
         self._room, int(action.maximum) + 1, action.shape[0], len(self.environments))
+    self._side_by_side, self._t = side_by_side, 0
+    self.choose([i % len(self.environments) for i in range(side_by_side)])
 
   @property
   def batched(self) -> bool:
@@ -62,13 +71,55 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   @property
   def batch_size(self) -> int:
-    """Episodes side by side."""
-    return self.environments[0].batch_size
+    """B."""
+    return self._side_by_side * self.environments[0].batch_size
 
   @property
-  def current(self) -> PlacementEnvironment:
-    """Of the chosen graph."""
-    return self.environments[self.graph]
+  def graphs(self) -> Tuple[int, ...]:
+    """[P] numbers of the graphs that the episodes are of."""
+    return self._graphs
+
+  @property
+  def chosen(self) -> List[PlacementEnvironment]:
+    """[P] of those graphs."""
+    return [self.environments[graph] for graph in self._graphs]
+
+  @property
+  def num_steps(self) -> int:
+    """Of the longest episode."""
+    return max(each.num_steps for each in self.chosen)
+
+  @property
+  def active(self) -> np.ndarray:
+    """[B] bool: rows of episodes that are not over."""
+    rows = self.environments[0].batch_size
+    return np.repeat([self._t < each.num_steps for each in self.chosen], rows)
+
+  @property
+  def values(self) -> np.ndarray:
+    """[B, D] see `PlacementEnvironment.values`; 0 for episodes that are over."""
+    return np.concatenate([
+        each.values if self._t <= each.num_steps else np.zeros_like(each.values)
+        for each in self.chosen])
+
+  @property
+  def objectives(self) -> np.ndarray:
+    """[B] float64: of the placements now, over those of the given starts."""
+    return np.concatenate([each.objective_us / each.scale_us for each in self.chosen])
+
+  def choose(self, graphs: Sequence[int]) -> None:
+    """Has the next episodes be of these P graphs, all different; the present ones are given up.
+
+    Raises:
+      PlacetoError: there are more or fewer of them, or one twice.
+    """
+    count = len(self.environments)
+    if len(graphs) != self._side_by_side or (
+        len(set(graphs)) != len(graphs) and self._side_by_side <= count):
+      raise PlacetoError(
+          f"graphs {list(graphs)} were chosen; expected {self._side_by_side} different ones")
+    self._graphs = tuple(int(graph) for graph in graphs)
+    self._current_time_step = None  # the next step begins an episode
 
   def observation_spec(self):
     """See `environments.observation`; of one episode."""
@@ -88,15 +139,37 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       each.load_state_dict(stored)
 
   def _reset(self) -> ts.TimeStep:
-    return self._padded(self.current.reset())
+    self._t = 0
+    self._last = [each.reset() for each in self.chosen]
+    return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
-    return self._padded(self.current.step(action))
+    parts = np.split(np.asarray(action), self._side_by_side)
+    rewards = []
+    for i, (each, part) in enumerate(zip(self.chosen, parts)):
+      if self._t < each.num_steps:
+        self._last[i] = each.step(part)
+        rewards.append(self._last[i].reward)
+      else:
+        rewards.append(np.zeros(each.batch_size, dtype=np.float32))
+    self._t += 1
+    reward = np.concatenate(rewards)
+    if self._t == self.num_steps:
+      return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
+    ones = np.ones(self.batch_size, dtype=np.float32)
+    return ts.transition(self._observe(), reward, ones, outer_dims=(self.batch_size,))
 
-  def _padded(self, time_step: ts.TimeStep) -> ts.TimeStep:
-    missing = self._room - self.current.num_groups
-    observation = {
-        name: value if name == observation_lib.CURRENT else np.pad(value, ((0, 0), (0, missing)))
-        for name, value in time_step.observation.items()}
-    observation[observation_lib.GRAPH] = np.full((self.batch_size, 1), self.graph, np.int32)
-    return time_step._replace(observation=observation)
+  def _observe(self) -> Dict[str, np.ndarray]:
+    rows = self.environments[0].batch_size
+    observation = {}
+    for name, spec in self._observation_spec.items():
+      if name == observation_lib.GRAPH:
+        observation[name] = np.repeat(
+            np.array(self._graphs, dtype=np.int32), rows)[:, None]
+        continue
+      stacked = np.zeros((self.batch_size,) + spec.shape, dtype=spec.dtype)
+      for i, time_step in enumerate(self._last):
+        value = time_step.observation[name]
+        stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
+      observation[name] = stacked
+    return observation

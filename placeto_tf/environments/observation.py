@@ -8,9 +8,12 @@ Legend: B episodes side by side, G groups, K groups placed in one step.
   placement  [B, G] int32    device of each group now
   current    [B, K] int32    the groups whose devices the next action names, in this order
   visited    [B, G] float32  1 for groups that an action of this episode has placed
-  start      [B, G] float32  start of the group's first op over the step time, in [0, 1]
-  finish     [B, G] float32  start of the group's last op over the step time, in [0, 1]
+  start      [B, G] float32  start of the group's main op over the step time, in [0, 1]
   graph      [B, 1] int32    which of several graphs it is of; only where there are several
+
+The network reads `start` relative to the current group's. A group's main op is the one that
+computes longest; its first op is often a variable, which starts at 0, and its last the update of
+that variable, at the end of the step, whatever the placement.
 
 Graphs of a family have different numbers of groups: G is then that of the largest, and what a
 smaller one lacks is 0.
@@ -27,7 +30,6 @@ PLACEMENT = "placement"
 CURRENT = "current"
 VISITED = "visited"
 START = "start"
-FINISH = "finish"
 GRAPH = "graph"
 
 Observation = Dict[str, np.ndarray]
@@ -50,7 +52,6 @@ def observation_spec(
       CURRENT: array_spec.BoundedArraySpec((k,), np.int32, 0, g - 1, name=CURRENT),
       VISITED: share(VISITED),
       START: share(START),
-      FINISH: share(FINISH),
   }
   if num_graphs is not None:
     spec[GRAPH] = array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH)

@@ -29,7 +29,7 @@ class EnvironmentConfig:
   Attributes:
     num_episodes: B.
     groups_per_step: K; 1 in the paper.
-    order: "topological", or "random": another order in every episode.
+    order: "topological", as the environment was told, or "random": another in every episode.
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
     start: "given", "best" (of all evaluated so far) or "random", in every episode anew.
@@ -39,6 +39,8 @@ class EnvironmentConfig:
       back to that one; 0, as in the paper, never.
     undo_temperature: worse by x is kept with probability exp(-x / temperature), x over the
       objective of the given start.
+    all_values: whether every step also evaluates the group at hand on each device it may go to,
+      for `PlacementEnvironment.values`; needs groups_per_step 1.
     worse_weight: what a step that is undone earns, times the (negative) fall it would have been.
       0 keeps returns equal to the fall of the objective.
   """
@@ -52,6 +54,7 @@ class EnvironmentConfig:
   undo_steps: int = 0
   undo_temperature: float = 0.0
   worse_weight: float = 0.0
+  all_values: bool = False
 
   def __post_init__(self) -> None:
     for name, valid in (("order", ("topological", "random")),
@@ -64,6 +67,9 @@ class EnvironmentConfig:
                         ("undo_steps", 0), ("undo_temperature", 0), ("worse_weight", 0)):
       if not getattr(self, name) >= least:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    if self.all_values and self.groups_per_step != 1:
+      raise PlacementError(
+          f"groups_per_step is {self.groups_per_step}; expected 1, or all_values is not defined")
 
 
 @dataclasses.dataclass
@@ -73,13 +79,12 @@ class _State:
   Attributes:
     placement: [B, G] int32.
     objective_us: [B] float64.
-    start, finish: [B, G] float32, over the step time.
+    start: [B, G] float32, over the step time.
   """
 
   placement: np.ndarray
   objective_us: np.ndarray
   start: np.ndarray
-  finish: np.ndarray
 
   def rows(self, index) -> _State:
     return _State(*(getattr(self, f.name)[index].copy() for f in dataclasses.fields(self)))
@@ -94,13 +99,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, start: np.ndarray, *,
-      config: Optional[EnvironmentConfig] = None, seed: int = 0):
+      order: Optional[np.ndarray] = None, config: Optional[EnvironmentConfig] = None,
+      seed: int = 0):
     """Makes the environment and evaluates the given start once.
 
     Args:
       allowed: [G, D] bool, where each group may be placed.
       cost: see `environments.cost`.
       start: [G] int32, the given start.
+      order: [G] int32, in which episodes visit the groups, `GroupedGraph.order`; None is by number.
       config: the rules.
       seed: of random orders, random starts and undoing at a temperature.
 
@@ -121,6 +128,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       wrong = int(np.flatnonzero(~(inside & self._allowed[np.arange(g), start % d]))[0])
       raise PlacementError(
           f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
+    self._topological = np.arange(g) if order is None else np.asarray(order)
     self._k = min(config.groups_per_step, g)
     self._observation_spec = observation_lib.observation_spec(g, d, self._k)
     self._action_spec = observation_lib.action_spec(d, self._k)
@@ -162,6 +170,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return float(self._best.objective_us[0])
 
   @property
+  def values(self) -> np.ndarray:
+    """[B, D] float32: what the last step would have earned on each device, 0 where not allowed.
+
+    Only with `EnvironmentConfig.all_values`; what is undone, or rewarded at the end, is no part of
+    it.
+    """
+    return self._values
+
+  @property
   def placements(self) -> np.ndarray:
     """[B, G] int32: where the episodes stand."""
     return self._state.placement.copy()
@@ -199,7 +216,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       if self.config.perturb:
         self._perturb()
     self._checked = self._state.rows(slice(None))
-    order = np.broadcast_to(np.arange(g), (b, g))
+    order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
       order = self._rng.permuted(order, axis=1)
     # The last step is filled up with the first groups of the order, which it visits again.
@@ -217,6 +234,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     # A device that is not allowed is no move: the network masks it, others may not.
     keep = ~self._allowed[groups, action]
     proposed[rows, groups] = np.where(keep, proposed[rows, groups], action)
+    if self.config.all_values:
+      self._values = self._value_of_each(groups[:, 0])
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
@@ -238,6 +257,20 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
     discount = np.ones(self.batch_size, dtype=np.float32)
     return ts.transition(self._observe(), reward, discount, outer_dims=(self.batch_size,))
+
+  def _value_of_each(self, groups: np.ndarray) -> np.ndarray:
+    """[B, D] the fall of the objective, over the scale, if groups [B] went to each device."""
+    here = self._state.placement[np.arange(self.batch_size), groups]
+    other = self._allowed[groups].copy()
+    other[np.arange(self.batch_size), here] = False
+    rows, devices = np.nonzero(other)
+    values = np.zeros(other.shape, dtype=np.float32)
+    if len(rows):
+      placements = self._state.placement[rows]
+      placements[np.arange(len(rows)), groups[rows]] = devices
+      fall_us = self._state.objective_us[rows] - self._evaluate(placements).objective_us
+      values[rows, devices] = fall_us / self.scale_us
+    return values
 
   def _perturb(self) -> None:
     draws = np.where(
@@ -266,15 +299,11 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     objective_us = np.asarray(objective_us, dtype=np.float64)
     step_us = np.asarray(components.get(cost_lib.STEP_TIME_US, objective_us))[:, None]
 
-    def share(name):
-      times = components.get(name)
-      if times is None:
-        return np.zeros(placements.shape, dtype=np.float32)
-      return np.clip(times / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
-
-    return _State(
-        np.array(placements, dtype=np.int32), objective_us.copy(), share(cost_lib.START_US),
-        share(cost_lib.FINISH_US))
+    start_us = components.get(cost_lib.START_US)
+    if start_us is None:
+      start_us = np.zeros(placements.shape)
+    start = np.clip(start_us / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
+    return _State(np.array(placements, dtype=np.int32), objective_us.copy(), start)
 
   def _keep_best(self) -> None:
     b = int(self._state.objective_us.argmin())
@@ -289,5 +318,4 @@ class PlacementEnvironment(py_environment.PyEnvironment):
         observation_lib.CURRENT: self._order[:, t].copy(),
         observation_lib.VISITED: self._visited.copy(),
         observation_lib.START: self._state.start.copy(),
-        observation_lib.FINISH: self._state.finish.copy(),
     }

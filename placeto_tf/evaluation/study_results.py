@@ -51,8 +51,9 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found = {"placements": len(rows), "disturbed": len(everything) - len(undisturbed),
-             **agreement(predicted, measured)}
+    found: Dict[str, Any] = {
+        "placements": len(rows), "disturbed": len(everything) - len(undisturbed),
+        **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in measured_rows(
         os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
     twice = [row for row in rows if row["placement"] in again]

@@ -45,21 +45,24 @@ class GraphSource:
     feed_shapes: feed (tensor name) -> dimensions, every one of them known.
     meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
+    fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
+      function captures.
   """
 
   format: str
-  proto: Any
+  proto: Any = dataclasses.field(repr=False)
   path: Optional[str] = None
   text: bool = False
   tf_graph: Any = None
-  graph_def: Any = None
-  positions: Optional[np.ndarray] = None  # [N]
+  graph_def: Any = dataclasses.field(default=None, repr=False)
+  positions: Optional[np.ndarray] = dataclasses.field(default=None, repr=False)  # [N]
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
-  cut_ops: FrozenSet[str] = frozenset()
-  meta_graph: Any = None
+  cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
+  meta_graph: Any = dataclasses.field(default=None, repr=False)
+  fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ComputationGraph:
   """The ops that the fetches need, and how data and control flow between them.
 
@@ -101,6 +104,23 @@ class ComputationGraph:
   feeds: Tuple[str, ...] = ()
   source: Optional[GraphSource] = None
   notes: Tuple[str, ...] = ()
+
+  def __repr__(self) -> str:
+    """Its size and its ends; the arrays of a real graph fill pages."""
+    source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
+    return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
+            f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
+
+  @property
+  def origin(self) -> GraphSource:
+    """What the graph was read from.
+
+    Raises:
+      GraphError: it was made of arrays, and there is nothing to rewrite.
+    """
+    if self.source is None:
+      raise GraphError("the graph was not read from a TensorFlow graph; load one with load_graph")
+    return self.source
 
   def __post_init__(self) -> None:
     _check(self)
@@ -220,6 +240,12 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   rest, consumers = np.divmod(keys, width[2])
   producers, ports = np.divmod(rest, width[1])
   return np.stack([producers, ports, consumers], axis=1) + low
+
+
+def _first(names: Sequence[str], count: int = 3) -> str:
+  """The first names as a list, and how many more there are."""
+  more = f", and {len(names) - count} more" if len(names) > count else ""
+  return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
 
 def _check(graph: ComputationGraph) -> None:

@@ -1,18 +1,23 @@
 """Reading functions that live in the process: ConcreteFunction, tf.function and Keras models.
 
 A variable that a function captures is an input of its graph. Here it becomes a VarHandleOp, so
-that its size is known and all that reads it stays with it.
+that its size is known and all that reads it stays with it. What cannot be moved from the device on
+which it is (a lookup table, a variable that a tf.data pipeline reads) is fixed there.
 """
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+import dataclasses
+from typing import Any, List, Mapping, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import keras_models
+from placeto_tf.graphs import captures, keras_models
 from placeto_tf.graphs.graph_defs import ReadGraph
 
-_RESOURCE = 20  # DT_RESOURCE
+# Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
+# graph that it was made from, in that graph's order, so that both are read alike.
+PLACED_NAMES = "_placeto_names"
+_COMPILED = "_XlaMustCompile"
 
 
 def is_concrete_function(source: Any) -> bool:
@@ -29,12 +34,23 @@ def is_function(source: Any) -> bool:
 
 def read_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a `tf.function` that has one trace or one signature."""
+  return read_concrete_function(concrete_of(function))
+
+
+def concrete_of(function: Any) -> Any:
+  """A ConcreteFunction itself, or that of a `tf.function` with one trace or one signature.
+
+  Raises:
+    GraphError: the `tf.function` has none, or several.
+  """
+  if is_concrete_function(function):
+    return function
   traces = function._list_all_concrete_functions() if hasattr(
       function, "_list_all_concrete_functions") else []
   if len(traces) == 1:
-    return read_concrete_function(traces[0])
+    return traces[0]
   if not traces and getattr(function, "input_signature", None) is not None:
-    return read_concrete_function(function.get_concrete_function())
+    return function.get_concrete_function()
   raise GraphError(
       f"the tf.function {getattr(function, '__name__', function)!r} has {len(traces)} traces and "
       "it is not clear which to place; hand over function.get_concrete_function(...)")
@@ -42,44 +58,84 @@ def read_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str,
 
 def read_keras_model(model: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The inference of a Keras model; see `keras_models.training_function` for its training."""
-  return read_concrete_function(keras_models.inference_function(model))
+  read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
+  note = "taken is the inference of the Keras model; see compile_placed for its training"
+  return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds
 
 
 def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a ConcreteFunction."""
-  graph = function.graph
-  graph_def = graph.as_graph_def()
-  captured = {}
-  try:
-    variables = {id(variable.handle): variable for variable in graph.variables}
-  except AssertionError:
+  attributes = function.function_def.attr  # asking a proto's map for what is not there adds it
+  if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
-        f"the function {function.name!r} uses variables that have been deleted; keep the object "
-        "that owns them") from None
-  for outer, inner in graph.captures:
-    variable = variables.get(id(outer))
-    if variable is not None:
-      captured[inner.op.name] = variable
+        f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
+        "jit_compile=True to place its ops one by one")
+  graph = function.graph
+  found = captures.resource_captures(function)
+  names = getattr(function, PLACED_NAMES, {})
+  graph_def = _renamed(graph.as_graph_def(), names)
+  variables = {
+      names.get(each.op, each.op): each.variable for each in found if each.variable is not None}
   for node in graph_def.node:
-    if node.name in captured:
-      _make_handle(node, captured[node.name])
-  fetches = [tensor.name for tensor in graph.outputs]
-  fetches += sorted(op.name for op in graph.control_outputs)
+    if node.name in variables:
+      _make_handle(node, variables[node.name])
+  fetches = [_original(tensor.name, names) for tensor in graph.outputs]
+  fetches += sorted(_original(op.name, names) for op in graph.control_outputs)
   if not fetches:
     raise GraphError(
         f"the function {function.name!r} returns nothing and has no side effects; there is "
         "nothing to place")
+  # Small tensors are captured as constants, which no one has to feed.
   feeds = tuple(
-      tensor.name for tensor in graph.inputs if tensor.op.name not in captured)
+      _original(tensor.name, names) for tensor in graph.inputs
+      if tensor.op.type != "Const" and _original(tensor.op.name, names) not in variables)
+  current = {original: name for name, original in names.items()}
 
   def shape_hint(name):
-    shape = graph.get_tensor_by_name(name).shape
+    op, _, port = name.rpartition(":")
+    shape = graph.get_tensor_by_name(f"{current.get(op, op)}:{port}").shape
     return None if shape.rank is None else tuple(
         -1 if dim is None else dim for dim in shape.as_list())
 
+  fixed = [each for each in found if each.fixed]
   read = ReadGraph(
-      "concrete_function", graph_def, graph_def, tf_graph=function, shape_hint=shape_hint)
+      "concrete_function", graph_def, graph_def, tf_graph=function, shape_hint=shape_hint,
+      notes=_fixed_note(fixed),
+      fixed_devices={names.get(each.op, each.op): each.device for each in fixed})
   return read, tuple(dict.fromkeys(fetches)), feeds
+
+
+def _renamed(graph_def: Any, names: Mapping[str, str]) -> Any:
+  """The nodes of a placed function under the names, and in the order, of what it was made from."""
+  if not names:
+    return graph_def
+  position = {original: i for i, original in enumerate(names.values())}
+  for node in graph_def.node:
+    node.name = names.get(node.name, node.name)
+    node.input[:] = [_original(text, names) for text in node.input]
+  nodes = sorted(graph_def.node, key=lambda node: position.get(node.name, len(position)))
+  result = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+  result.node.extend(nodes)
+  return result
+
+
+def _original(text: str, names: Mapping[str, str]) -> str:
+  """An op, tensor or control input under the name of its op in what was placed."""
+  caret, text = ("^", text[1:]) if text.startswith("^") else ("", text)
+  op, colon, port = text.partition(":")
+  return f"{caret}{names.get(op, op)}{colon}{port}"
+
+
+def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
+  if not fixed:
+    return ()
+  listed: List[str] = [
+      f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
+      for each in fixed[:3]]
+  more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
+  return (
+      f"what the function captures and cannot be moved stays where it is, with all ops that touch "
+      f"it: {', '.join(listed)}{more}",)
 
 
 def _make_handle(node: Any, variable: Any) -> None:
@@ -89,3 +145,14 @@ def _make_handle(node: Any, variable: Any) -> None:
   node.attr["dtype"].type = variable.dtype.as_datatype_enum
   node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
   node.attr["shared_name"].s = f"captured/{node.name}".encode()
+  device = variable.handle.device
+  if not node.device and not _is_default(device):  # its user put it there
+    node.device = device
+
+
+def _is_default(device: str) -> bool:
+  """Whether TensorFlow puts a variable there if it is not told where."""
+  import tensorflow as tf
+
+  kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+  return device.endswith(f"/device:{kind}:0")

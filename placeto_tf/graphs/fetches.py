@@ -6,11 +6,14 @@ Legend: M nodes of the file.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs import traversal
 from placeto_tf.graphs.node_table import NodeTable
 
 TRAIN_OP = "train_op"
@@ -22,6 +25,11 @@ _SIDE_COLLECTIONS = (
 )
 # They ask whether a variable is there, for sessions that wait for it.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
+_TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
+# How the types of ops that apply gradients begin.
+_UPDATES = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
+_MAX_COMPARED = 50_000  # names, with one that is not there
+_MAX_ENDS = 100  # of a graph that may be its train op
 _VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "local_variables", "model_variables")
 
 
@@ -127,7 +135,8 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
     op_name = name
   node = table.index.get(op_name)
   if node is None:
-    remedy = "an op or tensor with --fetches" if what == "fetch" else "a tensor with --feeds"
+    remedy = ("an op or tensor as one of fetches (--fetches)" if what == "fetch"
+              else "a tensor as one of feeds (--feeds)")
     raise GraphError(
         f"{what} {name!r} names no op of the graph{_similar(op_name, table.names)}; pass the name "
         f"of {remedy}")
@@ -143,22 +152,31 @@ def choose_fetches(
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
   """The fetches and notes: those given, else the train op, else what nobody consumes.
 
+  Where no collection names the train op, it is the one end of the graph that waits for all ops
+  that apply gradients.
+
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
   if given is not None and not given:
-    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
+    raise GraphError("the list of fetches is empty; name at least one op or tensor")
   names = given if given is not None else roles.train_ops
   if names:
     return tuple(find_endpoint(table, name, "fetch") for name in dict.fromkeys(names)), ()
+  train_op = _train_op(table)
+  if train_op is not None:
+    name, updates = table.names[train_op], _count(table, train_op)
+    return (Endpoint(name, train_op, None),), (
+        f"no fetches were given; taken as the step is {name!r}, which applies gradients to "
+        f"{updates} variable{'s' if updates > 1 else ''}",)
   consumed = np.zeros(table.num_nodes, dtype=bool)
   consumed[table.producers] = True
   ends = np.flatnonzero(~consumed).tolist()
   wanted = [i for i in ends if not _is_side(table, i, roles.side_ops)] or ends
   if not wanted:
     raise GraphError(
-        "every op of the graph has a consumer, so nothing can be told to be its result; name the "
-        "fetches with --fetches")
+        "every op of the graph has a consumer, so nothing can be told to be its result; name "
+        "what is run with fetches=[...] (--fetches)")
   fetches = []
   for i in wanted:
     width = int(table.num_outputs[i])
@@ -170,6 +188,47 @@ def choose_fetches(
   more = f" and {len(wanted) - 3} more" if len(wanted) > 3 else ""
   return tuple(fetches), (
       f"no fetches were given; taken are the ops that nobody consumes: {shown}{more}",)
+
+
+def _train_op(table: NodeTable) -> Optional[int]:
+  """The end that waits for all ops that apply gradients; of several the one that is called so.
+
+  None where no op applies gradients.
+
+  Raises:
+    GraphError: several ends may be the train op. With initialisers and savers among what is run,
+      step times would be of no step that anybody runs.
+  """
+  updates = _updates(table)
+  if not len(updates):
+    return None
+  consumed = np.zeros(table.num_nodes, dtype=bool)
+  consumed[table.producers] = True
+  after = traversal.ancestors(  # of the edges turned round
+      table.num_nodes, table.consumers, table.producers, updates.tolist())
+  ends = np.flatnonzero(after & ~consumed).tolist()
+  whole = [end for end in ends[:_MAX_ENDS] if _count(table, end) == len(updates)]
+  if len(whole) > 1:
+    called_so = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])]
+    whole = called_so or whole
+  if len(whole) == 1:
+    return whole[0]
+  shown = ", ".join(repr(table.names[end]) for end in (whole or ends)[:5])
+  found = "several ops wait" if whole else "no single op waits"
+  raise GraphError(
+      f"{found} for all that applies gradients, which ends in {shown}; name what a step runs with "
+      "fetches=[...] (--fetches)")
+
+
+def _updates(table: NodeTable) -> np.ndarray:
+  """Indices of the ops that apply gradients to variables."""
+  return np.flatnonzero([kind.startswith(_UPDATES) for kind in table.types])
+
+
+def _count(table: NodeTable, end: int) -> int:
+  """How many ops that apply gradients an op waits for, itself included."""
+  needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
+  return int(needed[_updates(table)].sum())
 
 
 def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
@@ -186,7 +245,10 @@ def _op_name(name: str) -> str:
 
 
 def _similar(name: str, names: Sequence[str]) -> str:
-  """A hint at a name that ends the same, or ""."""
+  """A hint at a name that ends the same, or is written almost the same, or ""."""
   last = name.rpartition("/")[2]
   found = next((other for other in names if other.rpartition("/")[2] == last), None)
+  if found is None and len(names) <= _MAX_COMPARED:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    found = close[0] if close else None
   return f" (there is {found!r})" if found else ""

@@ -12,7 +12,7 @@ A call is left as one op where inlining would not end (recursion), or would take
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import Any, Container, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -278,6 +278,7 @@ class Inliner:
         copy.input.extend(data)
         own = f"^{node.name}"
         copy.input.extend(text for text in dict.fromkeys(controls) if text != own)
+    keep_known_classes(result.node, {node.name for node in result.node})
     return result
 
   def _resolve(self, text: str) -> str:
@@ -454,6 +455,21 @@ def split_inputs(node: Any) -> Tuple[List[str], List[str]]:
   """Data inputs and control inputs."""
   data = [text for text in node.input if not text.startswith("^")]
   return data, [text for text in node.input if text.startswith("^")]
+
+
+def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
+  """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it."""
+  for node in nodes:
+    if "_class" not in node.attr:
+      continue
+    classes = list(node.attr["_class"].list.s)
+    kept = [
+        value for value in classes if not value.startswith(_COLOCATED)
+        or value[len(_COLOCATED):].decode("utf-8", "replace") in known]
+    if len(kept) < len(classes):
+      del node.attr["_class"]
+      if kept:
+        node.attr["_class"].list.s.extend(kept)
 
 
 def control_of(tensor: str) -> str:

@@ -17,7 +17,7 @@ _PACKAGES = ("keras", "tf_keras")
 
 def is_keras_model(source: Any) -> bool:
   """Whether the source is a Keras model, of the legacy Keras or of Keras 3."""
-  return _package(source) is not None and hasattr(source, "fit")
+  return package_of(source) is not None and hasattr(source, "fit")
 
 
 def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
@@ -37,7 +37,9 @@ def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
   def infer(inputs):
     return model(inputs, training=False)
 
-  return tf.function(infer).get_concrete_function(specs)
+  function = tf.function(infer).get_concrete_function(specs)
+  function._placeto_model = model  # TensorFlow's graphs hold their variables weakly
+  return function
 
 
 def training_function(
@@ -80,11 +82,12 @@ def training_function(
       raise GraphError(
           f"the Keras model {_name(model)!r} is not compiled with an optimizer and a loss; give "
           "them to training_function, or compile it")
-    if getattr(model, "jit_compile", None) is True:
+    # Keras 3 sets it unasked, and tells no one which it was.
+    if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
       raise GraphError(
           f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
           "step to XLA as a whole; compile it with jit_compile=False")
-  package = _package(model)
+  package = package_of(model)
   try:
     optimizer = package.optimizers.get(optimizer)
     losses = tf.nest.map_structure(
@@ -93,7 +96,7 @@ def training_function(
       targets = _target_specs(model, losses, batch_size)
     step = (lambda x, y: model.train_step((x, y))) if compiled else (
         _step(model, optimizer, losses))
-    with _without_xla(optimizer):
+    with without_xla(optimizer):
       if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
       function = tf.function(step).get_concrete_function(inputs, targets)
@@ -107,6 +110,26 @@ def training_function(
     raise GraphError(
         f"the training step of the Keras model {_name(model)!r} cannot be traced ({reason}); check "
         "its loss, its optimizer and the targets") from error
+
+
+def step_specs(model: Any, batch_size: Optional[int]) -> Any:
+  """(inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
+
+  Raises:
+    GraphError: the model does not know its inputs, or no loss says what its targets are like.
+  """
+  import tensorflow as tf
+
+  loss = vars(model).get("loss")  # Keras 3 has a method of the name, too
+  if loss is None:
+    raise GraphError(
+        f"the Keras model {_name(model)!r} is compiled without a loss, so that its targets are not "
+        "known; give an example batch")
+  if isinstance(loss, dict):
+    loss = [loss.get(name) for name in model.output_names]
+  losses = tf.nest.map_structure(
+      lambda one: package_of(model).losses.get(one) if one is not None else None, loss)
+  return _input_specs(model, batch_size), _target_specs(model, losses, batch_size)
 
 
 def _step(model: Any, optimizer: Any, losses: Any) -> Any:
@@ -154,7 +177,7 @@ def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
   """TensorSpecs of the inputs, nested as the model takes them."""
   import tensorflow as tf
 
-  package = _package(model)
+  package = package_of(model)
   if package.__name__ == "keras" and hasattr(package, "config") and (
       package.config.backend() != "tensorflow"):
     raise GraphError(
@@ -206,7 +229,7 @@ def _spec(shape: Any, dtype: Any, batch_size: Optional[int]) -> Any:
 
 
 @contextlib.contextmanager
-def _without_xla(optimizer: Any) -> Iterator[None]:
+def without_xla(optimizer: Any) -> Iterator[None]:
   """Keeps an optimizer of Keras 2 from having XLA compile its updates, as it does for GPUs."""
   compiled = getattr(optimizer, "_jit_compile", False)
   if not compiled:
@@ -219,7 +242,7 @@ def _without_xla(optimizer: Any) -> Iterator[None]:
     optimizer._jit_compile = compiled
 
 
-def _package(model: Any) -> Any:
+def package_of(model: Any) -> Any:
   """The Keras that the model is of, or None."""
   for base in type(model).__mro__:
     name = base.__module__.partition(".")[0]

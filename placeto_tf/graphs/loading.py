@@ -6,6 +6,7 @@ A format is added by a reader: a function from the source to a `ReadGraph`, and 
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
@@ -14,6 +15,7 @@ from placeto_tf.graphs import (
   concrete_functions,
   cost_graphs,
   files,
+  keras_files,
   keras_models,
   saved_model_reading,
 )
@@ -37,6 +39,7 @@ def load_graph(
     split_loops: bool = False,
     signature: Optional[str] = None,
     tags: Optional[Sequence[str]] = None,
+    trusted: bool = False,
 ) -> ComputationGraph:
   """Reads a graph and keeps what the fetches need.
 
@@ -45,10 +48,10 @@ def load_graph(
   Args:
     source: "zoo:NAME[:key=value...]", "family:NAME[index]", the path of a graph file (.pb or .pbtxt
       GraphDef, .meta or .meta.pbtxt MetaGraphDef, .cost_graph.pb or .cost_graph.pbtxt
-      CostGraphDef) or of a SavedModel directory, a `tf.Graph`, GraphDef, MetaGraphDef,
-      CostGraphDef, ConcreteFunction, `tf.function` with one trace or an input signature, or Keras
-      model (its inference; for its training step hand over a ConcreteFunction that calls
-      `model.train_step`).
+      CostGraphDef), of a SavedModel directory or of a Keras model (.keras, .h5), a `tf.Graph`,
+      GraphDef, MetaGraphDef, CostGraphDef, ConcreteFunction, `tf.function` with one trace or an
+      input signature, or Keras model (its inference; for its training see `compile_placed` and
+      `graphs.training_function`).
     fetches: names of the ops or tensors that are run; by default the outputs of the signature or
       function, or the collection train_op, else the ops that nobody consumes, initialisers and
       savers left out where a MetaGraph names them.
@@ -64,6 +67,7 @@ def load_graph(
       crosses, and one signal for the devices besides the first. By default a loop stays on one.
     signature: of a SavedModel, by default "serving_default" or the only one.
     tags: of a SavedModel's graph, by default "serve" or those of the only one.
+    trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
   Returns:
     The graph; `notes` say what had to be assumed.
@@ -76,6 +80,10 @@ def load_graph(
     raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")
   fetches = fetches_lib.given_names(fetches, "fetches")
   feeds = fetches_lib.given_names(feeds, "feeds")
+  if isinstance(source, (str, os.PathLike)) and keras_files.is_keras_file(source):
+    if format is not None:
+      raise GraphError(f"{os.fspath(source)!r} is a Keras model by its name; leave format out")
+    source = keras_files.load_model(source, trusted)
   read, own_fetches, own_feeds = _read(source, format, signature, tags)
   if read.format == "cost_graph_def":
     return cost_graphs.from_cost_graph(
@@ -85,6 +93,11 @@ def load_graph(
       feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
       feed_shapes=feed_shapes, trip_count=trip_count, split_loops=split_loops)
 
+
+# What load_graph takes beside the source.
+LOAD_OPTIONS = tuple(
+    name for name, parameter in inspect.signature(load_graph).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY)
 
 _Names = Optional[Tuple[str, ...]]
 

@@ -30,7 +30,7 @@ from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.methods import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.ledger import NO_BUDGET, Called, Ledger
+from placeto_tf.problem.ledger import NO_BUDGET, OPTIMUM_FOUND, TOO_LITTLE_TIME, Called, Ledger
 from placeto_tf.problem.method import AutoPart, Kind, Method, Progress, Stage
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
@@ -138,11 +138,11 @@ class Auto:
       used_up = problem.exhausted(dataclasses.replace(budget, target_us=None))
       self.ledger.skip(
           method.name, NO_BUDGET if used_up and not self.ledger.proven
-          else "the optimum was found before")
+          else OPTIMUM_FOUND)
       return
     setup_seconds = part.setup_seconds + part.setup_seconds_an_op * problem.graph.num_ops
     if share.max_seconds is not None and share.max_seconds - problem.seconds < setup_seconds:
-      self.ledger.skip(method.name, "there was too little time")
+      self.ledger.skip(method.name, TOO_LITTLE_TIME)
       return
     units = placed_units(problem, problem.best_known, problem.num_groups)
     grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))

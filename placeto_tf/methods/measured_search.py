@@ -70,7 +70,9 @@ class MeasuredPlacements:
     if step.failure:
       return float("inf")
     usual = self.reference_us
-    return step.step_time_us if usual is None else step.relative * usual
+    if usual is None or step.relative is None:
+      return step.step_time_us
+    return step.relative * usual
 
   @property
   def reference_us(self) -> Optional[float]:
@@ -219,15 +221,16 @@ def _candidate(
 ) -> Optional[np.ndarray]:
   """[N] the best that the simulator expects near a good measured placement, not yet measured."""
   ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
-  ranked = [placement for placement, step in ranked if step.failure is None]
-  if not ranked:
+  good = [placement for placement, step in ranked if step.failure is None]
+  if not good:
     return None
-  start = ranked[0] if rng.random() < _KEPT_BETTER else ranked[
-      int(rng.integers(0, min(len(ranked), 4)))]
+  start = good[0] if rng.random() < _KEPT_BETTER else good[
+      int(rng.integers(0, min(len(good), 4)))]
   movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
   if not len(movable):
     return None
-  best, best_us = None, np.inf
+  best: Optional[np.ndarray] = None
+  best_us = np.inf
   for _ in range(_ROUNDS):
     batch = np.repeat(start[None], _NEIGHBOURS, axis=0)
     for row in batch:

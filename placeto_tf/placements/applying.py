@@ -7,7 +7,11 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.concrete_functions import is_concrete_function
+from placeto_tf.graphs.concrete_functions import (
+  concrete_of,
+  is_concrete_function,
+  is_function,
+)
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.placements.placement import Placement
 
@@ -42,10 +46,10 @@ def apply(placement: Placement, target: Any) -> Any:
     for op, device in zip(ops, _devices(placement, [op.name for op in ops])):
       op._set_device(device)
     return target
-  if is_concrete_function(target):
+  if is_concrete_function(target) or is_function(target):
     from placeto_tf.placements.placed_functions import place_function
 
-    return place_function(placement, target).function
+    return place_function(placement, concrete_of(target)).function
   raise PlacementError(
       f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
       "tf.Graph or ConcreteFunction")

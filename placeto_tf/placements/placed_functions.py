@@ -1,32 +1,33 @@
 """Placing a ConcreteFunction: a new one of the same call, with its ops on their devices.
 
-Variables that a function captures are made before it and live where they are. Either they stay, and
-the ops that touch them stay with them, or they are made anew, as copies on their new devices.
+Variables that a function captures were made before it and live where they are. They are moved to
+where the placement wants them and stay the model's own: the same Python objects, which every
+function in the process goes on using (`moving`). Where the caller does not want that, they stay,
+and the ops that touch them stay with them, or the function gets copies of its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any, Dict, List, Tuple
 
-from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.concrete_functions import read_concrete_function
-from placeto_tf.graphs.functions import inline_functions
+from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
+from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.placements import applying, coverage
+from placeto_tf.placements import applying, coverage, moving
 from placeto_tf.placements.placement import Placement
-
-_COMPILED = "_XlaMustCompile"
 
 
 @dataclasses.dataclass(frozen=True)
 class CapturedVariable:
-  """A variable that the function captures.
+  """A variable, or another resource, that the function captures.
 
   Attributes:
     name: of the variable.
-    device: where it was made.
+    device: where it was.
     wanted: where the placement has it.
   """
 
@@ -37,11 +38,12 @@ class CapturedVariable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacedFunction:
-  """A placed function and what became of its variables.
+  """A placed function and what became of its variables; it is called as the function is.
 
   Attributes:
     function: a new ConcreteFunction; the original is as it was.
-    in_place: captured variables that are where the placement wants them.
+    in_place: captured variables that were where the placement wants them.
+    moved: captured variables that are there now; their Python objects are the same.
     stayed: captured variables that are elsewhere; the ops that touch them run there too.
     recreated: captured variables that the function does not use any more, because it has copies.
     variables: name of each recreated variable -> the copy, which starts with the same value.
@@ -49,16 +51,22 @@ class PlacedFunction:
 
   function: Any
   in_place: Tuple[CapturedVariable, ...]
+  moved: Tuple[CapturedVariable, ...]
   stayed: Tuple[CapturedVariable, ...]
   recreated: Tuple[CapturedVariable, ...]
   variables: Dict[str, Any]
 
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+    return self.function(*args, **kwargs)
+
   def __str__(self) -> str:
-    lines = [f"{len(self.in_place)} variables are where the placement wants them"]
+    lines = [f"{len(self.in_place)} variables were where the placement wants them"]
+    if self.moved:
+      lines.append(f"{len(self.moved)} were moved there ({_some(self.moved)})")
     if self.stayed:
       lines.append(
           f"{len(self.stayed)} stay elsewhere ({_some(self.stayed)}), and the ops that touch them "
-          "with them; make them under tf.device, or place with recreate_variables=True")
+          "with them")
     if self.recreated:
       lines.append(
           f"{len(self.recreated)} were made anew ({_some(self.recreated)}): the function no longer "
@@ -67,49 +75,66 @@ class PlacedFunction:
 
 
 def place_function(
-    placement: Placement, function: Any, *, recreate_variables: bool = False
+    placement: Placement, function: Any, *, move_variables: bool = True,
+    recreate_variables: bool = False,
 ) -> PlacedFunction:
   """Makes a placed copy of a ConcreteFunction.
 
   Args:
     placement: of all ops of the function, calls inlined, as `load_graph(function)` names them.
     function: a ConcreteFunction.
-    recreate_variables: whether captured variables that are elsewhere are copied to their devices.
+    move_variables: whether captured variables that are elsewhere are moved to their devices, for
+      this function and all else that uses them. If not, they stay, and the ops that touch them
+      stay with them: such a step may take far longer than the placement promises.
+    recreate_variables: whether those variables are copied to their devices instead, for this
+      function alone.
 
   Raises:
-    PlacementError: an op has no device, or XLA compiles the function as a whole.
-    GraphError: the function cannot be read.
+    PlacementError: an op has no device, or what the function captures is elsewhere than the
+      placement wants it and cannot be moved.
+    GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
-  if function.function_def.attr[_COMPILED].b:
-    raise PlacementError(
-        f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
-        "jit_compile=True to place its ops one by one")
   graph_def, _ = inline_functions(read_concrete_function(function)[0].graph_def)
   applying.place_nodes(placement, graph_def.node)
-  by_handle = {id(variable.handle): variable for variable in function.graph.variables}
-  captures = {inner.op.name: (outer, by_handle.get(id(outer)))
-              for outer, inner in function.graph.captures}
+  names = getattr(function, PLACED_NAMES, {})
+  by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
+  captures = {names.get(inner.op.name, inner.op.name): outer
+              for outer, inner in function.graph.captures if inner.op.type != "Const"}
   devices = {node.name: node.device for node in graph_def.node}
-  in_place, stayed, recreated, copies = [], [], [], {}
-  moved: Dict[str, str] = {}  # captured op -> where it stays
-  for name, (_, variable) in captures.items():
-    if variable is None:
-      continue
-    found = CapturedVariable(variable.name, variable.device, devices[name])
-    if _local(variable.device) == _local(devices[name]):
+  in_place, moved, stayed, recreated, copies = [], [], [], [], {}
+  moves = []
+  anchors: Dict[str, str] = {}  # captured op -> where it stays
+  capture = None
+  for name, capture in by_name.items():
+    found = CapturedVariable(capture.name, capture.device, devices[name])
+    if moving.local_device(capture.device) == moving.local_device(devices[name]):
       in_place.append(found)
-    elif recreate_variables:
+    elif recreate_variables and capture.variable is not None:
       recreated.append(found)
-      captures[name] = (None, _copy(variable, devices[name]))
-      copies[variable.name] = captures[name][1]
-    else:
+      copies[capture.variable.name] = _copy(capture.variable, devices[name])
+      captures[name] = copies[capture.variable.name].handle
+    elif not move_variables:
       stayed.append(found)
-      moved[name] = variable.device
-  _keep_together(graph_def, moved)
-  placed = _build(function, graph_def, captures)
-  # TensorFlow's graphs hold their variables weakly.
-  placed._placeto_variables = tuple(copies.values())
-  return PlacedFunction(placed, tuple(in_place), tuple(stayed), tuple(recreated), copies)
+      anchors[name] = capture.device
+    elif capture.fixed:
+      raise PlacementError(
+          f"the placement wants {capture.name!r} on {devices[name]}, but it is on "
+          f"{capture.device} and cannot be moved, because {capture.fixed}; place the function "
+          "again, which plans with it where it is")
+    else:
+      moved.append(found)
+      moves.append((capture.variable, devices[name]))
+  _keep_together(graph_def, anchors)
+  placed = _build(function, graph_def, captures, tuple(copies.values()))
+  del capture, by_name, captures  # they hold handles, and whoever still does is reported
+  held = moving.move_variables(moves).held
+  if held:
+    warnings.warn(
+        f"{len(held)} of the variables that were moved are also held by something that is no "
+        f"function ({', '.join(held[:3])}), which goes on reading their old values; make it again",
+        stacklevel=3)
+  return PlacedFunction(
+      placed, tuple(in_place), tuple(moved), tuple(stayed), tuple(recreated), copies)
 
 
 def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:
@@ -136,26 +161,39 @@ def _copy(variable: Any, device: str) -> Any:
         shape=variable.shape, name=variable.name.partition(":")[0])
 
 
-def _build(function: Any, graph_def: Any, captures: Dict[str, Tuple[Any, Any]]) -> Any:
-  """The ConcreteFunction of a GraphDef, called as `function` is."""
+def _build(
+    function: Any, graph_def: Any, captures: Dict[str, Any], copies: Tuple[Any, ...]) -> Any:
+  """The ConcreteFunction of a GraphDef, called as `function` is.
+
+  Args:
+    function: a ConcreteFunction.
+    graph_def: its nodes, calls inlined, with their devices.
+    captures: op -> the tensor from outside that it stands for.
+    copies: variables that the function owns.
+  """
   import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function
   from tensorflow.python.framework import func_graph
 
   original = function.graph
+  old_names = getattr(function, PLACED_NAMES, {})
   body = type(graph_def)()
   body.versions.CopyFrom(graph_def.versions)
   body.library.CopyFrom(graph_def.library)
   body.node.extend(node for node in graph_def.node if node.name not in captures)
+  # Every op has its device, so what TensorFlow wants together is together already; an op may name
+  # a capture, which has another name now.
+  keep_known_classes(body.node, {node.name for node in body.node})
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
-  used.update(tensor.op.name for tensor in original.outputs)
+  used.update(old_names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
+  devices = {node.name: node.device for node in graph_def.node}
   graph = func_graph.FuncGraph(f"{original.name}_placed")
   inner: Dict[str, Any] = {}
   with graph.as_default():
-    for i, (name, (outer, variable)) in enumerate(captures.items()):
-      handle = outer if outer is not None else variable.handle
+    for i, (name, outer) in enumerate(captures.items()):
       # Under its old name "op/resource" it would keep "op" from being imported under its own.
-      inner[name] = graph.capture(handle, name=f"placeto_tf_capture_{i}")
+      inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
+      inner[name].op._set_device(devices[name])
     captured = list(graph.inputs)
     tf.graph_util.import_graph_def(
         body, name="",
@@ -164,31 +202,38 @@ def _build(function: Any, graph_def: Any, captures: Dict[str, Tuple[Any, Any]]) 
   def find(tensor: Any) -> Any:
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
-    return inner.get(tensor.op.name) if tensor.op.name in inner else (
-        graph.get_tensor_by_name(tensor.name))
+    name = old_names.get(tensor.op.name, tensor.op.name)
+    return inner.get(name) if name in inner else (
+        graph.get_tensor_by_name(f"{name}:{tensor.value_index}"))
 
-  arguments = [tensor for tensor in original.inputs if tensor.op.name not in inner]
-  graph.inputs = [find(tensor) for tensor in arguments] + captured
+  outside = {id(tensor) for _, tensor in original.captures}
+  graph.inputs = [
+      find(tensor) for tensor in original.inputs if id(tensor) not in outside] + captured
   graph.outputs = [find(tensor) for tensor in original.outputs]
   graph.control_outputs = [
-      graph.get_operation_by_name(op.name) for op in original.control_outputs]
+      graph.get_operation_by_name(old_names.get(op.name, op.name))
+      for op in original.control_outputs]
   graph.structured_input_signature = original.structured_input_signature
   graph.structured_outputs = tf.nest.map_structure(
       find, original.structured_outputs, expand_composites=True)
-  kept = [variable for _, variable in captures.values() if variable is not None]
-  graph.variables = kept
-  placed = concrete_function.ConcreteFunction.from_func_graph(graph, function.function_type, {})
+  owned = {id(variable.handle): variable for variable in (*original.variables, *copies)}
+  graph.variables = [
+      owned[id(outer)] for outer in captures.values() if id(outer) in owned]
+  # The original's type names the original's captures.
+  signature = function.function_type
+  signature = type(signature)(
+      list(signature.parameters.values()), graph.function_captures.capture_types,
+      return_annotation=signature.output)
+  placed = concrete_function.ConcreteFunction.from_func_graph(graph, signature, {})
   for name in ("_arg_keywords", "_num_positional_args"):
     if hasattr(function, name):
       setattr(placed, name, getattr(function, name))
+  setattr(placed, PLACED_NAMES, {
+      inner[node.name].op.name if node.name in inner else node.name: node.name
+      for node in graph_def.node})
+  # TensorFlow's graphs hold their variables weakly.
+  placed._placeto_owned = (copies, getattr(function, "_placeto_model", None))
   return placed
-
-
-def _local(device: str) -> str:
-  found = device_names.canonical(device) or device
-  for part in ("/job:localhost", "/task:0"):
-    found = found.replace(part, "", 1)
-  return found
 
 
 def _some(variables: Tuple[CapturedVariable, ...]) -> str:

@@ -155,12 +155,15 @@ class Placement(collections.abc.Mapping):
     Args:
       target: a GraphDef or MetaGraphDef, of which a placed copy is returned; a CostGraphDef
         likewise; a `tf.Graph`, which is changed in place and returned: do that before its first
-        run, for a session does not notice later; or a ConcreteFunction, of which a placed one is
-        returned (`place_function` also says where its variables are, and can move them). Function
-        calls of protos come out inlined. A SavedModel is written by `write_placed`.
+        run, for a session does not notice later; or a ConcreteFunction (or a `tf.function` with
+        one trace), of which a placed one is
+        returned, and whose variables are moved to their devices for all that uses them
+        (`place_function` says which, and can leave them). Function calls of protos come out
+        inlined. A SavedModel is written by `write_placed`.
 
     Raises:
-      PlacementError: an op of the target has no device in the placement; nothing is changed then.
+      PlacementError: an op of the target has no device in the placement, or what a function
+        captures cannot be moved; nothing is changed then.
       GraphError: function calls of the target cannot be inlined.
     """
     from placeto_tf.placements import applying

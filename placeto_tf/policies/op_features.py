@@ -15,6 +15,7 @@ from scipy.sparse import csgraph
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import declared_shape
 
 NUM_WAVES = 6
 
@@ -43,6 +44,25 @@ def output_sizes(
   near = place < num_sizes
   sizes[group[near], place[near]] = np.log1p(costs.output_bytes[order][near]) / 20
   return sizes
+
+
+def output_shapes(graph: ComputationGraph, ops: np.ndarray, num_dims: int) -> np.ndarray:
+  """[len(ops), 1 + num_dims] float32: the shape of the first output of each op.
+
+  1 where it is known and then 1 + the logarithm of each dimension, the last first; zeros where a
+  graph says nothing of shapes, as one made of costs alone.
+  """
+  rows = np.zeros((len(ops), 1 + num_dims), dtype=np.float32)
+  source = graph.source
+  if source is None or source.graph_def is None or source.positions is None:
+    return rows
+  nodes = source.graph_def.node
+  for row, op in enumerate(ops):
+    shape = declared_shape(nodes[int(source.positions[op])])
+    if shape is not None:
+      dims = [max(dim, 1) for dim in shape[::-1][:num_dims]]
+      rows[row, :1 + len(dims)] = [1.0, *(1.0 + np.log(dims))]
+  return rows
 
 
 def group_edges(

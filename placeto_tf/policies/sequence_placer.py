@@ -19,7 +19,7 @@ a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last e
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -149,27 +149,35 @@ class SequencePlacer(tf.Module):
     return categorical(logits, devices)
 
   def sample(
-      self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor
-  ) -> Tuple[tf.Tensor, tf.Tensor]:
+      self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor,
+      disturbance: Optional[tf.Tensor] = None) -> Tuple[tf.Tensor, tf.Tensor]:
     """Draws devices one after the other.
 
     Args:
       features: [B or 1, G, F].
       allowed: [B or 1, G, D] bool.
       noise: [B, G, D] Gumbel; the largest sum of logit and noise wins.
+      disturbance: [B, G, D] added to the logits before, times the root of their mean square at a
+        step, so that what is drawn is explored further than the policy itself would.
 
     Returns:
-      [B, G] int32 devices and [B, G] their log probabilities.
+      [B, G] int32 devices and [B, G] their log probabilities, without the disturbance.
     """
     encoded, own = self.encode(features), self.own(features)
     by_step = tf.transpose(noise, [1, 0, 2])
+    disturbed = None if disturbance is None else tf.transpose(disturbance, [1, 0, 2])
     g, b = tf.shape(by_step)[0], tf.shape(by_step)[1]
 
     def step(i, state, before, devices, log_probs):
       state = self._decoder.step(tf.gather(self._embeddings, before), state)
       logits = self.logits(
           encoded, state[1][:, None], own[:, i:i + 1], allowed[:, i:i + 1])[:, 0]
-      device = tf.argmax(logits + by_step[i], axis=-1, output_type=tf.int32)
+      scores = logits + by_step[i]
+      if disturbed is not None:
+        known = tf.where(logits > NEVER, logits, 0.0)
+        size = tf.reduce_sum(tf.cast(logits > NEVER, tf.float32))
+        scores += disturbed[i] * tf.sqrt(tf.reduce_sum(tf.square(known)) / size)
+      device = tf.argmax(scores, axis=-1, output_type=tf.int32)
       log_prob, _ = categorical(logits, device)
       return i + 1, state, device, devices.write(i, device), log_probs.write(i, log_prob)
 

@@ -34,7 +34,7 @@ class Budget:
   max_seconds: Optional[float] = None
   target_us: Optional[float] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       limit = getattr(self, field.name)
       if limit is not None and not 0 < limit < math.inf:

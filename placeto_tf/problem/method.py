@@ -160,14 +160,17 @@ class Method:
   auto: Optional[AutoPart] = None
   start_rank: Optional[float] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     object.__setattr__(self, "title", self.title or self.name)
 
 
 def plain(placer: Placer) -> Loader:
   """The loader of a `Placer`, which takes no weights and writes and reports nothing."""
 
-  def run(problem, budget=None, seed=0, *, weights=None, root_dir=None, progress=None):
+  def run(
+      problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+      weights: Optional[str] = None, root_dir: Optional[str] = None,
+      progress: Optional[Progress] = None) -> np.ndarray:
     del weights, root_dir, progress
     return placer(problem, budget, seed)
 

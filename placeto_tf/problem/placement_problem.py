@@ -24,6 +24,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.budget import Budget
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.simulation.simulator import Simulator
 
 # Placeto section 4.1 adds 2 s for every GB over the limit to the step time.
@@ -73,6 +74,7 @@ class PlacementProblem:
 
   Attributes:
     allowed_ops: [N, D] bool, allowed: [G, D] bool.
+    replicated: the replicas, where the graph is of some, for placers that know of them.
   """
 
   def __init__(
@@ -93,6 +95,7 @@ class PlacementProblem:
     self.simulator = simulator or Simulator(graph, costs, cluster)
     self.allowed_ops = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
     self.allowed = self._allowed_groups()
+    self.replicated: Optional[ReplicatedGraph] = None
     self._record = _Record(time.monotonic())
 
   @classmethod
@@ -201,7 +204,7 @@ class PlacementProblem:
     return time.monotonic() - self._record.started
 
   def exhausted(self, budget: Budget) -> bool:
-    """Whether the budget, counted from the making of this problem, is used up."""
+    """Whether the budget is used up, counted since this problem was made."""
     return (
         budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
     ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (

@@ -139,8 +139,9 @@ def _json_changed(rng: random.Random, content: bytes) -> bytes:
     value = json.loads(content)
   except (ValueError, RecursionError):
     return _flipped(rng, content)
-  holder, key = None, None
-  at = value
+  holder: Any = None
+  key: Any = None
+  at: Any = value
   while isinstance(at, (dict, list)) and at and rng.random() < 0.8:
     holder, key = at, rng.choice(sorted(at)) if isinstance(at, dict) else rng.randrange(len(at))
     at = holder[key]
@@ -237,7 +238,7 @@ def _placeto_weights() -> Kind:
   from placeto_tf.training.placeto_weights import PlacetoWeights
 
   arrays = tuple(np.full((2, 3), i, np.float32) for i in range(4))
-  weights = PlacetoWeights(arrays, PlacetoConfig.family(), 3, 48)
+  weights = PlacetoWeights(arrays, PlacetoConfig.tied(), 3, 48)
   return Kind(_saved(weights.save, "weights.json", "weights.npz"), PlacetoWeights.load)
 
 

@@ -6,10 +6,11 @@ import glob
 import math
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 
+from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
 
 FLAGS = flags.FLAGS
@@ -41,6 +42,8 @@ def define_reading_flags() -> None:
                       "serving_default, or the only one.")
   flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
                     "only one.")
+  flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
+                       "layers, to load it.")
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
   flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
@@ -49,11 +52,19 @@ def define_reading_flags() -> None:
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
 
 
+def _require(name: str, example: str) -> None:
+  """Refuses to run without the flag, in a sentence that says what it looks like."""
+  flags.register_validator(
+      name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
+
+
 def define_cluster_flag() -> None:
   """--cluster."""
   flags.DEFINE_string(
-      "cluster", None, "Cluster: preset:count[+preset:count] (k80, p100, v100, a100, h100, cpu), "
-      "a JSON file, or 'local'.", required=True)
+      "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
+      "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
+      f"{', '.join(PRESETS)}; see docs/cluster_json.md.")
+  _require("cluster", "v100:4, or --cluster=local for the devices of this machine")
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:
@@ -65,6 +76,28 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
   flags.DEFINE_integer(
       "max_evaluations", None, "Placements to evaluate, baselines included.", lower_bound=0,
       upper_bound=10**12)
+
+
+def define_replicas_flag() -> None:
+  """--replicas."""
+  flags.DEFINE_string("replicas", "1", "Replicas that share the graph's variables: a number, or "
+                      "auto for as many as train most examples a second.")
+
+
+def replicas() -> Union[int, str]:
+  """What --replicas says.
+
+  Raises:
+    PlacetoError: neither auto nor a whole number of at least 1.
+  """
+  from placeto_tf.errors import PlacetoError
+
+  text = FLAGS.replicas
+  if text == "auto":
+    return text
+  if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    raise PlacetoError(f"--replicas is {text!r}; expected auto or a whole number of at least 1")
+  return int(text)
 
 
 def define_runtime_flags() -> None:
@@ -96,7 +129,8 @@ def graph_options() -> Dict[str, Any]:
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes), signature=FLAGS.signature,
-      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops)
+      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops,
+      trusted=FLAGS.trusted)
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:

@@ -94,13 +94,15 @@ class StudyConfig:
     except MeasurementError as error:
       raise MeasurementError(f"{path}: {error}") from None
 
-  def __post_init__(self):
-    for name, least in (
+  def __post_init__(self) -> None:
+    limits: Tuple[Tuple[str, int], ...] = (
         ("placements", 1), ("near_best", 0), ("seed", 0), ("workers", 1), ("max_runs", 1),
-        ("max_seconds", 0), ("repeats", 0), ("search_seconds", 0)):
-      value = getattr(self, name)
-      kinds = (int, float) if name.endswith("seconds") else (int,)
-      if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= 1e9:
+        ("max_seconds", 0), ("repeats", 0), ("search_seconds", 0))
+    for name, least in limits:
+      value: Any = getattr(self, name)
+      whole = not name.endswith("seconds")
+      if isinstance(value, bool) or not isinstance(value, (int, float)) or not (
+          least <= value <= 1e9) or (whole and isinstance(value, float)):
         raise MeasurementError(
             f"{name} of the study is {value!r:.60}; expected a number of at least {least}")
 

@@ -1,4 +1,4 @@
-"""Simulated annealing on groups, then on smaller units.
+"""Simulated annealing on units of ops, from coarse to fine.
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). What matters here:
 
@@ -6,42 +6,77 @@ Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Wh
   the beginning (0.1 % of the start's step time): a hot start forgets what the start knew.
 - Moves. Half of them send a group where one of its neighbours is, or a whole cluster of
   neighbours to one device: moving single groups at random cuts more edges than it mends.
-- Levels. Groups are cheap to search and coarse. As the budget is used up, the search goes on
-  with smaller units, made anew by merging along heavy edges only where the placement so far has
-  both ends on one device, so that each level starts from exactly what the last one found.
+- Levels. The search begins with a few large units and goes on, as the budget is used up, with
+  ever smaller ones. Each level's units are merged along heavy edges only where the placement so
+  far has both ends on one device, so that it starts from exactly what the last one found.
 
 Legend: N ops, U units, D devices.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, placed_units
-from placeto_tf.search.moves import Moves
+from placeto_tf.search.moves import MoveConfig, Moves
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
-START_TEMPERATURE = 1e-3  # over the step time of the start
-END_TEMPERATURE = 1e-5
 # A level ends early when so many moves in a row, this many a unit and some, changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
-# What is left of the budget then is used for another round of all levels, this much hotter.
-REHEAT, HOTTEST = 4.0, 0.05
-# (units over the number of groups, share of the budget)
-LEVELS = ((1.0, 0.4), (4.0, 0.35), (16.0, 0.25))
+HOTTEST = 0.05  # over the step time
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnealingConfig:
+  """How annealing spends its budget; the README says what was tried.
+
+  Attributes:
+    levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
+      large units first, which moves whole layers at once.
+    start_temperature, end_temperature: of every level, over its start's step time.
+    evaluations_a_unit: a level whose share is less than so many for each of its units is left out,
+      as there are too few to get anything done.
+    coarse_heat: a level of f times as many units as there are groups begins f^-coarse_heat times
+      as hot.
+    rounds: of all levels, in equal parts of the budget.
+    reheat: what is left of the budget then is used for another round, this much hotter.
+    moves: see there.
+  """
+
+  levels: Tuple[Tuple[float, float], ...] = (
+      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
+      (8.0, 0.1))
+  start_temperature: float = 1e-3
+  end_temperature: float = 1e-5
+  evaluations_a_unit: float = 0.08
+  coarse_heat: float = 0.0
+  rounds: int = 1
+  reheat: float = 4.0
+  moves: MoveConfig = MoveConfig()
+
+  def __post_init__(self) -> None:
+    for name in ("start_temperature", "end_temperature", "rounds", "reheat"):
+      if not getattr(self, name) > 0:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    if not self.levels or min(min(level) for level in self.levels) <= 0:
+      raise PlacementError(
+          f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")
 
 
 def anneal(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    config: AnnealingConfig = AnnealingConfig()) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
 
   Starts from the problem's best placement so far, or else from the best simple one. Without a
@@ -50,32 +85,45 @@ def anneal(
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
   rng = random.Random(seed)
-  levels = _levels(problem)
-  hot = START_TEMPERATURE
+  levels = _levels(problem, config, problem.remaining_evaluations(budget))
+  heat, rounds = 1.0, config.rounds
   while not problem.exhausted(budget):
     before = problem.evaluations
+    this_round = budget.share(problem, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
-      if problem.exhausted(budget):
+      if problem.exhausted(this_round):
         break
-      part = budget.share(problem, share / sum(later for _, later in levels[i:]))
+      part = this_round.share(problem, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
+      hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
       placement, objective_us = anneal_units(
-          problem, units, placement, objective_us, part, rng, temperatures=(hot, END_TEMPERATURE))
+          problem, units, placement, objective_us, part, rng,
+          temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.evaluations == before:
       break  # nothing can be moved
-    hot = min(HOTTEST, REHEAT * hot)
+    rounds -= 1
+    heat *= config.reheat
   return best_so_far(problem, placement)
 
 
-def _levels(problem: PlacementProblem) -> List[Tuple[int, float]]:
-  """(number of units, share of the budget) of each level; no level is finer than single ops."""
-  smallest = len(np.unique(problem.graph.colocation))
+def _levels(
+    problem: PlacementProblem, config: AnnealingConfig, evaluations: Optional[int]
+) -> List[Tuple[int, float]]:
+  """(number of units, share of the budget) of each level.
+
+  None is coarser than a unit a device or finer than single ops.
+  """
+  finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   levels: List[Tuple[int, float]] = []
-  for factor, share in LEVELS:
-    count = min(int(problem.num_groups * factor), max(smallest, problem.num_groups))
+  for factor, share in config.levels:
+    count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
     if levels and levels[-1][0] == count:
       share += levels.pop()[1]
     levels.append((count, share))
+  if evaluations is not None:
+    enough = [(count, share) for count, share in levels
+              if share * evaluations >= config.evaluations_a_unit * count]
+    levels = enough or levels[:1]
   return levels
 
 
@@ -87,7 +135,9 @@ def anneal_units(
     budget: Budget,
     rng: random.Random,
     *,
-    temperatures: Tuple[float, float] = (START_TEMPERATURE, END_TEMPERATURE),
+    temperatures: Tuple[float, float] = (
+        AnnealingConfig.start_temperature, AnnealingConfig.end_temperature),
+    moves: Optional[MoveConfig] = None,
 ) -> Tuple[np.ndarray, float]:
   """Anneals units from a placement whose ops agree within each unit.
 
@@ -99,6 +149,7 @@ def anneal_units(
     budget: when to stop.
     rng: decides moves and acceptance.
     temperatures: at the start and at the end, over `objective_us`.
+    moves: which moves are drawn how often; None is `MoveConfig()`.
 
   Returns:
     The best placement [N] met, and its objective.
@@ -107,7 +158,7 @@ def anneal_units(
   best, best_us = current.copy(), objective_us
   if not units.movable:
     return best, best_us
-  moves = Moves(units, rng)
+  drawn = Moves(units, rng, moves or MoveConfig())
   devices = units.devices(current)
   progress = _Progress(problem, budget)
   hot = max(temperatures[0] * objective_us, 1e-12)
@@ -119,10 +170,10 @@ def anneal_units(
     proposals: List[Any] = []
     batch[:] = current
     while len(proposals) < width:
-      move = moves.propose(devices)
+      move = drawn.propose(devices)
       if move:
         for unit, device in move:
-          batch[len(proposals), units.ops[unit]] = device
+          units.place(batch[len(proposals)], unit, device)
         proposals.append(move)
     found = problem.evaluate_ops(batch).objective_us.tolist()
     temperature = hot * math.exp(cooling * progress.done())

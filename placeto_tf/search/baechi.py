@@ -19,7 +19,7 @@ Legend: N ops, D devices, F pairs of ops with an edge.
 from __future__ import annotations
 
 import heapq
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -127,7 +127,7 @@ class _EarliestFirst:
       ready = self._schedule.data_ready_us(op, d)
       heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
 
-  def pop(self, last: List[int], favourites: Optional[List[int]]):
+  def pop(self, last: List[int], favourites: Optional[List[int]]) -> Tuple[int, int, float]:
     """The op and device that can start first, and when; ties by rank, then by device."""
     schedule = self._schedule
     while True:
@@ -151,7 +151,7 @@ class _EarliestFirst:
       self._drop(d, op)
       self.push(op)
 
-  def _head(self, d: int, free: float):
+  def _head(self, d: int, free: float) -> Optional[Tuple[float, int]]:
     """(start, op) of the best pair of device d, or None; leaves it in its heap."""
     schedule, waiting, there = self._schedule, self._waiting[d], self._there[d]
     while waiting and waiting[0][0] <= free:

@@ -31,7 +31,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 class Timeline:
   """Busy intervals of a device or a bus, in order; finds and books the first gap."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._starts: List[float] = []
     self._ends: List[float] = []
 
@@ -155,7 +155,8 @@ class Schedule:
       self._room[d] -= self._need[s]
 
 
-def _edges(problem: PlacementProblem):
+def _edges(
+    problem: PlacementProblem) -> Tuple[List[List[Tuple[int, int, float]]], List[List[int]]]:
   """Per op its inputs (producer, port, bytes) and its consumers (each once)."""
   graph = problem.graph
   n = graph.num_ops

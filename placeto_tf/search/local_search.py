@@ -2,33 +2,69 @@
 
 Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every unit in random
 order, simulates it on every device it may use, and leaves it on the best. After a pass without
-improvement the search goes on with smaller units, down to single ops; from a local optimum at
-the finest level it restarts, at groups, from the best placement with some random moves made.
+improvement, or after as many passes as the level has, the search goes on with smaller units, down
+to single ops; from there it restarts from the best placement with some random moves made.
 
 Legend: N ops, U units, D devices.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from typing import Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
-from placeto_tf.search.moves import Moves
+from placeto_tf.search.moves import MoveConfig, Moves
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
-_KICK_MOVES = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSearchConfig:
+  """How local search spends its budget; the README says what was tried.
+
+  Attributes:
+    coarse_levels: units over the number of groups, before the levels from groups down to ops.
+    passes: over the units of a coarse level, at most.
+    rounds: of the coarse levels, each with units made anew, before the levels from groups down.
+    finest: units over the number of groups, on the last level before a restart; None is ops.
+    fine_passes: over the units of the other levels, at most; None is until nothing improves.
+    first_improvement: whether a unit stays on the first device that is better; else the best.
+    by_weight: whether a pass begins with the units that compute longest; else in random order.
+    kick_moves: random moves at a restart.
+    kick_units: units that these move, over the number of groups.
+    moves: of a kick.
+  """
+
+  coarse_levels: Tuple[float, ...] = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
+  passes: int = 1
+  rounds: int = 1
+  finest: Optional[float] = None
+  fine_passes: Optional[int] = None
+  first_improvement: bool = True
+  by_weight: bool = False
+  kick_moves: int = 6
+  kick_units: float = 1.0
+  moves: MoveConfig = MoveConfig()
+
+  def __post_init__(self) -> None:
+    for name in ("passes", "rounds", "kick_moves", "kick_units"):
+      if not getattr(self, name) > 0:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
 
 
 def search_locally(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
   """[N] the best placement that local search from the best simple one finds in the budget."""
   budget = budget or DEFAULT_BUDGET
   rng = random.Random(seed)
@@ -36,17 +72,29 @@ def search_locally(
   placement, objective_us = best, best_us
   while not problem.exhausted(budget):
     before = problem.evaluations
-    for count in level_counts(problem):
+    for count, passes in _levels(problem, config):
       if problem.exhausted(budget):
         break  # making units of a large graph takes seconds
       units = placed_units(problem, placement, count)
-      placement, objective_us = descend(problem, units, placement, objective_us, budget, rng)
+      placement, objective_us = descend(
+          problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
     if objective_us < best_us:
       best, best_us = placement, objective_us
     if problem.evaluations == before:
       break  # nothing can be moved
-    placement, objective_us = _kick(problem, best, budget, rng)
+    placement, objective_us = _kick(problem, best, budget, rng, config)
   return best_so_far(problem, best)
+
+
+def _levels(
+    problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
+  """(number of units, passes) of each level."""
+  coarse = dict.fromkeys(
+      max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
+  finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
+  return config.rounds * [
+      (count, config.passes) for count in coarse if count < problem.num_groups] + [
+      (count, config.fine_passes) for count in level_counts(problem) if count <= finest]
 
 
 def descend(
@@ -56,6 +104,9 @@ def descend(
     objective_us: float,
     budget: Budget,
     rng: random.Random,
+    *,
+    passes: Optional[int] = None,
+    config: LocalSearchConfig = LocalSearchConfig(),
 ) -> Tuple[np.ndarray, float]:
   """Moves single units to their best device until no such move improves or the budget ends.
 
@@ -66,6 +117,8 @@ def descend(
     objective_us: of `placement`.
     budget: when to stop.
     rng: decides the order.
+    passes: over the units, at most; None is until nothing improves.
+    config: of the order and of what a unit does.
 
   Returns:
     A placement [N] and its objective, never worse than the start.
@@ -73,37 +126,58 @@ def descend(
   current = np.array(placement, dtype=np.int32)
   order = list(units.movable)
   since = 0  # units looked at since the last improvement
-  while order and since < len(order):
+  number = 0
+  while order and since < len(order) and number != passes:
+    number += 1
     rng.shuffle(order)
+    if config.by_weight:
+      order.sort(key=lambda unit: -units.weight_us[unit])
     for unit in order:
       if since >= len(order) or problem.exhausted(budget):
         return current, objective_us
       ops = units.ops[unit]
       others = [d for d in units.choices[unit] if d != current[ops[0]]]
-      left = problem.remaining_evaluations(budget)
-      others = others if left is None else others[:left]
-      batch = np.repeat(current[None], len(others), axis=0)
-      batch[:, ops] = np.array(others, dtype=np.int32)[:, None]
-      found_us = problem.evaluate_ops(batch).objective_us
-      b = int(found_us.argmin())
+      if config.first_improvement:
+        rng.shuffle(others)
       since += 1
-      if found_us[b] < objective_us:
-        current, objective_us, since = batch[b].copy(), float(found_us[b]), 0
+      for batch in _candidates(problem, budget, current, ops, others, config):
+        found_us = problem.evaluate_ops(batch).objective_us
+        b = int(found_us.argmin())
+        if found_us[b] < objective_us:
+          current, objective_us, since = batch[b].copy(), float(found_us[b]), 0
+          break
   return current, objective_us
 
 
+def _candidates(
+    problem: PlacementProblem, budget: Budget, current: np.ndarray, ops: np.ndarray,
+    devices: Sequence[int], config: LocalSearchConfig) -> Iterator[np.ndarray]:
+  """[B, N] the placement with some ops on other devices: all in one batch, or one by one."""
+  size = 1 if config.first_improvement else len(devices)
+  for first in range(0, len(devices), size):
+    left = problem.remaining_evaluations(budget)
+    chosen = devices[first:first + (size if left is None else min(size, left))]
+    if not chosen:
+      return
+    batch = np.repeat(current[None], len(chosen), axis=0)
+    batch[:, ops] = np.array(chosen, dtype=np.int32)[:, None]
+    yield batch
+
+
 def _kick(
-    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: random.Random
+    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: random.Random,
+    config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
   """A placement some random moves away, and its objective."""
   if problem.exhausted(budget):
     return placement, float("inf")
-  units = placed_units(problem, placement, problem.num_groups)
+  units = placed_units(
+      problem, placement, max(problem.num_devices, int(problem.num_groups * config.kick_units)))
   current = placement.copy()
   if units.movable:
-    moves = Moves(units, rng)
+    moves = Moves(units, rng, config.moves)
     devices = units.devices(placement)
-    for _ in range(_KICK_MOVES):
+    for _ in range(config.kick_moves):
       for unit, device in moves.propose(devices):
         devices[unit] = device
         current[units.ops[unit]] = device

@@ -22,6 +22,8 @@ Legend: N ops, D devices, S colocated sets.
 
 from __future__ import annotations
 
+from typing import Tuple
+
 import numpy as np
 
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -121,7 +123,7 @@ def work_us(problem: PlacementProblem) -> float:
   last_us = overhead_us.max(axis=0)
   finite = np.where(np.isfinite(work), work, 0.0)
 
-  def bound(y: np.ndarray):
+  def bound(y: np.ndarray) -> Tuple[float, np.ndarray]:
     cost = np.where(np.isfinite(work), finite * y, np.inf)
     choice = cost.argmin(axis=1)
     value = cost[np.arange(len(work)), choice].sum() - (y * last_us).sum()
@@ -150,7 +152,7 @@ def work_us(problem: PlacementProblem) -> float:
   return float(best)
 
 
-def _charges(problem: PlacementProblem):
+def _charges(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray]:
   """Compute time and the overhead after it of each op on each device, both [N, D]."""
   compute_us = problem.costs.compute_us[:, problem.cluster.device_kinds]
   return compute_us, problem.cluster.op_overhead_us * (compute_us > 0)

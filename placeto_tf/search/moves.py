@@ -1,40 +1,51 @@
-"""Random moves between placements, shared by the searches.
-
-Shares as found good on training graphs: 30 % of the moves send a unit to any device, 40 % where
-one of its neighbours is, 10 % swap two units, and 20 % send a cluster of neighbours to one device.
-"""
+"""Random moves between placements, shared by the searches."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import List, Sequence, Tuple
 
 from placeto_tf.problem.units import Units
 
-UNIFORM, NEIGHBOUR, SWAP = 0.3, 0.4, 0.1  # the rest moves clusters
-CLUSTER_SIZES = (2, 8)
+
+@dataclasses.dataclass(frozen=True)
+class MoveConfig:
+  """Which moves are drawn how often; the README says what was tried.
+
+  Attributes:
+    uniform: share of moves that send a unit to any device.
+    neighbour: share that send it where one of its neighbours is.
+    swap: share that swap two units. All others send a cluster of neighbours to one device.
+    cluster_sizes: smallest and largest number of units in such a cluster.
+  """
+
+  uniform: float = 0.3
+  neighbour: float = 0.4
+  swap: float = 0.1
+  cluster_sizes: Tuple[int, int] = (2, 8)
 
 
 class Moves:
   """Draws moves: lists of (unit, device) that change at least one unit."""
 
-  def __init__(self, units: Units, rng: random.Random):
-    self._units, self._rng = units, rng
+  def __init__(self, units: Units, rng: random.Random, config: MoveConfig = MoveConfig()):
+    self._units, self._rng, self._config = units, rng, config
     movable = set(units.movable)
     self._neighbours = [[v for v in vs if v in movable] for vs in units.neighbours]
 
   def propose(self, devices: Sequence[int]) -> List[Tuple[int, int]]:
     """A move from units' devices; empty where the draw changes nothing."""
-    units, rng = self._units, self._rng
+    units, rng, config = self._units, self._rng, self._config
     unit = units.movable[int(rng.random() * len(units.movable))]
     kind = rng.random()
-    if kind < UNIFORM:
+    if kind < config.uniform:
       return self._to(unit, _pick(rng, units.choices[unit]), devices)
-    if kind < UNIFORM + NEIGHBOUR:
+    if kind < config.uniform + config.neighbour:
       if not units.neighbours[unit]:
         return self._to(unit, _pick(rng, units.choices[unit]), devices)
       return self._to(unit, devices[_pick(rng, units.neighbours[unit])], devices)
-    if kind < UNIFORM + NEIGHBOUR + SWAP:
+    if kind < config.uniform + config.neighbour + config.swap:
       other = _pick(rng, units.movable)
       first = self._to(unit, devices[other], devices)
       second = self._to(other, devices[unit], devices)
@@ -49,7 +60,7 @@ class Moves:
   def _cluster(self, unit: int, devices: Sequence[int]) -> List[Tuple[int, int]]:
     """Sends a unit and some around it, all of which are on its device now, to one device."""
     rng = self._rng
-    size = rng.randint(*CLUSTER_SIZES)
+    size = rng.randint(*self._config.cluster_sizes)
     members, position = [unit], 0
     seen = {unit}
     while position < len(members) < size:

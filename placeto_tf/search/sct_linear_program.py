@@ -20,7 +20,7 @@ Legend: N ops, F pairs of ops with an edge.
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def favourite_children(problem: PlacementProblem) -> List[int]:
   return children
 
 
-def _pairs(problem: PlacementProblem):
+def _pairs(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Producer, consumer and transfer time of every pair of ops with an edge."""
   graph, cluster = problem.graph, problem.cluster
   d = cluster.num_devices
@@ -69,7 +69,7 @@ def _pairs(problem: PlacementProblem):
 
 def _solve(
     n: int, producers: np.ndarray, consumers: np.ndarray, compute_us: np.ndarray,
-    transfer_us: np.ndarray):
+    transfer_us: np.ndarray) -> Optional[np.ndarray]:
   """[F] 1 - x, or None where the solver did not finish."""
   from scipy import optimize, sparse  # slow to import, and few need it
 

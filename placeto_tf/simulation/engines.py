@@ -16,7 +16,7 @@ from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:
-  """Whether anything departs from the reference simulator."""
+  """Whether the cluster or the priorities depart from the reference simulator."""
   return bool(
       cluster.transfer_per_destination or cluster.receiver_contention
       or cluster.sender_us_per_transfer or cluster.sender_us_per_byte
@@ -25,23 +25,26 @@ def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool
       or priorities is not None)
 
 
+def _loop_tables(t: SimulationTables, cluster: Cluster) -> event_loop.LoopTables:
+  bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
+  latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
+  np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
+  np.fill_diagonal(latency, -1.0)
+  return event_loop.LoopTables(
+      t.op_segments, t.segment_edges, t.edge_consumers, t.segment_outputs, t.segment_bytes,
+      t.segment_fetched, t.in_degrees, t.roots, t.input_offsets, t.input_outputs, t.fetched,
+      t.fetched_ops, t.persistent_ops, t.compute_us, t.persistent_bytes, t.hold_bytes,
+      t.release_bytes, t.output_bytes, cluster.device_kinds.astype(np.uint32), bandwidth,
+      latency, float(cluster.op_overhead_us))
+
+
 class ReferenceEngine:
   """Runs `event_loop`."""
 
   def __init__(self, tables: SimulationTables, cluster: Cluster):
     self._tables = tables
     self._num_devices = cluster.num_devices
-    bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
-    latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
-    np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
-    np.fill_diagonal(latency, -1.0)
-    t = tables
-    self._loop_tables = event_loop.LoopTables(
-        t.op_segments, t.segment_edges, t.edge_consumers, t.segment_outputs, t.segment_bytes,
-        t.segment_fetched, t.in_degrees, t.roots, t.input_offsets, t.input_outputs, t.fetched,
-        t.fetched_ops, t.persistent_ops, t.compute_us, t.persistent_bytes, t.hold_bytes,
-        t.release_bytes, t.output_bytes, cluster.device_kinds.astype(np.uint32), bandwidth,
-        latency, float(cluster.op_overhead_us))
+    self._loop_tables = _loop_tables(tables, cluster)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
@@ -49,16 +52,15 @@ class ReferenceEngine:
     sizes = t.num_ops, t.num_segments, len(t.output_bytes), self._num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
-  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> Any:
+  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
     state, starts = workspace
     event_loop.simulate_range(
         placements, first, last, self._loop_tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
-  def record(self, workspace, done) -> Tuple[np.ndarray, ...]:
+  def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
-    del done
     state, _ = workspace
     return state.segment_start_us.copy(), state.segment_us.copy()
 
@@ -90,46 +92,32 @@ class ExtendedEngine:
     self._loop = extended_loop
     self._tables = tables
     self._num_devices = cluster.num_devices
-    t = tables
-    self.arguments = (
-        t.op_segments, t.segment_edges, t.edge_consumers, t.segment_ops,
-        t.segment_outputs.astype(np.int32), t.segment_bytes, t.segment_fetched, t.in_degrees,
-        t.roots, t.input_offsets, t.input_outputs, t.fetched, t.fetched_ops, t.persistent_ops,
-        t.compute_us, t.persistent_bytes, t.hold_bytes, t.release_bytes, t.output_bytes,
-        cluster.device_kinds.astype(np.uint32),
-        np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C"),
-        np.array(cluster.latency_us, dtype=np.float64, order="C"), float(cluster.op_overhead_us),
-        bool(cluster.transfer_per_destination), bool(cluster.receiver_contention),
-        float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte),
-        float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte),
-        int(cluster.compute_streams), priorities, inline_ops is not None,
-        np.zeros(t.num_ops, dtype=bool) if inline_ops is None else inline_ops,
-        float(cluster.delivery_us))
+    self._loop_tables = _loop_tables(tables, cluster)
+    self._extensions = extended_loop.Extensions.of(
+        cluster, priorities, inline_ops, tables.segment_ops)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
-    n, e = t.num_ops, len(t.edge_consumers)
-    return (
-        np.zeros((len(t.output_bytes), self._num_devices), np.int32), np.empty((1, n)),
-        np.zeros(n, np.int32), np.empty((e, 3), np.int32), np.empty((e, 2)),
-        np.empty((2 * e, 4), np.int32), np.empty((2 * e, 2)))
+    return self._loop.Workspace.make(
+        t.num_ops, len(t.edge_consumers), len(t.output_bytes), self._num_devices,
+        self._extensions), np.empty((1, t.num_ops))
 
-  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> Any:
-    """Like that of `ReferenceEngine`; what it returns goes into `record`."""
-    references, starts, *outputs = workspace
-    return self._loop.simulate_range(
-        placements, first, last, *self.arguments, references,
-        starts if start_us is None else start_us, step_time_us, peak, *outputs)
+  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
+    """Like that of `ReferenceEngine`."""
+    state, starts = workspace
+    self._loop.simulate_range(
+        placements, first, last, self._loop_tables, self._extensions, state,
+        starts if start_us is None else start_us, step_time_us, peak)
 
-  def record(self, workspace, done) -> Tuple[np.ndarray, ...]:
+  def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
-    transfer_count, job_count = done
-    _, _, op_streams, transfer_ints, transfer_times, job_ints, job_times = workspace
+    state, _ = workspace
+    transfers, jobs = state.counts[self._loop.TRANSFERS], state.counts[self._loop.JOBS]
     return (
-        op_streams.copy(), transfer_ints[:transfer_count].copy(),
-        transfer_times[:transfer_count].copy(), job_ints[:job_count].copy(),
-        job_times[:job_count].copy())
+        state.op_streams.copy(), state.transfer_ints[:transfers].copy(),
+        state.transfer_times[:transfers].copy(), state.job_ints[:jobs].copy(),
+        state.job_times[:jobs].copy())
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
     """The transfers and jobs of a placement, and the stream of each op [N]."""

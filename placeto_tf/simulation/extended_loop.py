@@ -1,6 +1,6 @@
 """The event loop with every extension of the cluster, used only where one is switched on.
 
-It follows the rules of the reference simulator round by round, without the shortcuts of
+It follows the rules of docs/simulator.md round by round, without the shortcuts of
 `event_loop`, and adds to them:
 
 - one transfer a destination: an output wanted by several devices is queued on its producer's bus
@@ -18,32 +18,142 @@ It follows the rules of the reference simulator round by round, without the shor
   with its own overhead; the lowest free stream takes the next op.
 - order by priority: of the ready ops a device takes the one with the highest priority, by arrival
   among equals.
-- order of TensorFlow's executor, with a thread a device: a device has a queue of inline work and,
-  behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of what
-  an op's end makes ready on its device (consumers of data before those of control, in the order of
-  consumers; packing counts as its first consumer) the ops of inline types go into the queue; so
-  does the last of the others, if the queue is empty then; the rest are put at the front of the
-  deque one by one, so that the last is taken first. What arrives from elsewhere goes to the deque's
-  back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking, which other
-  threads do, begins `delivery_us` after the transfer's end, waits for nothing but earlier
-  unpacking, and stops what its device runs meanwhile.
+- order of TensorFlow's executor, with one thread per device: a device has a queue of inline work
+  and, behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of
+  what an op's end makes ready on its device (consumers of data before those of control, in the
+  order of consumers; packing counts as its first consumer) the ops of inline types go into the
+  queue; so does the last of the others, if the queue is empty then; the rest are put at the front
+  of the deque one by one, so that the last is taken first. What arrives from elsewhere goes to
+  the deque's back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking,
+  which other threads do, begins `delivery_us` after the transfer's end, waits for nothing but
+  earlier unpacking, and stops what its device runs meanwhile.
 
-Legend as in `event_loop`; M streams, T transfers of one placement (at most E), J jobs of packing
-and unpacking (at most 2 E).
+Legend as in `event_loop`; M streams, X slots, Q places in the compute queues, T transfers of one
+placement (at most E), J jobs of packing and unpacking (at most 2 E). Items are ops, and N + j for
+job j.
+
+Slot d * M + m of `due` is stream m of device d; a bus for each device follows, and then, under the
+executor's order, a slot for each device's unpacking.
+
+The parts of the loop are functions that the compiler inlines; reference counting is off, as in
+`event_loop`, so nothing in this module may allocate.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple, Optional
+
 import numpy as np
 
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.simulation.compiling import compiled, inlined
+from placeto_tf.simulation.event_loop import END
 
 IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1
 INLINE = 2.0**52  # above every other order, and exact less any number of arrivals
+# What `Workspace.counts` counts.
+ENTERING, SENT, ARRIVALS, TRANSFERS, JOBS = 0, 1, 2, 3, 4
 
 
-@compiled()
+class Extensions(NamedTuple):
+  """What is added to the reference simulator; see `Cluster` for what each is."""
+
+  per_destination: bool
+  contention: bool
+  packing: bool  # whether it takes time
+  pack_us: float  # a transfer
+  pack_byte_us: float
+  unpacking: bool  # whether it takes time
+  unpack_us: float
+  unpack_byte_us: float
+  streams: int
+  priority: np.ndarray  # [N] float64, higher first
+  executor: bool  # whether the order is that of TensorFlow's executor
+  inline_ops: np.ndarray  # [N] bool, ops that it runs inline
+  delivery_us: float  # from a transfer's end to its unpacking, under the executor's order
+  segment_ops: np.ndarray  # [S] int32, producers of segments
+
+  @classmethod
+  def of(
+      cls, cluster: Cluster, priority: np.ndarray, inline_ops: Optional[np.ndarray],
+      segment_ops: np.ndarray) -> Extensions:
+    """Those of a cluster; `inline_ops` is None but under the executor's order."""
+    executor, delivery_us = inline_ops is not None, float(cluster.delivery_us)
+    pack_us, pack_byte_us = (
+        float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte))
+    unpack_us, unpack_byte_us = (
+        float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte))
+    return cls(
+        bool(cluster.transfer_per_destination), bool(cluster.receiver_contention),
+        pack_us > 0 or pack_byte_us > 0, pack_us, pack_byte_us,
+        unpack_us > 0 or unpack_byte_us > 0 or (executor and delivery_us > 0), unpack_us,
+        unpack_byte_us, int(cluster.compute_streams), priority, executor,
+        np.zeros(len(priority), dtype=bool) if inline_ops is None else inline_ops, delivery_us,
+        segment_ops)
+
+
+class Workspace(NamedTuple):
+  """What one thread needs, reused from one placement to the next."""
+
+  references: np.ndarray  # [O, D] int32, all 0 before and after
+  missing: np.ndarray  # [N] int64, dependencies of each op that are not lost yet
+  counts: np.ndarray  # [5] int64, see ENTERING
+  due: np.ndarray  # [X] when a slot's state ends, inf while idle
+  state: np.ndarray  # [X] int64, IDLE, BUSY or COOLING
+  current: np.ndarray  # [X] int64, the item that runs, or the transfer on a bus
+  ended: np.ndarray  # [X] int64, slots whose state ends in this round
+  ended_keys: np.ndarray  # [X] int64, the order in which their dependencies are lost
+  receiving: np.ndarray  # [D] bool
+  wanted: np.ndarray  # [D] bool, who wants the output at hand
+  usage: np.ndarray  # [D] float64 bytes
+  queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
+  queue_sizes: np.ndarray  # [D] int64
+  inline_count: np.ndarray  # [D] int64, inline items in each compute queue
+  items: np.ndarray  # [Q] int64, the compute queues, heaps by priority and arrival
+  priorities: np.ndarray  # [Q] float64
+  arrivals: np.ndarray  # [Q] int64
+  entering: np.ndarray  # [Q] int64, items that enter a compute queue in this round
+  causes: np.ndarray  # [Q] int64, op whose end made them ready, N + device at 0, or -1
+  turns: np.ndarray  # [Q] int64, their order among those with the same cause
+  is_inline: np.ndarray  # [N+2E] bool, of items
+  head: np.ndarray  # [D] int64, first transfer that waits for each bus, or -1
+  tail: np.ndarray  # [D] int64
+  next_transfer: np.ndarray  # [E] int64
+  sent: np.ndarray  # [E] int64, transfers that enter a bus queue in this round
+  first_job: np.ndarray  # [D] int64, first unpacking that waits beside the ops, or -1
+  last_job: np.ndarray  # [D] int64
+  next_job: np.ndarray  # [2E] int64
+  delivered_us: np.ndarray  # [2E] float64, when a job of unpacking may begin
+  op_streams: np.ndarray  # [N] int32, this and what follows of the last placement
+  transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
+  transfer_times: np.ndarray  # [E, 2] float64: start, end
+  job_ints: np.ndarray  # [2E, 4] int32: PACK or UNPACK, transfer, device, stream
+  job_times: np.ndarray  # [2E, 2] float64: start, end
+
+  @classmethod
+  def make(cls, n: int, e: int, o: int, d: int, extensions: Extensions) -> Workspace:
+    """For graphs of n ops, e edges and o outputs on d devices."""
+    x = d * (extensions.streams + (2 if extensions.executor else 1))
+    q = n + (int(extensions.packing) + int(extensions.unpacking)) * e
+
+    def ints(size: int) -> np.ndarray:
+      return np.empty(size, np.int64)
+
+    return cls(
+        references=np.zeros((o, d), np.int32), missing=ints(n), counts=np.zeros(5, np.int64),
+        due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x), ended_keys=ints(x),
+        receiving=np.empty(d, np.bool_), wanted=np.empty(d, np.bool_), usage=np.empty(d),
+        queue_starts=ints(d + 1), queue_sizes=ints(d), inline_count=ints(d), items=ints(q),
+        priorities=np.empty(q), arrivals=ints(q), entering=ints(q), causes=ints(q), turns=ints(q),
+        is_inline=np.empty(n + 2 * e, np.bool_), head=ints(d), tail=ints(d),
+        next_transfer=ints(e), sent=ints(e), first_job=ints(d), last_job=ints(d),
+        next_job=ints(2 * e), delivered_us=np.empty(2 * e), op_streams=np.zeros(n, np.int32),
+        transfer_ints=np.empty((e, 3), np.int32), transfer_times=np.empty((e, 2)),
+        job_ints=np.empty((2 * e, 4), np.int32), job_times=np.empty((2 * e, 2)))
+
+
+@compiled(_nrt=False)
 def _push(base, size, item, priority, arrival, items, priorities, arrivals):
   """Adds an item to the heap at items[base:base+size]."""
   at = size
@@ -60,7 +170,7 @@ def _push(base, size, item, priority, arrival, items, priorities, arrivals):
   arrivals[base + at] = arrival
 
 
-@compiled()
+@compiled(_nrt=False)
 def _pop(base, size, items, priorities, arrivals):
   """Takes the first item from the heap at items[base:base+size]."""
   top = items[base]
@@ -88,7 +198,7 @@ def _pop(base, size, items, priorities, arrivals):
   return top
 
 
-@compiled()
+@compiled(_nrt=False)
 def _sort(first, last, items, keys):
   """Sorts items[first:last] by keys, in place and stably."""
   for k in range(first + 1, last):
@@ -102,13 +212,13 @@ def _sort(first, last, items, keys):
     keys[at] = key
 
 
-@compiled()
+@compiled(_nrt=False)
 def _device(item, n, place, job_ints):
   """Where an op, or packing or unpacking, runs."""
   return np.int64(place[item]) if item < n else np.int64(job_ints[item - n, 2])
 
 
-@compiled()
+@compiled(_nrt=False)
 def _first_consumer(place, edge_consumers, first, last, source, destination):
   """The first consumer of a segment that is elsewhere, or on the destination where one is given."""
   for e in range(first, last):
@@ -118,446 +228,510 @@ def _first_consumer(place, edge_consumers, first, last, source, destination):
   return np.int64(-1)
 
 
-@compiled(nogil=True)
+@inlined
+def _receives(d, source, target):
+  """Whether a consumer's device d gets a transfer from the source to the target, -1 for all."""
+  return d != source and (target < 0 or target == d)
+
+
+@inlined
+def _enter(item, cause, turn, w):
+  """Has an item enter its compute queue in this round."""
+  k = w.counts[ENTERING]
+  w.entering[k] = item
+  w.causes[k] = cause
+  w.turns[k] = turn
+  w.counts[ENTERING] = k + 1
+
+
+@inlined
+def _enqueue(item, d, order, w):
+  """Adds an item to device d's compute queue."""
+  arrival = w.counts[ARRIVALS]
+  _push(w.queue_starts[d], w.queue_sizes[d], item, order, arrival, w.items, w.priorities,
+        w.arrivals)
+  w.queue_sizes[d] += 1
+  w.counts[ARRIVALS] = arrival + 1
+
+
+@inlined
+def _reset(place, peak, tables, extensions, w):
+  """Sets the workspace to the beginning of a step, where ops without inputs enter their queues."""
+  n = tables.in_degrees.shape[0]
+  d_count = tables.kinds.shape[0]
+  for i in range(n):
+    w.missing[i] = tables.in_degrees[i]
+  w.counts[:] = 0
+  w.due[:] = np.inf
+  w.state[:] = IDLE
+  w.receiving[:] = False
+  w.usage[:] = 0.0
+  peak[:] = 0.0
+  w.head[:] = -1
+  w.queue_sizes[:] = 0
+  w.inline_count[:] = 0
+  w.first_job[:] = -1
+  # Room for each device's queue: its ops, what it packs and what it unpacks.
+  w.queue_starts[:] = 0
+  for i in range(n):
+    w.queue_starts[place[i] + 1] += 1
+    if extensions.packing or extensions.unpacking:
+      for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
+        for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+          if extensions.packing:
+            w.queue_starts[place[i] + 1] += 1
+          if extensions.unpacking:
+            w.queue_starts[place[tables.edge_consumers[e]] + 1] += 1
+  for d in range(d_count):
+    w.queue_starts[d + 1] += w.queue_starts[d]
+  for d in range(d_count if extensions.executor else 1):
+    for k in range(tables.roots.shape[0]):
+      i = np.int64(tables.roots[k])
+      if not extensions.executor or place[i] == d:
+        _enter(i, n + d, i, w)
+
+
+@inlined
+def _add_unpacking(t, d, now, n, extensions, w):
+  """Adds the job of unpacking transfer t on device d."""
+  job = w.counts[JOBS]
+  w.counts[JOBS] = job + 1
+  w.job_ints[job, 0] = UNPACK
+  w.job_ints[job, 1] = t
+  w.job_ints[job, 2] = d
+  if extensions.executor:
+    w.next_job[job] = -1
+    w.delivered_us[job] = now + extensions.delivery_us
+    if w.first_job[d] < 0:
+      w.first_job[d] = job
+    else:
+      w.next_job[w.last_job[d]] = job
+    w.last_job[d] = job
+  else:
+    _enter(n + job, -1, 0, w)
+
+
+@inlined
+def _end_transfer(t, now, place, tables, extensions, w):
+  """Has copies of what transfer t sent begin to be held; returns the latency after it."""
+  n = tables.in_degrees.shape[0]
+  s = w.transfer_ints[t, 0]
+  source = w.transfer_ints[t, 1]
+  target = w.transfer_ints[t, 2]
+  output = tables.segment_outputs[s]
+  pause_us = 0.0
+  w.wanted[:] = False
+  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+    d = place[tables.edge_consumers[e]]
+    if _receives(d, source, target):
+      pause_us = max(pause_us, tables.latency[source, d])
+      if output != END:
+        w.references[output, d] += 1
+        if not w.wanted[d]:
+          w.usage[d] += tables.output_bytes[output]
+      w.wanted[d] = True
+  for d in range(tables.kinds.shape[0]):
+    if w.wanted[d]:
+      w.receiving[d] = False
+      if extensions.unpacking:
+        _add_unpacking(t, d, now, n, extensions, w)
+  if output != END:
+    w.references[output, source] -= 1
+    if w.references[output, source] == 0:
+      w.usage[source] -= tables.output_bytes[output]
+  return pause_us
+
+
+@inlined
+def _release_memory(i, device, tables, w):
+  """Gives back what op i held, and the inputs that it was the last to read on its device."""
+  w.usage[device] -= tables.release_bytes[i]
+  for k in range(tables.input_offsets[i], tables.input_offsets[i + 1]):
+    output = tables.input_outputs[k]
+    w.references[output, device] -= 1
+    if w.references[output, device] == 0:
+      w.usage[device] -= tables.output_bytes[output]
+
+
+@inlined
+def _send(i, s, device, target, late, place, tables, extensions, w):
+  """Adds a transfer of segment s to the target, -1 for all, and sends it, or has it packed."""
+  t = w.counts[TRANSFERS]
+  w.counts[TRANSFERS] = t + 1
+  w.transfer_ints[t, 0] = s
+  w.transfer_ints[t, 1] = device
+  w.transfer_ints[t, 2] = target
+  if extensions.packing:
+    job = w.counts[JOBS]
+    w.counts[JOBS] = job + 1
+    w.job_ints[job, 0] = PACK
+    w.job_ints[job, 1] = t
+    w.job_ints[job, 2] = device
+    turn = late + _first_consumer(
+        place, tables.edge_consumers, tables.segment_edges[s], tables.segment_edges[s + 1], device,
+        target)
+    _enter(tables.in_degrees.shape[0] + job, i, turn, w)
+  else:
+    k = w.counts[SENT]
+    w.sent[k] = t
+    w.counts[SENT] = k + 1
+
+
+@inlined
+def _end_op(i, device, place, tables, extensions, w):
+  """Hands what op i made to its consumers here, and to the bus where others want it."""
+  n = tables.in_degrees.shape[0]
+  _release_memory(i, device, tables, w)
+  for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
+    here = tables.segment_fetched[s]
+    any_wanted = False
+    w.wanted[:] = False
+    late = n if tables.segment_outputs[s] == END else 0  # control comes after data
+    for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+      j = np.int64(tables.edge_consumers[e])
+      if place[j] == device:
+        here += 1
+        w.missing[j] -= 1
+        if w.missing[j] == 0:
+          _enter(j, i, late + j, w)
+      else:
+        w.wanted[place[j]] = True
+        any_wanted = True
+    if any_wanted and extensions.per_destination:
+      for d in range(tables.kinds.shape[0]):
+        if w.wanted[d]:
+          here += 1
+          _send(i, s, device, d, late, place, tables, extensions, w)
+    elif any_wanted:
+      here += 1
+      _send(i, s, device, -1, late, place, tables, extensions, w)
+    if tables.segment_outputs[s] != END:
+      w.references[tables.segment_outputs[s], device] = here
+
+
+@inlined
+def _deliver(t, receiver, place, tables, w):
+  """Hands what transfer t brought to its consumers on the receiver, -1 for all."""
+  s = w.transfer_ints[t, 0]
+  source = w.transfer_ints[t, 1]
+  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+    j = np.int64(tables.edge_consumers[e])
+    if _receives(place[j], source, receiver):
+      w.missing[j] -= 1
+      if w.missing[j] == 0:
+        _enter(j, -1, 0, w)
+
+
+@inlined
+def _end(x, now, place, tables, extensions, w):
+  """What follows from the end of what slot x ran; returns how many ops ended, 0 or 1."""
+  n = tables.in_degrees.shape[0]
+  bus = tables.kinds.shape[0] * extensions.streams
+  pause_us = 0.0
+  ops = 0
+  arrived = np.int64(-1)  # the transfer whose consumers, on `receiver` or on all, lose it now
+  receiver = np.int64(-1)
+  if x >= bus and x < bus + tables.kinds.shape[0]:
+    t = w.current[x]
+    pause_us = _end_transfer(t, now, place, tables, extensions, w)
+    if not extensions.unpacking:
+      arrived = t
+      receiver = np.int64(w.transfer_ints[t, 2])
+  elif w.current[x] >= n:  # packing or unpacking ends
+    job = w.current[x] - n
+    if w.job_ints[job, 0] == PACK:
+      w.sent[w.counts[SENT]] = w.job_ints[job, 1]
+      w.counts[SENT] += 1
+    else:
+      arrived = np.int64(w.job_ints[job, 1])
+      receiver = np.int64(w.job_ints[job, 2])
+  else:
+    i = w.current[x]
+    device = x // extensions.streams
+    ops = 1
+    if tables.compute_us[i, tables.kinds[device]] > 0:
+      pause_us = tables.overhead_us
+    _end_op(i, device, place, tables, extensions, w)
+  if arrived >= 0:
+    _deliver(arrived, receiver, place, tables, w)
+  if now + pause_us > now:
+    w.state[x] = COOLING
+    w.due[x] = now + pause_us
+  else:
+    w.state[x] = IDLE
+    w.due[x] = np.inf
+  return ops
+
+
+@inlined
+def _queue_as_executor(place, tables, extensions, w):
+  """Queues what enters in this round in the order of TensorFlow's executor."""
+  n = tables.in_degrees.shape[0]
+  k = 0
+  while k < w.counts[ENTERING]:
+    cause = w.causes[k]
+    stop = k + 1
+    while stop < w.counts[ENTERING] and cause >= 0 and w.causes[stop] == cause:
+      stop += 1
+    _sort(k, stop, w.entering, w.turns)
+    held = np.int64(-1)  # the latest of those that are not inline; put back by the next one
+    for k2 in range(k, stop + 1):
+      item = w.entering[k2] if k2 < stop else np.int64(-1)
+      inline = False
+      if cause >= 0 and item < 0:  # the last of them
+        item = held
+        if item < 0:
+          break
+        inline = w.inline_count[_device(item, n, place, w.job_ints)] == 0
+      elif cause >= 0 and item < n and extensions.inline_ops[item]:
+        inline = True
+      elif cause >= 0:
+        item, held = held, item
+      if item < 0:
+        continue
+      d = _device(item, n, place, w.job_ints)
+      arrival = w.counts[ARRIVALS]
+      order = np.float64(arrival + 1 if cause >= 0 else -arrival)
+      if inline:
+        order = INLINE - arrival
+        w.inline_count[d] += 1
+      w.is_inline[item] = inline
+      _enqueue(item, d, order, w)
+    k = stop
+  w.counts[ENTERING] = 0
+
+
+@inlined
+def _queue_by_priority(place, tables, extensions, w):
+  """Queues what enters in this round; packing and unpacking have their producer's priority."""
+  n = tables.in_degrees.shape[0]
+  for k in range(w.counts[ENTERING]):
+    item = w.entering[k]
+    first_op = item
+    if item >= n:
+      first_op = np.int64(extensions.segment_ops[w.transfer_ints[w.job_ints[item - n, 1], 0]])
+    _enqueue(item, _device(item, n, place, w.job_ints), extensions.priority[first_op], w)
+  w.counts[ENTERING] = 0
+
+
+@inlined
+def _queue_transfers(w):
+  """Queues on their buses the transfers that were sent in this round."""
+  for k in range(w.counts[SENT]):
+    t = w.sent[k]
+    source = w.transfer_ints[t, 1]
+    w.next_transfer[t] = -1
+    if w.head[source] < 0:
+      w.head[source] = t
+    else:
+      w.next_transfer[w.tail[source]] = t
+    w.tail[source] = t
+  w.counts[SENT] = 0
+
+
+@inlined
+def _start_transfer(source, x, now, place, tables, extensions, w):
+  """Starts the head of an idle bus's queue, unless a receiver is taken."""
+  t = w.head[source]
+  s = w.transfer_ints[t, 0]
+  target = w.transfer_ints[t, 2]
+  slowest = np.inf
+  blocked = False
+  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+    d = place[tables.edge_consumers[e]]
+    if _receives(d, source, target):
+      slowest = min(slowest, tables.bandwidth[source, d])
+      blocked = blocked or (extensions.contention and w.receiving[d])
+  if not blocked:
+    for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+      d = place[tables.edge_consumers[e]]
+      if _receives(d, source, target):
+        w.receiving[d] = True
+    w.head[source] = w.next_transfer[t]
+    w.state[x] = BUSY
+    w.current[x] = t
+    w.due[x] = now + tables.segment_bytes[s] / slowest
+    w.transfer_times[t, 0] = now
+    w.transfer_times[t, 1] = w.due[x]
+
+
+@inlined
+def _start_unpacking(d, x, now, tables, extensions, w):
+  """Starts device d's next unpacking beside the ops, which stop meanwhile."""
+  job = w.first_job[d]
+  if w.delivered_us[job] > now:
+    w.state[x] = COOLING  # only to look again then
+    w.due[x] = w.delivered_us[job]
+  else:
+    w.first_job[d] = w.next_job[job]
+    size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
+    spent = extensions.unpack_us + extensions.unpack_byte_us * size_bytes
+    w.state[x] = BUSY
+    w.current[x] = tables.in_degrees.shape[0] + job
+    w.due[x] = now + spent
+    w.job_ints[job, 3] = 0
+    w.job_times[job, 0] = now
+    w.job_times[job, 1] = w.due[x]
+    for m in range(d * extensions.streams, (d + 1) * extensions.streams):
+      if w.state[m] != IDLE:
+        w.due[m] += spent
+
+
+@inlined
+def _start_item(d, m, begin, now, starts, tables, extensions, w):
+  """Starts the first item of device d's queue on its stream m; its work begins at `begin`."""
+  n = tables.in_degrees.shape[0]
+  x = d * extensions.streams + m
+  item = _pop(w.queue_starts[d], w.queue_sizes[d], w.items, w.priorities, w.arrivals)
+  w.queue_sizes[d] -= 1
+  if extensions.executor and w.is_inline[item]:
+    w.inline_count[d] -= 1
+  w.state[x] = BUSY
+  w.current[x] = item
+  if item < n:
+    w.due[x] = begin + tables.compute_us[item, tables.kinds[d]]
+    starts[item] = now
+    w.op_streams[item] = m
+    w.usage[d] += tables.hold_bytes[item]
+  else:
+    job = item - n
+    size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
+    if w.job_ints[job, 0] == PACK:
+      w.due[x] = begin + (extensions.pack_us + extensions.pack_byte_us * size_bytes)
+    else:
+      w.due[x] = begin + (extensions.unpack_us + extensions.unpack_byte_us * size_bytes)
+    w.job_ints[job, 3] = m
+    w.job_times[job, 0] = now
+    w.job_times[job, 1] = w.due[x]
+
+
+@inlined
+def _start(now, place, starts, tables, extensions, w):
+  """Buses, unpacking and streams start what they can."""
+  d_count = tables.kinds.shape[0]
+  bus = d_count * extensions.streams
+  for d in range(d_count):
+    if w.state[bus + d] == IDLE and w.head[d] >= 0:
+      _start_transfer(d, bus + d, now, place, tables, extensions, w)
+  beside = bus + d_count
+  for d in range(d_count if extensions.executor else 0):
+    if w.state[beside + d] == IDLE and w.first_job[d] >= 0:
+      _start_unpacking(d, beside + d, now, tables, extensions, w)
+  for d in range(d_count):
+    begin = now
+    if extensions.executor and w.state[beside + d] == BUSY:
+      begin = w.due[beside + d]
+    for m in range(extensions.streams):
+      if w.state[d * extensions.streams + m] == IDLE and w.queue_sizes[d] > 0:
+        _start_item(d, m, begin, now, starts, tables, extensions, w)
+
+
+@inlined
+def _key(x, tables, extensions, w):
+  """The order of slot x among those that end now: by producer, port and destination."""
+  n = tables.in_degrees.shape[0]
+  d_count = np.int64(tables.kinds.shape[0])
+  bus = d_count * extensions.streams
+  item = w.current[x]
+  if w.state[x] == COOLING:
+    key = np.int64(-1)
+  elif x >= bus and x < bus + d_count:
+    key = w.transfer_ints[item, 0] * (d_count + 1) + w.transfer_ints[item, 2] + 1
+  elif item >= n:
+    job = item - n
+    t = w.job_ints[job, 1]
+    d = w.transfer_ints[t, 2] if w.job_ints[job, 0] == PACK else w.job_ints[job, 2]
+    key = w.transfer_ints[t, 0] * (d_count + 1) + d + 1
+  else:
+    key = np.int64(tables.op_segments[item]) * (d_count + 1)
+  return key
+
+
+@inlined
+def _next_round(now, peak, tables, extensions, w):
+  """(instant of the next round, how many slots end then); fills `ended` in order, and peaks."""
+  instant = w.due[0]
+  for x in range(1, w.due.shape[0]):
+    instant = min(instant, w.due[x])
+  if instant > now:  # what is held over an interval counts
+    for d in range(tables.kinds.shape[0]):
+      peak[d] = max(peak[d], w.usage[d])
+  count = 0
+  for x in range(w.due.shape[0]):
+    if w.due[x] == instant:
+      key = _key(x, tables, extensions, w)
+      at = count
+      while at > 0 and w.ended_keys[at - 1] > key:
+        w.ended_keys[at] = w.ended_keys[at - 1]
+        w.ended[at] = w.ended[at - 1]
+        at -= 1
+      w.ended_keys[at] = key
+      w.ended[at] = x
+      count += 1
+  return instant, count
+
+
+@inlined
+def _finish(place, peak, tables, w):
+  """Adds persistent bytes to the peaks [D], and brings all references back to 0."""
+  w.usage[:] = 0.0
+  for k in range(tables.persistent_ops.shape[0]):
+    i = tables.persistent_ops[k]
+    w.usage[place[i]] += tables.persistent_bytes[i]
+  for d in range(tables.kinds.shape[0]):
+    peak[d] += w.usage[d]
+  for k in range(tables.fetched.shape[0]):
+    w.references[tables.fetched[k], place[tables.fetched_ops[k]]] = 0
+
+
+@inlined
+def _simulate(place, starts, peak, tables, extensions, w):
+  """Simulates one placement; returns its step time and fills starts [N] and peak [D]."""
+  left = tables.in_degrees.shape[0]
+  _reset(place, peak, tables, extensions, w)
+  now = 0.0
+  count = 0
+  while True:
+    # One round: first what ended loses its dependencies ...
+    for k in range(count):
+      x = w.ended[k]
+      if w.state[x] == COOLING:
+        w.state[x] = IDLE
+        w.due[x] = np.inf
+      else:
+        left -= _end(x, now, place, tables, extensions, w)
+    if left == 0:
+      break
+    # ... then what became ready is queued ...
+    if extensions.executor:
+      _queue_as_executor(place, tables, extensions, w)
+    else:
+      _queue_by_priority(place, tables, extensions, w)
+    _queue_transfers(w)
+    # ... and what is idle starts.
+    _start(now, place, starts, tables, extensions, w)
+    now, count = _next_round(now, peak, tables, extensions, w)
+  _finish(place, peak, tables, w)
+  return now
+
+
+@compiled(nogil=True, _nrt=False)
 def simulate_range(
-    placements,  # [B, N] int32
-    first,  # placements first..last-1 are simulated
-    last,
-    op_segments,
-    segment_edges,
-    edge_consumers,
-    segment_ops,  # [S] int32
-    segment_outputs,  # [S] int32, -1 for control
-    segment_bytes,
-    segment_fetched,
-    in_degrees,
-    roots,
-    input_offsets,
-    input_outputs,
-    fetched,
-    fetched_ops,
-    persistent_ops,
-    compute_us,
-    persistent_bytes,
-    hold_bytes,
-    release_bytes,
-    output_bytes,
-    kinds,
-    bandwidth,
-    latency,
-    overhead_us,
-    per_destination,
-    contention,
-    pack_us,  # a transfer, a byte
-    pack_byte_us,
-    unpack_us,
-    unpack_byte_us,
-    streams,
-    priority,  # [N] float64, higher first
-    executor,  # whether the order is that of TensorFlow's executor
-    inline_ops,  # [N] bool, ops that it runs inline
-    delivery_us,  # from a transfer's end to its unpacking, under the executor's order
-    references,  # workspace [O, D] int32, all 0 before and after
-    start_us,  # out [B, N] float64, or [1, N] where start times are not wanted
-    step_time_us,  # out [B] float64
-    peak_bytes,  # out [B, D] float64
-    op_streams,  # out [N], this and what follows of the last placement
-    transfer_ints,  # out [E, 3]: segment, source, destination (-1 for all)
-    transfer_times,  # out [E, 2]: start, end
-    job_ints,  # out [2E, 4]: PACK or UNPACK, transfer, device, stream
-    job_times,  # out [2E, 2]: start, end
-):
-  """Simulates placements first..last-1; returns how many transfers and jobs the last one had."""
-  n = in_degrees.shape[0]
-  edge_count = edge_consumers.shape[0]
-  d_count = kinds.shape[0]
-  packing = pack_us > 0 or pack_byte_us > 0
-  unpacking = unpack_us > 0 or unpack_byte_us > 0 or (executor and delivery_us > 0)
+    placements, first, last, tables, extensions, workspace, start_us, step_time_us, peak_bytes):
+  """Simulates placements[first:last] one after the other; allocates nothing.
+
+  Args:
+    placements: [B, N] int32.
+    first, last: which of them.
+    tables: `event_loop.LoopTables`.
+    extensions: `Extensions`.
+    workspace: `Workspace`, made for these extensions.
+    start_us: [B, N] float64, filled; or [1, N] where start times are not wanted.
+    step_time_us: [B] float64, filled.
+    peak_bytes: [B, D] float64, filled.
+  """
   keep_starts = start_us.shape[0] == placements.shape[0]
-  slots = d_count * streams  # slot d * streams + m, then one for each bus
-  # After the buses, a slot a device for unpacking that does not queue with ops.
-  all_slots = slots + (2 * d_count if executor else d_count)
-  due = np.empty(all_slots)
-  state = np.empty(all_slots, np.int64)
-  current = np.empty(all_slots, np.int64)  # op, n + job, or transfer on a bus
-  ended = np.empty(all_slots, np.int64)
-  ended_keys = np.empty(all_slots, np.int64)
-  receiving = np.empty(d_count, np.bool_)
-  wanted = np.empty(d_count, np.bool_)
-  usage = np.empty(d_count)
-  missing = np.empty(n, np.int64)
-  base = np.empty(d_count + 1, np.int64)
-  size = np.empty(d_count, np.int64)
-  capacity = n + (edge_count if packing else 0) + (edge_count if unpacking else 0)
-  items = np.empty(capacity, np.int64)
-  priorities = np.empty(capacity)
-  arrivals = np.empty(capacity, np.int64)
-  entering = np.empty(capacity, np.int64)  # items that enter a compute queue in this round
-  causes = np.empty(capacity, np.int64)  # op whose end made them ready, n + device at 0, or -1
-  turns = np.empty(capacity, np.int64)  # their order among those with the same cause
-  inline_count = np.empty(d_count, np.int64)
-  is_inline = np.empty(n + 2 * edge_count, np.bool_)  # of ops and jobs
-  next_job = np.empty(2 * edge_count, np.int64)
-  first_job = np.empty(d_count, np.int64)
-  last_job = np.empty(d_count, np.int64)
-  delivered_us = np.empty(2 * edge_count)  # when a job of unpacking may begin
-  next_transfer = np.empty(edge_count, np.int64)
-  head = np.empty(d_count, np.int64)
-  tail = np.empty(d_count, np.int64)
-  sent = np.empty(edge_count, np.int64)  # transfers that enter a bus queue in this round
-  transfer_count = 0
-  job_count = 0
-
   for b in range(first, last):
-    place = placements[b]
-    starts = start_us[b if keep_starts else 0]
-    peak = peak_bytes[b]
-    missing[:] = in_degrees
-    due[:] = np.inf
-    state[:] = IDLE
-    receiving[:] = False
-    usage[:] = 0.0
-    peak[:] = 0.0
-    head[:] = -1
-    size[:] = 0
-    inline_count[:] = 0
-    first_job[:] = -1
-    # Room for each device's queue: its ops, what it packs and what it unpacks.
-    base[:] = 0
-    for i in range(n):
-      base[place[i] + 1] += 1
-      for s in range(op_segments[i], op_segments[i + 1]):
-        for e in range(segment_edges[s], segment_edges[s + 1]):
-          if packing:
-            base[place[i] + 1] += 1
-          if unpacking:
-            base[place[edge_consumers[e]] + 1] += 1
-    for d in range(d_count):
-      base[d + 1] += base[d]
-    arrival = 0
-    transfer_count = 0
-    job_count = 0
-    entering_count = 0
-    for d in range(d_count if executor else 1):
-      for k in range(roots.shape[0]):
-        if executor and place[roots[k]] != d:
-          continue
-        entering[entering_count] = roots[k]
-        causes[entering_count] = n + d
-        turns[entering_count] = roots[k]
-        entering_count += 1
-    now = 0.0
-    left = n
-    count = 0
-
-    while True:
-      sent_count = 0
-      for k in range(count):
-        x = ended[k]
-        if state[x] == COOLING:
-          state[x] = IDLE
-          due[x] = np.inf
-          continue
-        pause_us = 0.0
-        arrived = -1  # the transfer whose consumers, on `receiver` or on all, lose it now
-        receiver = -1
-        if x >= slots + d_count:  # unpacking beside the ops ends
-          arrived = job_ints[current[x] - n, 1]
-          receiver = job_ints[current[x] - n, 2]
-        elif x >= slots:  # a transfer ends
-          t = current[x]
-          s = transfer_ints[t, 0]
-          source = x - slots
-          output = segment_outputs[s]
-          wanted[:] = False
-          for e in range(segment_edges[s], segment_edges[s + 1]):
-            d = place[edge_consumers[e]]
-            if d != source and (transfer_ints[t, 2] < 0 or transfer_ints[t, 2] == d):
-              pause_us = max(pause_us, latency[source, d])
-              if output >= 0:
-                references[output, d] += 1
-                if not wanted[d]:
-                  usage[d] += output_bytes[output]
-              wanted[d] = True
-          for d in range(d_count):
-            if wanted[d]:
-              receiving[d] = False
-              if unpacking:
-                job_ints[job_count, 0] = UNPACK
-                job_ints[job_count, 1] = t
-                job_ints[job_count, 2] = d
-                if executor:
-                  next_job[job_count] = -1
-                  delivered_us[job_count] = now + delivery_us
-                  if first_job[d] < 0:
-                    first_job[d] = job_count
-                  else:
-                    next_job[last_job[d]] = job_count
-                  last_job[d] = job_count
-                else:
-                  entering[entering_count] = n + job_count
-                  entering_count += 1
-                job_count += 1
-          if output >= 0:
-            references[output, source] -= 1
-            if references[output, source] == 0:
-              usage[source] -= output_bytes[output]
-          if not unpacking:
-            arrived = t
-            receiver = transfer_ints[t, 2]
-        elif current[x] >= n:  # packing or unpacking ends
-          job = current[x] - n
-          if job_ints[job, 0] == PACK:
-            sent[sent_count] = job_ints[job, 1]
-            sent_count += 1
-          else:
-            arrived = job_ints[job, 1]
-            receiver = job_ints[job, 2]
-        else:  # an op ends
-          i = current[x]
-          device = x // streams
-          left -= 1
-          if compute_us[i, kinds[device]] > 0:
-            pause_us = overhead_us
-          usage[device] -= release_bytes[i]
-          for k2 in range(input_offsets[i], input_offsets[i + 1]):
-            output = input_outputs[k2]
-            references[output, device] -= 1
-            if references[output, device] == 0:
-              usage[device] -= output_bytes[output]
-          for s in range(op_segments[i], op_segments[i + 1]):
-            here = segment_fetched[s]
-            wanted[:] = False
-            any_wanted = False
-            late = n if segment_outputs[s] < 0 else 0  # control comes after data
-            for e in range(segment_edges[s], segment_edges[s + 1]):
-              j = edge_consumers[e]
-              if place[j] == device:
-                here += 1
-                missing[j] -= 1
-                if missing[j] == 0:
-                  entering[entering_count] = j
-                  causes[entering_count] = i
-                  turns[entering_count] = late + j
-                  entering_count += 1
-              else:
-                wanted[place[j]] = True
-                any_wanted = True
-            for d in range(d_count if per_destination else int(any_wanted)):
-              if per_destination and not wanted[d]:
-                continue
-              here += 1
-              t = transfer_count
-              transfer_count += 1
-              transfer_ints[t, 0] = s
-              transfer_ints[t, 1] = device
-              transfer_ints[t, 2] = d if per_destination else -1
-              if packing:
-                job_ints[job_count, 0] = PACK
-                job_ints[job_count, 1] = t
-                job_ints[job_count, 2] = device
-                entering[entering_count] = n + job_count
-                causes[entering_count] = i
-                turns[entering_count] = late + _first_consumer(
-                    place, edge_consumers, segment_edges[s], segment_edges[s + 1], device,
-                    d if per_destination else -1)
-                entering_count += 1
-                job_count += 1
-              else:
-                sent[sent_count] = t
-                sent_count += 1
-            if segment_outputs[s] >= 0:
-              references[segment_outputs[s], device] = here
-        if arrived >= 0:
-          s = transfer_ints[arrived, 0]
-          source = transfer_ints[arrived, 1]
-          for e in range(segment_edges[s], segment_edges[s + 1]):
-            j = edge_consumers[e]
-            if place[j] != source and (receiver < 0 or receiver == place[j]):
-              missing[j] -= 1
-              if missing[j] == 0:
-                entering[entering_count] = j
-                causes[entering_count] = -1
-                entering_count += 1
-        if now + pause_us > now:
-          state[x] = COOLING
-          due[x] = now + pause_us
-        else:
-          state[x] = IDLE
-          due[x] = np.inf
-      if left == 0:
-        break
-
-      if executor:
-        k = 0
-        while k < entering_count:
-          cause = causes[k]
-          stop = k + 1
-          while stop < entering_count and cause >= 0 and causes[stop] == cause:
-            stop += 1
-          _sort(k, stop, entering, turns)
-          held = -1  # the latest of those that are not inline; put back by the next one
-          for k2 in range(k, stop + 1):
-            item = entering[k2] if k2 < stop else -1
-            inline = False
-            if cause >= 0 and item < 0:  # the last of them
-              item = held
-              if item < 0:
-                break
-              inline = inline_count[_device(item, n, place, job_ints)] == 0
-            elif cause >= 0 and item < n and inline_ops[item]:
-              inline = True
-            elif cause >= 0:
-              item, held = held, item
-            if item < 0:
-              continue
-            d = _device(item, n, place, job_ints)
-            order = np.float64(arrival + 1 if cause >= 0 else -arrival)
-            if inline:
-              order = INLINE - arrival
-              inline_count[d] += 1
-            is_inline[item] = inline
-            _push(base[d], size[d], item, order, arrival, items, priorities, arrivals)
-            size[d] += 1
-            arrival += 1
-          k = stop
-      for k in range(0 if executor else entering_count):
-        item = entering[k]
-        if item < n:
-          d = np.int64(place[item])
-          first_op = item
-        else:
-          d = np.int64(job_ints[item - n, 2])
-          first_op = segment_ops[transfer_ints[job_ints[item - n, 1], 0]]
-        _push(base[d], size[d], item, priority[first_op], arrival, items, priorities, arrivals)
-        size[d] += 1
-        arrival += 1
-      entering_count = 0
-      for k in range(sent_count):
-        t = sent[k]
-        source = transfer_ints[t, 1]
-        next_transfer[t] = -1
-        if head[source] < 0:
-          head[source] = t
-        else:
-          next_transfer[tail[source]] = t
-        tail[source] = t
-
-      for source in range(d_count):
-        x = slots + source
-        t = head[source]
-        if state[x] != IDLE or t < 0:
-          continue
-        s = transfer_ints[t, 0]
-        slowest = np.inf
-        blocked = False
-        for e in range(segment_edges[s], segment_edges[s + 1]):
-          d = place[edge_consumers[e]]
-          if d != source and (transfer_ints[t, 2] < 0 or transfer_ints[t, 2] == d):
-            slowest = min(slowest, bandwidth[source, d])
-            blocked = blocked or (contention and receiving[d])
-        if blocked:
-          continue
-        for e in range(segment_edges[s], segment_edges[s + 1]):
-          d = place[edge_consumers[e]]
-          if d != source and (transfer_ints[t, 2] < 0 or transfer_ints[t, 2] == d):
-            receiving[d] = True
-        head[source] = next_transfer[t]
-        state[x] = BUSY
-        current[x] = t
-        due[x] = now + segment_bytes[s] / slowest
-        transfer_times[t, 0] = now
-        transfer_times[t, 1] = due[x]
-
-      for d in range(d_count if executor else 0):
-        x = slots + d_count + d
-        if state[x] != IDLE or first_job[d] < 0:
-          continue
-        job = first_job[d]
-        if delivered_us[job] > now:
-          state[x] = COOLING  # only to look again then
-          due[x] = delivered_us[job]
-          continue
-        first_job[d] = next_job[job]
-        spent = unpack_us + unpack_byte_us * segment_bytes[transfer_ints[job_ints[job, 1], 0]]
-        state[x] = BUSY
-        current[x] = n + job
-        due[x] = now + spent
-        job_ints[job, 3] = 0
-        job_times[job, 0] = now
-        job_times[job, 1] = due[x]
-        for m in range(d * streams, (d + 1) * streams):
-          if state[m] != IDLE:
-            due[m] += spent
-
-      for x in range(slots):
-        d = x // streams
-        if state[x] != IDLE or size[d] == 0:
-          continue
-        begin = now
-        if executor and state[slots + d_count + d] == BUSY:
-          begin = due[slots + d_count + d]
-        item = _pop(base[d], size[d], items, priorities, arrivals)
-        size[d] -= 1
-        if executor and is_inline[item]:
-          inline_count[d] -= 1
-        state[x] = BUSY
-        current[x] = item
-        if item < n:
-          due[x] = begin + compute_us[item, kinds[d]]
-          starts[item] = now
-          op_streams[item] = x % streams
-          usage[d] += hold_bytes[item]
-        else:
-          job = item - n
-          size_bytes = segment_bytes[transfer_ints[job_ints[job, 1], 0]]
-          if job_ints[job, 0] == PACK:
-            due[x] = begin + (pack_us + pack_byte_us * size_bytes)
-          else:
-            due[x] = begin + (unpack_us + unpack_byte_us * size_bytes)
-          job_ints[job, 3] = x % streams
-          job_times[job, 0] = now
-          job_times[job, 1] = due[x]
-
-      instant = due[0]
-      for x in range(1, all_slots):
-        instant = min(instant, due[x])
-      if instant > now:  # what is held over an interval counts
-        for d in range(d_count):
-          peak[d] = max(peak[d], usage[d])
-      now = instant
-      count = 0
-      for x in range(all_slots):
-        if due[x] != now:
-          continue
-        # Dependencies are lost in the order of (producer, port, destination).
-        if state[x] == COOLING:
-          key = -1
-        elif x >= slots and x < slots + d_count:
-          key = transfer_ints[current[x], 0] * (d_count + 1) + transfer_ints[current[x], 2] + 1
-        elif current[x] >= n:
-          job = current[x] - n
-          t = job_ints[job, 1]
-          d = transfer_ints[t, 2] if job_ints[job, 0] == PACK else job_ints[job, 2]
-          key = transfer_ints[t, 0] * (d_count + 1) + d + 1
-        else:
-          key = np.int64(op_segments[current[x]]) * (d_count + 1)
-        at = count
-        while at > 0 and ended_keys[at - 1] > key:
-          ended_keys[at] = ended_keys[at - 1]
-          ended[at] = ended[at - 1]
-          at -= 1
-        ended_keys[at] = key
-        ended[at] = x
-        count += 1
-
-    step_time_us[b] = now
-    usage[:] = 0.0
-    for k in range(persistent_ops.shape[0]):
-      i = persistent_ops[k]
-      usage[place[i]] += persistent_bytes[i]
-    for d in range(d_count):
-      peak[d] += usage[d]
-    for k in range(fetched.shape[0]):
-      references[fetched[k], place[fetched_ops[k]]] = 0
-  return transfer_count, job_count
+    step_time_us[b] = _simulate(
+        placements[b], start_us[b if keep_starts else 0], peak_bytes[b], tables, extensions,
+        workspace)

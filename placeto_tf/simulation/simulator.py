@@ -26,10 +26,10 @@ from placeto_tf.simulation.simulation_tables import SimulationTables
 class Simulator:
   """Simulates placements; safe to use from several threads.
 
-  Devices have a first-in-first-out compute queue and an outgoing bus with such a queue; the rules
-  are in the project's description of the reference simulator, and what the fields of `Cluster`
-  add to them in `extended_loop`. The model is the one that Placeto was trained on (Addanki et al.
-  2019, section 4.1 and appendix), with ties and memory made exact.
+  Each device has a first-in-first-out compute queue and an outgoing bus with such a queue.
+  docs/simulator.md numbers the rules; `extended_loop` says what the fields of `Cluster` add to
+  them. The model is the one that Placeto was trained on (Addanki et al. 2019, section 4.1 and
+  appendix), with ties and memory made exact.
 
   Example:
     result = Simulator(graph, costs, cluster).simulate(placement)
@@ -87,8 +87,8 @@ class Simulator:
     step_time_us, start_us = np.empty(1), np.empty((1, n))
     peak = np.empty((1, self.cluster.num_devices))
     workspace = self._take_workspace()
-    done = self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
-    record = self.engine.record(workspace, done)
+    self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
+    record = self.engine.record(workspace)
     self._workspaces.append(workspace)
     compute_us = self.tables.compute_us[np.arange(n), self.cluster.device_kinds[placements[0]]]
     return SimulationResult(
@@ -151,7 +151,7 @@ class Simulator:
       raise PlacementError(
           f"op {self.graph.op_names[at[-1]]!r} is on device {placements[at]}; the cluster has "
           f"devices 0 to {d - 1}")
-    if not placements.flags.writeable:  # numba would compile anew for it
+    if not placements.flags.writeable:  # numba would compile again for it
       placements = placements.copy()
     return np.ascontiguousarray(placements, dtype=np.int32)
 

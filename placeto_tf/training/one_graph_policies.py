@@ -18,7 +18,7 @@ from placeto_tf.training.one_shot import OneShotConfig
 
 @dataclasses.dataclass(frozen=True)
 class RnnSearch:
-  """The RNN-based placer's choices; policies/README.md says what was tried.
+  """The RNN-based placer's choices; docs/results/rnn_and_hierarchical.md says what was tried.
 
   Attributes:
     max_groups: of the colocation heuristic; 83 to 280 in the paper.
@@ -33,7 +33,7 @@ class RnnSearch:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalSearch:
-  """The hierarchical placer's choices; policies/README.md says what was tried."""
+  """The hierarchical placer's choices; docs/results/rnn_and_hierarchical.md says what was tried."""
 
   policy: HierarchicalConfig = HierarchicalConfig()
   training: OneShotConfig = OneShotConfig(

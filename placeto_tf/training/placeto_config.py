@@ -19,15 +19,20 @@ class PlacetoConfig:
       placement so far and a worse placement undone.
     network: by default 2 rounds of message passing, which cost a quarter of 8.
     discount: of rewards; 1 in the paper.
-    baseline: "step", the mean return at a step over the last episodes as in the paper, "batch",
+    baseline: "step", the mean return at a step over the last updates as in the paper, "batch",
       its mean over the episodes side by side, "moves", its mean over the decisions since the last
       update that moved a group, where those that moved none teach nothing, or "none". Against the
       other baselines a policy near a local optimum learns to leave everything where it is.
-    baseline_episodes: 10 in the paper.
+    baseline_updates: how many of a graph's last updates the baseline of a step is the mean of, each
+      by the mean of its episodes; 10 in the paper.
     steps_per_update: steps of all episodes between two updates; None, as in the paper, is a whole
-      episode. Returns are cut off at an update.
+      episode. On one graph returns are cut off at an update; on a family, episodes are played to
+      their end, and then learned from in parts of so many steps.
     decisions_per_update: how many of those steps' decisions, drawn at random, an update learns
       from; None, as in the paper, is all.
+    values: "taken", as in the paper: what a decision earned says what it is worth; or "all": while
+      a family is trained, every device the group at hand may go to is simulated, and an update
+      follows the gradient of what the policy is expected to earn at once. Needs discount 0.
     advantages: "ranks", where a decision stands among those of its update, from -1 to 1 (a few
       moves that cost half a step would otherwise drown the rest), "normalized", over their
       standard deviation, or "raw" as in the paper.
@@ -45,6 +50,8 @@ class PlacetoConfig:
     levels: (groups over the problem's groups, share of the budget) one after the other: the later
       ones start from what the earlier found, on finer groups that keep it, with the weights
       learned so far; ((1, 1),) in the paper.
+    sum_gradients: whether the gradients of the episodes of an update are summed, as the paper does
+      with those of its workers, before they are clipped; else they are averaged.
     learn: False leaves the policy as it was initialized, to see what learning adds.
   """
 
@@ -53,9 +60,10 @@ class PlacetoConfig:
   network: NetworkConfig = NetworkConfig(rounds=2)
   discount: float = 0.0
   baseline: str = "moves"
-  baseline_episodes: int = 64
+  baseline_updates: int = 64
   steps_per_update: Optional[int] = 16
   decisions_per_update: Optional[int] = 64
+  values: str = "taken"
   advantages: str = "ranks"
   hold_keep: bool = True
   learning_rate: float = 3e-3
@@ -67,12 +75,17 @@ class PlacetoConfig:
   gradient_clip: float = 1.25
   clip_globally: bool = False
   levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.4), (4.0, 0.6))
+  sum_gradients: bool = False
   learn: bool = True
 
   def __post_init__(self) -> None:
     if self.baseline not in ("step", "batch", "moves", "none"):
       raise PlacementError(
           f"baseline is {self.baseline!r}; expected one of step, batch, moves, none")
+    if self.values not in ("taken", "all"):
+      raise PlacementError(f"values is {self.values!r}; expected taken or all")
+    if self.values == "all" and self.discount:
+      raise PlacementError(f"discount is {self.discount}; expected 0 where values is 'all'")
     if self.advantages not in ("ranks", "raw", "normalized"):
       raise PlacementError(
           f"advantages is {self.advantages!r}; expected ranks, raw or normalized")
@@ -87,33 +100,54 @@ class PlacetoConfig:
           f"entropy_until is {self.entropy_until}; expected a share above 0, 1 at most")
     if not 0 <= self.discount <= 1:
       raise PlacementError(f"discount is {self.discount}; expected a number from 0 to 1")
-    for name in ("steps_per_update", "decisions_per_update", "baseline_episodes"):
+    for name in ("steps_per_update", "decisions_per_update", "baseline_updates"):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise PlacementError(f"{name} is {value}; expected at least 1")
 
   @classmethod
   def paper(cls) -> PlacetoConfig:
-    """The paper's choices; 8 episodes side by side stand for its 8 workers."""
+    """The paper's choices, and where it leaves one open those of its authors' code.
+
+    Every episode starts from a random placement and visits every group once, one a step, in
+    topological order. Eight episodes side by side are the paper's workers, in a family each of a
+    graph of its own (`PlacetoTrainingConfig.graphs_per_update`). What departs from the paper:
+
+    - groups come from `grouping`, and their edges from `encoding.structure`: the authors' are
+      groups of an acyclic graph to begin with;
+    - a group's raw features have its memory beside compute time, output bytes, device, flags and
+      start;
+    - rewards are shares of the step time of the given start, not seconds, so that graphs of
+      different sizes count alike; the entropy bonus is relative to those;
+    - Adam's epsilon is 1e-8, weights begin as Glorot's, but for the last layer's, which are a
+      hundredth, so that the untrained policy draws all devices alike;
+    - the device of a group is masked where the group may not run.
+    """
     return cls(
-        environment=EnvironmentConfig(num_episodes=8),
+        environment=EnvironmentConfig(num_episodes=8, start="random"),
         network=NetworkConfig(
-            weigh_edges=False, squash=False, mean_pooling=False, initial_keep=None,
-            least_exploration=0.0, device_scores=False),
-        discount=1.0, baseline="step", baseline_episodes=10, steps_per_update=None,
+            tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False,
+            initial_keep=None, least_exploration=0.0),
+        discount=1.0, baseline="step", baseline_updates=10, steps_per_update=None,
         decisions_per_update=None, advantages="raw", hold_keep=False, learning_rate=1e-3,
         final_learning_rate=1e-4, entropy=1.0, final_entropy=0.0, clip_globally=True,
-        levels=((1.0, 1.0),))
+        levels=((1.0, 1.0),), sum_gradients=True)
 
   @classmethod
-  def family(cls) -> PlacetoConfig:
-    """The paper's choices but for three, without which training on a family did not learn.
+  def tied(cls) -> PlacetoConfig:
+    """The paper's choices with equal devices tied, and what it takes to learn in minutes.
 
-    Embeddings pass a tanh after every round (without, untrained logits lie hundreds apart and the
-    policy has one device from the first episode on), advantages are divided by their standard
-    deviation, and the entropy bonus falls from 0.03, not from 1, which outweighs them.
+    A decision is worth what its own move gains (discount 0), which is simulated for each device;
+    advantages are divided by their standard deviation, and the entropy bonus falls from 0.1 to
+    0.05, not from 1 to 0. Four rounds of messages of width 8, weighed by bytes, with a tanh after
+    each, are enough, and poolings see raw features beside. Episodes of 24 graphs take their steps
+    together, and an update follows 4 steps of them.
     """
     paper = cls.paper()
     return dataclasses.replace(
-        paper, network=dataclasses.replace(paper.network, squash=True), advantages="normalized",
-        entropy=0.03, final_entropy=0.003, entropy_decay="exponential")
+        paper, environment=dataclasses.replace(paper.environment, num_episodes=24),
+        network=dataclasses.replace(
+            paper.network, tied=True, skip=True, weigh_edges=True, squash=True, rounds=4, width=8),
+        discount=0.0, values="all", steps_per_update=4, advantages="normalized", learning_rate=3e-3,
+        final_learning_rate=3e-4, entropy=0.1, final_entropy=0.05, entropy_decay="exponential",
+        sum_gradients=False)

@@ -1,4 +1,4 @@
-"""Trains Placeto on a family of graphs: an episode of one graph after the other, in turn.
+"""Trains Placeto on a family of graphs: episodes of several graphs side by side, all in turn.
 
 A root directory holds what `training.runs` says, and
 
@@ -11,7 +11,8 @@ A root directory holds what `training.runs` says, and
 A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
 one machine, as one that was not: everything random comes from generators that are saved with them.
 
-Legend: B episodes side by side, G groups, K groups placed in one step.
+Legend: P graphs side by side, B episodes of them (B / P of each), G groups, K groups placed in one
+step.
 """
 
 from __future__ import annotations
@@ -56,23 +57,31 @@ class PlacetoTrainingConfig(RunConfig):
     max_groups: a graph is grouped into so many at most, and there is room for so many.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
-    iterations: updates, each from `placeto.environment.num_episodes` episodes of one graph.
+    graphs_per_update: P, or as many graphs as there are; None, as in the paper, has each episode be
+      of another graph.
+    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
+      graphs.
     checkpoint_every, watch_every: iterations.
     placeto: how it learns.
   """
 
   max_groups: int = 48
   given: str = "best_known"
+  graphs_per_update: Optional[int] = None
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
-  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.family)
+  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.tied)
 
   def __post_init__(self) -> None:
     super().__post_init__()
     self.check_at_least_one("max_groups")
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
+    episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
+    if graphs is not None and (graphs < 1 or episodes % graphs):
+      raise PlacetoError(
+          f"num_episodes is {episodes}; expected a multiple of graphs_per_update, {graphs}")
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
@@ -141,12 +150,18 @@ class PlacetoTrainer(runs.TrainingRun):
     self._problems = list(problems) + list(held_out)
     self._num_training = len(problems)
     graphs = [_grouped(each.problem) for each in self._problems]
+    self._side_by_side = min(
+        config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
+    singles = [self._single(i, graph) for i, graph in enumerate(graphs)]
     self._environment = FamilyEnvironment(
-        [self._single(i, graph) for i, graph in enumerate(graphs)], max_groups=config.max_groups)
+        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
+    self._watching = FamilyEnvironment(
+        singles, max_groups=config.max_groups,
+        side_by_side=max(1, min(self._side_by_side, len(held_out))))
     start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
     self.learner = PlacetoLearner(
-        self._environment, graphs, [each.scale_us for each in self._environment.environments],
-        config.placeto, config.seed, weights=start, max_groups=config.max_groups, compiled=True)
+        self._environment, graphs, config.placeto, config.seed, weights=start,
+        max_groups=config.max_groups, compiled=True)
     self._rng = np.random.default_rng(config.seed)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}
@@ -170,14 +185,17 @@ class PlacetoTrainer(runs.TrainingRun):
     """
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    for graph in self._held_out:
-      rng = np.random.default_rng([self.config.seed, graph])
-      _, last, best = self._play(graph, rng)
-      _, greedy, _ = self._play(graph, rng, greedy=True)
-      name = self._problems[graph].name
-      for kind, value in (("last", last), ("best", best), ("greedy", greedy)):
-        found[f"HeldOut/{name}/{kind}"] = value
-        means[kind].append(np.log(value))
+    held_out, p = list(self._held_out), len(self._watching.graphs)
+    for first in range(0, len(held_out), p):
+      # The first ones fill up the last turn, and are not looked at twice.
+      graphs = (held_out[first:] + held_out)[:p]
+      rng = np.random.default_rng([self.config.seed, first])
+      _, last, best = self._play(self._watching, graphs, rng)
+      _, greedy, _ = self._play(self._watching, graphs, rng, greedy=True)
+      for graph, *values in zip(held_out[first:first + p], last, best, greedy):
+        for kind, value in zip(means, values):
+          found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
+          means[kind].append(np.log(value))
     found.update({
         f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
     return found
@@ -188,25 +206,35 @@ class PlacetoTrainer(runs.TrainingRun):
 
   def _single(self, graph: int, grouped: GroupedGraph) -> PlacementEnvironment:
     each, rules = self._problems[graph], self.config.placeto.environment
+    rules = dataclasses.replace(rules, num_episodes=rules.num_episodes // self._side_by_side)
+    rules = dataclasses.replace(
+        rules, all_values=self.config.placeto.values == "all" and graph < self._num_training)
     if graph >= self._num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # no better for having been watched before
     return PlacementEnvironment(
-        each.problem.allowed, SimulatedCost(each.problem, grouped), each.start, config=rules,
-        seed=self.config.seed + graph)
+        each.problem.allowed, SimulatedCost(each.problem, grouped), each.start,
+        order=grouped.order, config=rules, seed=self.config.seed + graph)
 
-  def _turn(self, iteration: int) -> int:
-    """All graphs one after the other, in another order each time."""
-    lap, place = divmod(iteration, self._num_training)
-    order = np.random.default_rng([self.config.seed, lap]).permutation(self._num_training)
-    return int(order[place])
+  def _turn(self, iteration: int) -> List[int]:
+    """[P] all graphs one after the other, in another order each lap, none twice at once."""
+    p, c = self._side_by_side, self._num_training
+    turn: List[int] = []
+    place = iteration * p
+    while len(turn) < p:
+      lap, at = divmod(place, c)
+      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
+      if graph not in turn:
+        turn.append(graph)
+      place += 1
+    return turn
 
   def _play(
-      self, graph: int, rng: np.random.Generator, *, greedy: bool = False, learn: bool = False
-  ) -> Tuple[float, float, float]:
-    """B episodes of a graph; the mean return, and step times over the start's: last, best."""
-    environment = self._environment
-    environment.graph = graph
-    time_step, total, best = environment.reset(), 0.0, np.inf
+      self, environment: FamilyEnvironment, graphs: Sequence[int], rng: np.random.Generator, *,
+      greedy: bool = False, learn: bool = False) -> Tuple[float, np.ndarray, np.ndarray]:
+    """B episodes: the mean return, and [P] step times over the start's: mean last, best."""
+    environment.choose(graphs)
+    time_step, total = environment.reset(), 0.0
+    best = np.full(len(graphs), np.inf)
     while True:
       observation = time_step.observation
       logits = self.learner.logits(observation)
@@ -215,26 +243,27 @@ class PlacetoTrainer(runs.TrainingRun):
       action = logits.argmax(-1).astype(np.int32)
       time_step = environment.step(action)
       total += float(time_step.reward.mean())
-      objective = environment.current.objective_us / environment.current.scale_us
-      best = min(best, float(objective.min()))
+      objectives = environment.objectives.reshape(len(graphs), -1)
+      best = np.minimum(best, objectives.min(axis=1))
       if learn:
-        self.learner.observe(observation, action, time_step.reward)
+        values = environment.values if self.config.placeto.values == "all" else None
+        self.learner.observe(observation, action, time_step.reward, values)
       if time_step.is_last().all():
-        return total, float(np.exp(np.log(objective).mean())), best
+        return total, np.exp(np.log(objectives).mean(axis=1)), best
 
   def _begin(self) -> Dict[str, float]:
     self.save()  # there is something to go on from before anything that takes long
     # What the untrained policy does.
     return self._record(self.watch()) if self._held_out else {}
 
-  def _collect(self) -> Tuple[int, Tuple[float, float, float]]:
-    """The graph, and what `_play` found."""
-    graph = self._turn(self.iteration)
-    return graph, self._play(graph, self._rng, learn=True)
+  def _collect(self) -> Tuple[List[int], Tuple[float, np.ndarray, np.ndarray]]:
+    """The graphs, and what `_play` found."""
+    graphs = self._turn(self.iteration)
+    return graphs, self._play(self._environment, graphs, self._rng, learn=True)
 
   def _learn(self, collected: Any) -> Dict[str, float]:
-    graph, _ = collected
-    self.learner.update((self.iteration - 1) / self.config.iterations, graph)
+    graphs, _ = collected
+    self.learner.update((self.iteration - 1) / self.config.iterations, graphs)
     return self.learner.losses
 
   def _finite(self, learned: Dict[str, float]) -> bool:
@@ -242,26 +271,30 @@ class PlacetoTrainer(runs.TrainingRun):
     return bool(learned or not learns) and runs.all_finite(self.learner.network.variables)
 
   def _figures(self, collected: Any, learned: Dict[str, float]) -> Dict[str, float]:
-    graph, (returns, final, best) = collected
-    return {**self._train_figures(graph, final, best), **learned, "returns": returns}
+    graphs, (returns, final, best) = collected
+    return {**self._train_figures(graphs, final, best), **learned, "returns": returns}
 
   def _steps(self, collected: Any) -> int:
-    del collected
-    steps = self._environment.batch_size * self._environment.current.num_steps
+    graphs, _ = collected
+    each = self._environment.batch_size // len(graphs)
+    steps = each * sum(self._environment.environments[graph].num_steps for graph in graphs)
     self.env_steps += steps
     return steps
 
-  def _train_figures(self, graph: int, final: float, best: float) -> Dict[str, float]:
-    """Of this graph now, and the geometric mean over its family of each graph's last episodes."""
-    self._ratios[self._problems[graph].name] = [final, best]
-    family = self._problems[graph].family
-    logs = np.log([
-        self._ratios[each.name] for each in self._problems[:self._num_training]
-        if each.family == family and each.name in self._ratios])
-    last, top = np.exp(logs.mean(axis=0))
-    name = self._problems[graph].name
-    found = {f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top),
-             f"StepTime/{name}": final, f"BestStepTime/{name}": best}
+  def _train_figures(
+      self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
+    """Of these graphs now, and geometric means over families of each graph's last episodes."""
+    found: Dict[str, float] = {}
+    for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
+      name = self._problems[graph].name
+      self._ratios[name] = [last, top]
+      found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
+    for family in {self._problems[graph].family for graph in graphs}:
+      logs = np.log([
+          self._ratios[each.name] for each in self._problems[:self._num_training]
+          if each.family == family and each.name in self._ratios])
+      last, top = np.exp(logs.mean(axis=0))
+      found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
     last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
     return {**found, "last": float(last), "best": float(top)}
 

@@ -22,17 +22,20 @@ def discounted_returns(rewards: np.ndarray, discount: float) -> np.ndarray:
 
 
 class StepBaseline:
-  """The mean return at each step over the last episodes of a graph (Placeto, appendix A.2)."""
+  """The mean return at each step over the last updates from a graph (Placeto, appendix A.2).
 
-  def __init__(self, num_steps: int, episodes: int):
-    """Args: episodes: how many of the last count; 10 in the paper."""
+  An update counts once, by the mean over its episodes, as in the authors' code.
+  """
+
+  def __init__(self, num_steps: int, updates: int):
+    """Args: updates: how many of the last count; 10 in the paper."""
     self._returns: List[Deque[float]] = [
-        collections.deque(maxlen=episodes) for _ in range(num_steps)]
+        collections.deque(maxlen=updates) for _ in range(num_steps)]
 
   def update(self, step: int, returns: np.ndarray) -> None:
     """Adds returns [T, B] of episodes at the T steps that begin with `step`."""
     for t, of_step in enumerate(returns, start=step):
-      self._returns[t].extend(float(value) for value in of_step)
+      self._returns[t].append(float(np.mean(of_step)))
 
   def state(self) -> List[List[float]]:
     """What it remembers, for `load_state`."""

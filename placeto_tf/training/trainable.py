@@ -73,7 +73,7 @@ def _placeto() -> Trainable:
 
   return Trainable(
       "placeto", placeto_training.PlacetoTrainingConfig(()), placeto_training.train,
-      presets={"family": {"placeto": PlacetoConfig.family()},
+      presets={"tied": {"placeto": PlacetoConfig.tied()},
                "paper": {"placeto": PlacetoConfig.paper()}})
 
 

@@ -4,11 +4,13 @@ import copy
 import dataclasses
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
 
 from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import ClusterError
 
 _DEVICES = [
@@ -141,3 +143,17 @@ def test_single_device_needs_no_links():
   cluster = Cluster((Device("/CPU:0", "CPU", 1),), np.ones((1, 1)), np.ones((1, 1)))
   assert "links" not in cluster.to_json()
   assert Cluster.from_json(cluster.to_json()).num_devices == 1
+
+
+_DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cluster_json.md"
+
+
+def test_the_document_has_every_field_and_preset_and_its_example_is_read():
+  text = _DOCUMENT.read_text()
+  example = text.partition("```json\n")[2].partition("```")[0]
+  cluster = Cluster.from_json(example)
+  assert cluster.num_devices == 3 and cluster.bandwidth_bytes_per_us[0, 2] == 2200
+  links = {"bandwidth_bytes_per_us", "latency_us"}
+  names = {field.name for kind in (Cluster, Device) for field in dataclasses.fields(kind)}
+  for name in names | links | set(PRESETS):
+    assert f"`{name}`" in text, name

@@ -1,5 +1,6 @@
 """Tests for placeto_tf.clusters.presets."""
 
+import numpy as np
 import pytest
 
 from placeto_tf.clusters.cluster import Cluster
@@ -49,8 +50,62 @@ def test_every_preset_makes_a_cluster_of_one_kind_and_its_host(name):
   assert cluster.devices[0].properties["memorySize"] == cluster.devices[0].memory_bytes
 
 
+# TFLOPS of float32 matrix products (TF32 from Ampere on), GB and 10^9 bytes/s of the data sheets.
+SHEETS = {
+    "p100": (9.3, 16, 732), "v100": (15.7, 16, 900), "a100": (156, 40, 1555),
+    "a100_pcie": (156, 40, 1555), "a100_80gb": (156, 80, 2039), "h100": (494.5, 80, 3350),
+    "h100_pcie": (378, 80, 2000), "h200": (494.5, 141, 4800), "b200": (1100, 180, 7700),
+    "t4": (8.1, 16, 320), "l4": (60, 24, 300), "a10": (62.5, 24, 600), "rtx3090": (35.6, 24, 936),
+    "rtx4090": (82.6, 24, 1008), "rtxa6000": (77.4, 48, 768), "l40s": (183, 48, 864)}
+
+
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"cpu", "k80"}))
+def test_presets_have_the_peak_and_the_memory_of_the_data_sheets(name):
+  tflops, memory_gb, bandwidth_gb = SHEETS[name]
+  device = Cluster.parse(f"{name}:1").devices[0]
+  properties = device.properties
+  # Text comparison, as grappler does it.
+  assert "6" <= properties["environment"]["architecture"] < "9.1"
+  peak = properties["numCores"] * properties["frequency"] * 1e6 * 2 * 64 / 1e12
+  assert peak == pytest.approx(tflops, rel=0.02)
+  assert device.memory_bytes == memory_gb * 2**30
+  assert properties["bandwidth"] == bandwidth_gb * 10**6
+
+
+def test_every_host_has_its_devices_and_a_cpu_of_its_own():
+  cluster = Cluster.parse("V100:2x2")
+  assert cluster.device_names == tuple(
+      f"/job:worker/task:{task}/device:{device}"
+      for task in (0, 1) for device in ("GPU:0", "GPU:1", "CPU:0"))
+  assert [device.host for device in cluster.devices] == [False, False, True] * 2
+  alone = Cluster.parse("v100:2")
+  for field in ("bandwidth_bytes_per_us", "latency_us"):
+    links, inside = getattr(cluster, field).copy(), getattr(alone, field)
+    assert np.array_equal(links[:3, :3], links[3:, 3:])
+    assert links[0, 1] == inside[0, 1] and links[0, 2] == inside[0, 2]
+    assert len(np.unique(links[:3, 3:])) == 1
+  assert cluster.bandwidth_bytes_per_us[0, 3] == 2200 and cluster.latency_us[0, 3] == 90
+  assert Cluster.from_json(cluster.to_json()).device_names == cluster.device_names
+
+
+def test_a_faster_network_between_hosts_can_be_stated():
+  cluster = Cluster.parse("k80:1x3+v100:1x3@100gbit")
+  assert cluster.num_devices == 9 and cluster.bandwidth_bytes_per_us[0, 4] == 9375
+  assert cluster.bandwidth_bytes_per_us[0, 1] == 7600
+
+
+def test_one_host_has_plain_names():
+  assert Cluster.parse("t4:2x1").device_names == Cluster.parse("t4:2").device_names
+
+
 @pytest.mark.parametrize("text, message", [
-    ("k81:4", "unknown preset 'k81'; expected .*k80, p100, v100, a100, h100, cpu"),
+    ("k80:2x2+v100:1", "different numbers of hosts"),
+    ("k80:2x", "asks for '' devices"),
+    ("k80:2x0", "asks for '0' devices.*k80:4x2 for 4 on each of 2 hosts"),
+    ("k80:2000x2000", "more than 4096 devices"),
+    ("k80:2x2@fast", "network of 'fast'; expected a rate such as k80:2x2@100gbit"),
+    ("k80:2@100gbit", "has one host, which needs no network"),
+    ("k81:4", "unknown preset 'k81'; expected .*k80, p100, v100, a100, .*b200, t4, .*cpu"),
     ("k80", "gives no count for k80; write k80:1"),
     ("k80:0", "asks for '0' devices of k80"),
     ("k80:-1", "asks for '-1' devices"),

@@ -35,7 +35,7 @@ def test_a_new_interpreter_gives_the_same_answer(graph_def):
 
 
 def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypatch):
-  def crash(_):
+  def crash(*_):
     os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
     os.kill(os.getpid(), signal.SIGABRT)
 
@@ -45,7 +45,7 @@ def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypat
 
 
 def test_a_hang_is_ended(graph_def, monkeypatch):
-  def spin(_):
+  def spin(*_):
     while True:
       pass
 
@@ -60,7 +60,7 @@ def test_a_hang_is_ended(graph_def, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU time is read from /proc")
 def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, monkeypatch):
   expected = shape_analysis.analyse(graph_def)
-  monkeypatch.setattr(shape_analysis, "analyse", lambda _: time.sleep(600))
+  monkeypatch.setattr(shape_analysis, "analyse", lambda *_: time.sleep(600))
   monkeypatch.setattr(guarded, "_IDLE_S", 0.6)
   assert _same(expected, guarded.analyse(graph_def))
 
@@ -68,7 +68,7 @@ def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, 
 @pytest.mark.parametrize("error, shown", [
     (CostError("no costs"), "^no costs$"), (ValueError("bad\nshape"), "ValueError: bad shape")])
 def test_errors_come_back_as_errors_of_costs(graph_def, monkeypatch, error, shown):
-  def fail(_):
+  def fail(*_):
     raise error
 
   monkeypatch.setattr(shape_analysis, "analyse", fail)

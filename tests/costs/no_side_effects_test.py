@@ -7,7 +7,7 @@ from tensorflow.core.framework import graph_pb2
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.costs.analysis import analyse
+from placeto_tf.costs.shape_analysis import analyse
 from placeto_tf.graphs import load_graph
 
 # A shape that a file's content decides.

@@ -74,3 +74,23 @@ def test_shape_computed_from_another_is_evaluated(load):
   assert [dim.size for dim in found.outputs["fetch"][0].shape.dim] == [8, 16]
   assert found.estimates["fetch"].flops == 2 * 8 * 64 * 16
   assert found.guessed == ()  # evaluated, not assumed
+
+
+def test_shapes_computed_from_what_a_table_answers_are_evaluated():
+  import tensorflow as tf
+
+  table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2])), 0)
+  rows, weights = tf.Variable(tf.ones([3, 8])), tf.Variable(tf.ones([8, 5]))
+
+  def step(words):  # as a dense layer does on three dimensions
+    x = tf.gather(rows, table.lookup(words))
+    shape = tf.shape(x)
+    return tf.reshape(
+        tf.reshape(x, [shape[0] * shape[1], 8]) @ weights, [shape[0], shape[1], 5])
+
+  function = tf.function(step).get_concrete_function(tf.TensorSpec([None, 7], tf.string))
+  graph = graphs.load_graph(function, batch_size=4)
+  found = analyse(graphs.analysis_graph_def(graph))
+  products = [op for op, kind in zip(graph.op_names, graph.op_types) if kind == "MatMul"]
+  assert [found.estimates[op].flops for op in products] == [2 * 28 * 8 * 5]

@@ -90,6 +90,15 @@ def test_stack_element_is_what_was_pushed_on_that_stack():
   assert _guess(nodes, shapes) == {("pop1", 0): [1], ("pop2", 0): [3]}
 
 
+def test_a_lookup_has_the_shape_of_its_keys_and_of_its_default_value():
+  nodes = [("t", "HashTableV2", []), ("keys", "Op", []), ("default", "Const", []),
+           ("found", "LookupTableFindV2", ["t", "keys", "default"])]
+  shapes = {"t": [None], "keys": [[4, 7]], "default": [[]], "found": [None]}
+  assert _guess(nodes, shapes) == {("found", 0): [4, 7]}
+  assert _guess(nodes, dict(shapes, default=[[3]])) == {("found", 0): [4, 7, 3]}
+  assert not _guess(nodes, dict(shapes, keys=[None]))
+
+
 def test_known_shapes_are_never_guessed():
   nodes = [("x", "Op", []), ("r", "Reshape", ["x"])]
   assert not _guess(nodes, {"x": [[4, 6]], "r": [[24]]})

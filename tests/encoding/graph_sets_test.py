@@ -50,7 +50,7 @@ def test_meta_graphs_and_their_graph_tensors_come_in_the_same_order(tmp_path):
     assert int(groups.sizes[0]) == row["groups"] <= 6
     step_us = tensor.context["step_time_us"].numpy().item()
     assert step_us == pytest.approx(row["single_device_us"])
-    assert 0 < np.max(groups["start_us"]) < np.max(groups["finish_us"]) <= step_us * 1.000001
+    assert 0 < np.max(groups["start_us"]) < step_us
 
 
 def test_a_stopped_run_goes_on_to_the_same_files(tmp_path):

@@ -42,10 +42,9 @@ def test_compute_and_memory_add_up_over_the_ops_of_a_group(grouped):
   assert grouped.num_ops.tolist() == [1, 2, 1, 1]
 
 
-def test_first_last_and_main_op_stand_for_a_group(grouped):
-  assert grouped.first_op.tolist() == [0, 1, 2, 4]
-  assert grouped.last_op.tolist() == [0, 3, 2, 4]
+def test_the_op_that_computes_longest_stands_for_a_group_and_puts_the_groups_in_order(grouped):
   assert grouped.main_op.tolist() == [0, 3, 2, 4]
+  assert grouped.order.tolist() == [0, 2, 1, 3]  # a, c, d, e
 
 
 def test_every_two_groups_are_ancestor_descendant_or_parallel(grouped):
@@ -57,11 +56,22 @@ def test_every_two_groups_are_ancestor_descendant_or_parallel(grouped):
   assert (relations == 1 - np.eye(4, dtype=int)).all()
 
 
-def test_groups_that_feed_each_other_are_each_other_s_ancestors():
+@pytest.mark.parametrize("compute_us,flow", [((3.0, 1.0, 1.0), [(0, 1)]),
+                                             ((1.0, 1.0, 3.0), [(1, 0)])])
+def test_of_two_groups_that_feed_each_other_the_one_whose_main_op_is_first_is_the_ancestor(
+    compute_us, flow):
+  # a -> b -> c with a and c in one group: a variable, what reads it, and its update.
   graph = ComputationGraph.from_edges("abc", ["Op"] * 3, [1] * 3, [(0, 0, 1), (1, 0, 2)])
   cluster = Cluster.parse("k80:2")
-  costs = OpCosts(np.ones((3, len(cluster.kind_devices))), np.ones(3), np.zeros(3), np.zeros(3))
+  costs = OpCosts(
+      np.outer(compute_us, np.ones(len(cluster.kind_devices))), np.full(3, 8.0), np.zeros(3),
+      np.zeros(3))
   grouped = GroupedGraph.build(
       graph, costs, cluster, Grouping([0, 1, 0]), np.ones((2, cluster.num_devices), dtype=bool))
-  assert grouped.ancestors.tolist() == [[False, True], [True, False]]
-  assert not grouped.parallel.any()
+  assert list(zip(grouped.flow_sources.tolist(), grouped.flow_targets.tolist())) == flow
+  assert grouped.ancestors[flow[0][1], flow[0][0]] and grouped.ancestors.sum() == 1
+  # Costs keep both edges.
+  assert list(zip(grouped.sources.tolist(), grouped.targets.tolist())) == [(0, 1), (1, 0)]
+  assert grouped.edge_bytes.tolist() == [8.0, 8.0] and grouped.flow_bytes.tolist() == [8.0]
+  report = grouped.structure_report()
+  assert (report.cyclic_share, report.left_out_share, report.seen_cyclic_share) == (1.0, 0.5, 0.5)

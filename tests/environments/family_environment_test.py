@@ -33,16 +33,41 @@ def test_tf_agents_finds_the_environment_valid():
 def test_an_episode_is_that_of_the_chosen_graph_padded_and_named():
   family = FamilyEnvironment([single(4), single(6)], max_groups=7)
   for graph, size in ((1, 6), (0, 4)):
-    family.graph = graph
+    family.choose([graph])
     padded, alone = play(family), play(single(size))
     assert len(padded) == len(alone) == size
     for (observation, reward), (plain, plain_reward) in zip(padded, alone):
       np.testing.assert_array_equal(reward, plain_reward)
       assert (observation["graph"] == graph).all()
       np.testing.assert_array_equal(observation["current"], plain["current"])
-      for name in ("placement", "visited", "start", "finish"):
+      for name in ("placement", "visited", "start"):
         np.testing.assert_array_equal(observation[name][:, :size], plain[name])
         assert (observation[name][:, size:] == 0).all()
+
+
+def test_episodes_of_several_graphs_run_side_by_side_and_the_shorter_ones_stand_still_at_the_end():
+  family = FamilyEnvironment([single(4), single(6)], side_by_side=2)
+  family.choose([1, 0])
+  rng, time_step, rewards = np.random.default_rng(0), family.reset(), []
+  longer, shorter = single(6), single(4)
+  longer.reset()
+  shorter.reset()
+  while not time_step.is_last().all():
+    active, action = family.active, rng.integers(0, 3, (4, 1)).astype(np.int32)
+    assert active.tolist() == [True, True, len(rewards) < 4, len(rewards) < 4]
+    time_step = family.step(action)
+    rewards.append(time_step.reward)
+    expected = longer.step(action[:2]).reward.tolist() + (
+        shorter.step(action[2:]).reward.tolist() if active[2] else [0.0, 0.0])
+    assert time_step.reward.tolist() == expected
+    assert time_step.observation["graph"][:, 0].tolist() == [1, 1, 0, 0]
+  assert len(rewards) == 6
+  np.testing.assert_array_equal(family.objectives[2:], shorter.objective_us / shorter.scale_us)
+
+
+def test_a_graph_is_not_chosen_twice():
+  with pytest.raises(PlacetoError, match="graphs .0, 0. were chosen; expected 2 different ones"):
+    FamilyEnvironment([single(4), single(6)], side_by_side=2).choose([0, 0])
 
 
 def test_a_state_taken_up_again_gives_the_same_episodes():

@@ -140,6 +140,15 @@ def test_the_next_episode_starts_where_the_rules_say(start, expected):
   assert environment.placements.tolist() == [expected]
 
 
+def test_all_values_are_what_each_device_would_have_earned():
+  environment = two_groups(all_values=True, num_episodes=2)
+  environment.reset()
+  environment.step(np.array([[1], [0]], dtype=np.int32))
+  np.testing.assert_allclose(environment.values, [[0, 0.2]] * 2, atol=1e-6)
+  environment.step(np.array([[0], [0]], dtype=np.int32))  # from (1, 0) and (0, 0)
+  np.testing.assert_allclose(environment.values, [[0, 0.3], [0, -0.2]], atol=1e-6)
+
+
 def test_every_group_is_visited_when_they_do_not_fill_the_last_step():
   environment = simulated(groups_per_step=5)
   time_step, visited = environment.reset(), []
@@ -163,6 +172,7 @@ def test_episodes_side_by_side_do_not_touch_each_other():
 @pytest.mark.parametrize("rules,message", [
     ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
     ({"num_episodes": 0}, "num_episodes is 0"),
+    ({"all_values": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1"),
     ({"undo_temperature": float("nan")}, "undo_temperature is nan")])
 def test_wrong_rules_are_named(rules, message):
   with pytest.raises(PlacementError, match=message):

@@ -57,7 +57,7 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
   result = place(graph, "cpu:3", "last_device", max_evaluations=40, max_groups=8)
   assert result.baselines["last_device"].evaluations == 1
   assert set(result.baselines["last_device"].placement.tolist()) == {2}
-  assert re.search(r"^last_device ", reporting.table(result), re.MULTILINE)
+  assert re.search(r"^last_device ", reporting.table(result, verbose=True), re.MULTILINE)
   assert "last_device" in reporting.report(result)["baselines"]
 
   rows = evaluate(EvaluationConfig(
@@ -74,7 +74,7 @@ def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
   result = place(graph, "cpu:3", "annealing", max_evaluations=40, max_groups=8)
   assert list(result.baselines) == [
       "current", "single", "expert", "metis", "last_device", "annealing"]
-  assert re.search(r"^last device  ", reporting.table(result), re.MULTILINE)
+  assert re.search(r"^last device  ", reporting.table(result, verbose=True), re.MULTILINE)
 
 
 def test_a_search_and_a_policy_with_a_part_in_auto_run_there(add, graph):

@@ -5,12 +5,14 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from device_traces import compared, same, traced
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, check, load_placed, place_function, write_placed
 
@@ -55,47 +57,6 @@ def random_placement(graph, seed):
   return Placement.from_indices(graph, CLUSTER, indices[graph.colocation])
 
 
-def traced(function, *args):
-  """What a first call returns, and op -> devices in the graphs that were run."""
-  context.context().enable_run_metadata()
-  results = function(*args)
-  metadata = context.context().export_run_metadata()
-  context.context().disable_run_metadata()
-  devices = {}
-  for graphs in metadata.function_graphs:
-    for graph in graphs.partition_graphs:
-      for node in graph.node:
-        devices.setdefault(node.name, set()).add(node.device.rpartition("/device:")[2])
-  return results, devices
-
-
-def compared(graph, placement, devices):
-  """Ops that ran elsewhere and ops that were not seen.
-
-  What is fed or made before is left out, the op that keeps a call's name for sessions, and Consts,
-  of which newer TensorFlow runs copies on the devices that read them.
-  """
-  elsewhere, unseen = [], []
-  for op, op_type in zip(graph.op_names, graph.op_types):
-    found = set()
-    for name, where in devices.items():
-      if name == op or name.endswith(f"/{op}"):
-        found |= where
-    if op_type in ("Placeholder", "VarHandleOp", "IdentityN", "Const"):
-      continue
-    if not found:
-      unseen.append(op)
-    elif found and placement[op][1:] not in found:
-      elsewhere.append(op)
-  return {"ops": graph.num_ops, "elsewhere": elsewhere, "unseen": unseen,
-          "share": sum(device == "/CPU:1" for device in placement.values()) / len(placement)}
-
-
-def same(left, right):
-  left, right = tf.nest.flatten(left), tf.nest.flatten(right)
-  return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right))
-
-
 def saved_model(seed):
   model = Model()
   with tempfile.TemporaryDirectory() as folder:
@@ -120,26 +81,137 @@ def saved_model(seed):
           "equal": equal, "variables": variables, "wanted": wanted}
 
 
-def function(seed, recreate):
+def function(seed, **options):
   model, reference = Model(), Model()
   specs = (tf.TensorSpec([2, 4]), {"a": tf.TensorSpec([])})
   concrete = model.step.get_concrete_function(*specs)
   graph = load_graph(concrete)
   placement = random_placement(graph, seed)
-  placed = place_function(placement, concrete, recreate_variables=recreate)
+  placed = place_function(placement, concrete, **options)
   x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
   args = (tf.constant(x), {"a": tf.constant(3.0)})
   expected = reference.step.get_concrete_function(*specs)
   results, devices = traced(placed.function, *args)
   equal = [same(expected(*args), results) and sorted(results) == ["count", "losses", "x"]]
-  equal += [same(expected(*args), placed.function(*args)) for _ in range(3)]
+  equal += [same(expected(*args), placed(*args)) for _ in range(3)]
+  variables = [model.weights, model.bias, model.count]
+  count = float(model.count)
+  # The original, traced again by others, and the model's own function go on with the same values.
+  again = tf.function(lambda x: concrete(x, {"a": tf.constant(3.0)}))
+  equal_again = [same(expected(*args), again(args[0]))] if not options.get(
+      "recreate_variables") else []
+  read_again = load_graph(placed.function)
   return {**compared(graph, placement, devices), "equal": equal, "report": str(placed),
+          "again": equal_again, "same_values": same(
+              [reference.weights, reference.bias, reference.count], variables),
+          "read_again": read_again.fingerprint == graph.fingerprint and list(
+              read_again.op_names) == list(graph.op_names),
+          "devices_again": [device.rpartition("/device:")[2] for device in
+                            read_again.assigned_devices],
+          "wanted_devices": [placement[op][1:] for op in graph.op_names],
+          "variables": {v.name.partition(":")[0]: v.device.rpartition("/device:")[2]
+                        for v in variables},
           "in_place": [v.name for v in placed.in_place], "stayed": [v.name for v in placed.stayed],
-          "recreated": {v.name: placed.variables[v.name].device.rpartition("/device:")[2]
-                        for v in placed.recreated},
-          "wanted": {v.name: v.wanted.rpartition("/device:")[2]
-                     for v in placed.in_place + placed.stayed + placed.recreated},
-          "model_count": float(model.count)}
+          "moved": [v.name for v in placed.moved],
+          "recreated": {v.name: next(
+              copy.device.rpartition("/device:")[2] for name, copy in placed.variables.items()
+              if name.partition(":")[0] == v.name) for v in placed.recreated},
+          "wanted": {v.name: v.wanted.rpartition("/device:")[2] for v in (
+              *placed.in_place, *placed.moved, *placed.stayed, *placed.recreated)},
+          "model_count": count}
+
+
+def error_of(call):
+  """The message with which a call fails, or ""."""
+  try:
+    call()
+  except Exception as error:
+    return str(error)
+  return ""
+
+
+def others_follow():
+  """Functions, checkpoints and a GradientTape that used a variable before it moved."""
+  variable = tf.Variable([1.0, 2.0], name="shared")
+  reader = tf.function(lambda: variable + 0.0)
+  reader()
+  double = tf.function(lambda: variable.assign(variable * 2.0))
+  concrete = double.get_concrete_function()
+  place_function(all_on(concrete, 1), concrete).function()
+  values = {"reader": reader().numpy().tolist(), "variable": variable.numpy().tolist()}
+  double()
+  concrete()
+  values["doubled"] = reader().numpy().tolist()
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(variable**2)
+  values["gradient"] = tape.gradient(loss, variable).numpy().tolist()
+  with tempfile.TemporaryDirectory() as folder:
+    path = tf.train.Checkpoint(v=variable).save(os.path.join(folder, "ckpt"))
+    variable.assign([0.0, 0.0])
+    tf.train.Checkpoint(v=variable).restore(path)
+  values["restored"] = reader().numpy().tolist()
+  return {**values, "device": variable.device.rpartition("/device:")[2]}
+
+
+def all_on(concrete, device):
+  """A placement of everything that can move on one device."""
+  graph = load_graph(concrete)
+  wanted = np.full(graph.num_ops, device, np.int32)
+  allowed = allowed_devices(graph, CLUSTER)
+  return Placement.from_indices(
+      graph, CLUSTER, np.where(allowed[:, device], wanted, 1 - device).astype(np.int32))
+
+
+def fixed():
+  """A lookup table, and a variable that a pipeline reads."""
+  table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1.0, 2.0])), -1.0)
+  offset, scale = tf.Variable(3.0, name="offset"), tf.Variable(2.0, name="scale")
+  dataset = tf.data.Dataset.range(2).map(lambda i: tf.cast(i, tf.float32) + offset)
+
+  @tf.function
+  def step(keys):
+    return table.lookup(keys) * scale + offset
+
+  concrete = step.get_concrete_function(tf.TensorSpec([2], tf.string))
+  graph = load_graph(concrete)
+  placed = place_function(all_on(concrete, 1), concrete)
+  forced = Placement({op: "/CPU:1" for op in graph.op_names}, CLUSTER.device_names)
+  return {
+      "notes": list(graph.notes), "fixed": sorted(graph.source.fixed_devices.values()),
+      "moved": [v.name for v in placed.moved],
+      "result": placed(tf.constant(["b", "c"])).numpy().tolist(),
+      "piped": [float(value) for value in dataset],
+      "error": error_of(lambda: place_function(forced, concrete))}
+
+
+def double_of(variable):
+  function = tf.function(lambda: variable * 2.0).get_concrete_function()
+  return function
+
+
+def embedding():
+  """An op that TensorFlow colocates with the placeholder of a captured variable."""
+  weights = tf.Variable(tf.random.stateless_normal([10, 4], [1, 2]), name="weights")
+  concrete = tf.function(
+      lambda ids: tf.nn.embedding_lookup(weights, ids)).get_concrete_function(
+          tf.TensorSpec([3], tf.int32))
+  ids = tf.constant([1, 5, 1])
+  expected = concrete(ids)
+  return [same(expected, place_function(all_on(concrete, device), concrete)(ids))
+          for device in (0, 1)]
+
+
+def held():
+  """A handle that someone keeps outside of functions."""
+  variable = tf.Variable(1.0, name="kept")
+  handle = variable.handle
+  concrete = double_of(variable)
+  with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    place_function(all_on(concrete, 1), concrete)
+  del handle
+  return [str(warning.message) for warning in seen]
 
 
 def main():
@@ -149,8 +221,13 @@ def main():
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   found = {f"saved_model_{seed}": saved_model(seed) for seed in range(2)}
   tf.config.set_soft_device_placement(False)
-  found["stayed"] = function(6, recreate=False)
-  found["recreated"] = function(9, recreate=True)
+  found["stayed"] = function(6, move_variables=False)
+  found["recreated"] = function(9, recreate_variables=True)
+  found["moved"] = function(6)
+  found["others"] = others_follow()
+  found["fixed"] = fixed()
+  found["embedding"] = embedding()
+  found["held"] = held()
   json.dump(found, sys.stdout)
 
 

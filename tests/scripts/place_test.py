@@ -46,13 +46,25 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   for node in placed.graph_def.node:
     node.device = ""
   assert placed.graph_def == original.graph_def  # nothing but devices was changed
-  for row in ("current", "single device", "expert", "METIS", "Placeto", "lower bound"):
-    assert row in done.out
+  rows = [line.split("  ")[0] for line in done.out.splitlines()]
+  assert rows[:rows.index("")] == [
+      "placer", rows[1], "current", "single device", "expert (layer by layer)", "METIS", "best",
+      "lower bound"]
   report = json.loads((out / "report.json").read_text())
   assert report["evaluations"] <= 40
   assert report["step_time_us"] <= min(
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
+
+
+def test_verbose_shows_every_placer_and_the_one_asked_for_is_always_there(place_it, meta):
+  verbose = place_it(f"--graph={meta}", "--verbose")
+  for row in ("current", "METIS", "Placeto", "annealing", "m_etf", "best"):
+    assert any(line.startswith(f"{row}  ") for line in verbose.out.splitlines()), row
+  assert "evaluations" in verbose.out.splitlines()[0]
+  one = place_it(f"--graph={meta}", "--method=heft")
+  assert any(line.startswith("heft  ") for line in one.out.splitlines())
+  assert "m_etf" not in one.out
 
 
 def test_the_same_seed_and_evaluations_give_the_same_placement(place_it, meta, tmp_path):
@@ -180,6 +192,32 @@ def assert_one_sentence(done, culprit):
 ])
 def test_a_bad_argument_ends_in_one_sentence(arg, culprit, place_it, meta):
   assert_one_sentence(place_it(f"--graph={meta}", arg), culprit)
+
+
+def test_what_is_taken_as_the_step_is_said_first(place_it, meta):
+  done = place_it(f"--graph={meta}", "--method=single")
+  lines = [line for line in done.err.splitlines() if "A step runs" in line]
+  assert lines and lines[0].startswith(
+      "A step runs train, fed features:0 [8, 64], labels:0 [8, 64]: ")
+  assert done.err.index("A step runs") < done.err.index("Estimating costs")
+
+
+def test_a_missing_cluster_is_asked_for_with_an_example(run_program, meta, tmp_path):
+  done = run_program("place", f"--graph={meta}", f"--out={tmp_path / 'placed'}")
+  assert_one_sentence(done, "give --cluster, such as --cluster=v100:4")
+
+
+def test_help_names_the_installed_program_and_survives_a_reader_who_leaves():
+  start = ("import sys; sys.argv = ['/usr/bin/placeto-place', '--help']; "
+           "from scripts import place; place.run()")
+  command = [sys.executable, "-c", start]
+  options = dict(cwd=ROOT, stderr=subprocess.PIPE, text=True)
+  whole = subprocess.run(command, stdout=subprocess.PIPE, timeout=120, check=True, **options)
+  assert "placeto-place --graph=zoo:inception_v3" in whole.stdout
+  assert "with_env" not in whole.stdout
+  with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as gone:
+    gone.stdout.close()
+    assert "Traceback" not in gone.stderr.read() and gone.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize("text, culprit", [

@@ -53,7 +53,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   assert set(sections) == {"device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
       ("device_pointer", ("--iterations=2000", "--clusters=k80:4,random[2]", "max_groups=128")),
-      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=8")),
+      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=4")),
       ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
       ("rnn", ("training.learning_rate=0.004",)),
       ("hierarchical", ("training.learning_rate=0.01",))):
@@ -132,7 +132,8 @@ def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(
 
 
 @pytest.mark.parametrize("policy", ["rnn", "hierarchical"])
-def test_a_policy_made_for_one_graph_leaves_a_placement(run_program, tmp_path, policy):
+def test_a_policy_made_for_one_graph_leaves_a_placement(
+    run_program, tmp_path, policy, cheaply):
   flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2",
            "--set=batch_size=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
   done = run_program("train", *flags)

@@ -1,4 +1,6 @@
-"""Schedules derived by hand. Unless it says otherwise: bandwidth 1 byte/us, latency 0, overhead 0.
+"""Schedules derived by hand from the numbered rules of docs/simulator.md.
+
+Unless a test says otherwise: bandwidth 1 byte/us, latency 0, overhead 0.
 
 Every schedule is also asked of the oracle, so that both are known to follow the rules and not
 only each other. In comments `a@3-5` is "a runs from 3 to 5".
@@ -131,7 +133,7 @@ def test_bus_sends_in_the_order_of_queueing_and_pauses_for_the_latency():
 
 
 def test_outputs_of_one_op_enter_the_bus_by_port_and_control_goes_first():
-  # a@0-1 sends, in this order, control 1-1, port 0 (2 bytes) 1-3, port 1 (3 bytes) 3-6.
+  # Rule 2. a@0-1 sends, in this order, control 1-1, port 0 (2 bytes) 1-3, port 1 (3 bytes) 3-6.
   _, starts, sent = run(
       {"a": (1, 0), "b": (1, 1), "c": (1, 1), "d": (1, 1)}, ["a:1>b", "a>c", "a~d"],
       sizes={"a": 2, "a:1": 3})
@@ -140,15 +142,16 @@ def test_outputs_of_one_op_enter_the_bus_by_port_and_control_goes_first():
 
 
 def test_equal_times_lose_dependencies_in_the_order_of_the_producers():
-  # a on 0 and b on 1 both end at 2. Their transfers, 1 byte each, both end at 3, on other buses.
-  # On device 2 y (fed by a, the first in the file) starts first, though x stands before it.
+  # Rule 4. a on 0 and b on 1 both end at 2. Their transfers, 1 byte each, both end at 3, on other
+  # buses. On device 2 y (fed by a, the first in the file) starts first, though x stands before it.
   _, starts, _ = run(
       {"a": (2, 0), "b": (2, 1), "x": (1, 2), "y": (1, 2)}, ["a>y", "b>x"], devices=3)
   assert (starts["y"], starts["x"]) == (3, 4)
 
 
 def test_equal_times_of_one_producer_go_by_port_then_consumer():
-  # a@0-1 on 0. Its control edge frees z, port 0 frees y, port 1 w and x, all at once: z, y, w, x.
+  # Rule 4. a@0-1 on 0. Its control edge frees z, port 0 frees y, port 1 w and x, all at once: z, y,
+  # w, x.
   _, starts, _ = run(
       {"a": (1, 0), "w": (1, 0), "x": (1, 0), "y": (1, 0), "z": (1, 0)},
       ["a:1>w", "a:1>x", "a>y", "a~z"])
@@ -156,19 +159,21 @@ def test_equal_times_of_one_producer_go_by_port_then_consumer():
 
 
 def test_op_end_and_transfer_end_at_one_instant_go_by_producer():
-  # a@0-1 on 0, its transfer 1-2 to device 1, where b@0-2. At 2 both y (after a) and x (after b)
-  # get ready on device 1: a comes first in the file, so y@2-3, x@3-4.
+  # Rule 4. a@0-1 on 0, its transfer 1-2 to device 1, where b@0-2. At 2 both y (after a) and x
+  # (after b) get ready on device 1: a comes first in the file, so y@2-3, x@3-4.
   _, starts, _ = run({"a": (1, 0), "b": (2, 1), "x": (1, 1), "y": (1, 1)}, ["a>y", "b>x"])
   assert (starts["y"], starts["x"]) == (2, 3)
 
 
 def test_ready_at_zero_is_in_the_order_of_the_file():
+  # Rule 4, step 2.
   _, starts, _ = run({"a": (3, 0), "b": (2, 0), "c": (1, 0)}, [])
   assert starts == {"a": 0, "b": 3, "c": 5}
 
 
 def test_zero_cost_op_pays_no_overhead_and_ends_in_the_next_round():
-  # a@0-1, device free at 2. z@2-2 has no overhead, so b@2-3 starts at once; free at 4.
+  # Rules 1 and 4. a@0-1, device free at 2. z@2-2 has no overhead, so b@2-3 starts at once; free
+  # at 4.
   result, starts, _ = run(
       {"a": (1, 0), "z": (0, 0), "b": (1, 0)}, ["a>z", "z>b"], overhead=1.0)
   assert starts == {"a": 0, "z": 2, "b": 2}
@@ -176,15 +181,15 @@ def test_zero_cost_op_pays_no_overhead_and_ends_in_the_next_round():
 
 
 def test_what_a_zero_cost_op_frees_queues_behind_what_was_freed_in_the_first_round():
-  # At 1: a ends on 0; z (zero cost) and y get ready there, in this order. z starts, and ends in
-  # the second round, in which x gets ready: behind y. y@1-2, x@2-3.
+  # Rule 4. At 1: a ends on 0; z (zero cost) and y get ready there, in this order. z starts, and
+  # ends in the second round, in which x gets ready: behind y. y@1-2, x@2-3.
   _, starts, _ = run(
       {"a": (1, 0), "x": (1, 0), "z": (0, 0), "y": (1, 0)}, ["a>z", "a>y", "z>x"])
   assert starts == {"a": 0, "z": 1, "y": 1, "x": 2}
 
 
 def test_zero_cost_op_that_waits_for_the_overhead_ends_a_round_after_what_else_ends_then():
-  # Device 0: a@0-1, free at 2; z (zero cost) starts at 2 and ends in the second round of 2.
+  # Rule 4. Device 0: a@0-1, free at 2; z (zero cost) starts at 2 and ends in the second round of 2.
   # Device 1: b@0-1; its byte takes 1-2 to device 0 and frees y in the first round of 2.
   # Although z's consumer x and z stand before b in the file, y queues before x: y@2, x@4.
   _, starts, _ = run(

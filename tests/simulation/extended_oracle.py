@@ -1,8 +1,8 @@
 """The simulator with every extension in plain Python, for tests of the compiled one.
 
 Events are tuples (time, producer, port, destination, what, device) in one heap, so that the order
-of rule 4 is the order of tuples; port -2 is the end of the producer itself, destination -1 is
-"all". A compute queue is a heap of (-priority, arrival, work).
+of rule 4 (docs/simulator.md) is the order of tuples; port -2 is the end of the producer itself,
+destination -1 is "all". A compute queue is a heap of (-priority, arrival, work).
 """
 
 import heapq

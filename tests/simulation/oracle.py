@@ -1,8 +1,8 @@
 """The reference simulator once more, in plain Python: what the compiled loop is checked against.
 
-Written from the rules alone, with other means: one heap of events whose entries sort in the order
-of rule 4, every moment at which a device or bus gets free an event of its own, and memory counted
-afterwards from the lifetimes of tensors instead of by references on the way.
+Written from the rules of docs/simulator.md alone, with other means: one heap of events whose
+entries sort in the order of rule 4, every moment at which a device or bus gets free an event of its
+own, and memory counted afterwards from the lifetimes of tensors, not by references on the way.
 
 Heap entries are (time, producer, port, device): an op's end has port -2, so that it sorts by its
 producer; "device is free" and "bus is free" have producers N and N + 1, behind all else.

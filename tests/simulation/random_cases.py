@@ -1,6 +1,7 @@
 """Random graphs, costs, clusters and placements for the simulator's tests.
 
-Small integers as costs and sizes make equal times frequent, which is where rule 4 decides.
+Small integers as costs and sizes make equal times frequent, which is where rule 4 of
+docs/simulator.md decides.
 """
 
 import dataclasses

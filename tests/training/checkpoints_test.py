@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from placeto_tf.environments.moves_environment import MovesConfig
-from placeto_tf.environments.random_problem import random_problem
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.pointer_problems import with_starts
 from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig
+from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
+
+pytestmark = pytest.mark.usefixtures("eager_module", "unsaved_module")
 
 CONFIG = PointerTrainingConfig(
     graphs=("a",), clusters=("k80:3",), max_devices=5, iterations=8, checkpoint_every=2,

@@ -19,13 +19,14 @@ from placeto_tf.training.placeto_training import (
 from placeto_tf.training.placeto_weights import PlacetoWeights
 from random_problem import random_problem
 
-FAMILY = PlacetoConfig.family()
+TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=7, iterations=6, checkpoint_every=2, watch_every=3,
+    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2,
+    watch_every=3,
     placeto=dataclasses.replace(
-        FAMILY, environment=dataclasses.replace(
-            FAMILY.environment, num_episodes=2, start="best", order="random"),
-        network=NetworkConfig(rounds=1, width=3, squash=True, device_scores=False)))
+        TIED, environment=dataclasses.replace(
+            TIED.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3)))
 
 
 def problems():
@@ -71,12 +72,23 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
+def test_all_values_are_learned_from_and_evaluated_in_training_only(
+    tmp_path, eagerly, unsaved):
+  all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
+  before = run.learner.weights
+  run.run()
+  assert any((one != other).any() for one, other in zip(before, run.learner.weights))
+  trained, watched = run._environment.environments[0], run._environment.environments[2]
+  assert trained.config.all_values and not watched.config.all_values
+
+
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
   run, root_dir, _, _ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "policy"))
   environment = run._environment  # the observations it was trained on
-  for graph in range(2):
-    environment.graph = graph
+  for graphs in ([0, 1], [1, 2]):
+    environment.choose(graphs)
     time_step = environment.reset()
     for _ in range(3):
       action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
@@ -98,14 +110,14 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, ea
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   assert whole.learner.state_dict() == resumed.learner.state_dict()
-  assert whole.env_steps == resumed.env_steps == 2 * (3 * 5 + 3 * 6)
+  assert whole.env_steps == resumed.env_steps == 6 * (5 + 6)
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
   run = PlacetoTrainer.__new__(PlacetoTrainer)
-  run.config, run._num_training = CONFIG, 5
-  laps = [[run._turn(lap * 5 + i) for i in range(5)] for lap in range(4)]
-  assert all(sorted(lap) == [0, 1, 2, 3, 4] for lap in laps)
+  run.config, run._num_training, run._side_by_side = CONFIG, 6, 2
+  laps = [sum((run._turn(lap * 3 + i) for i in range(3)), []) for lap in range(4)]
+  assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
   assert laps[0] != laps[1] or laps[1] != laps[2]
 
 
@@ -114,8 +126,8 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
   run.run(until=2)
   before, learn = run.learner.weights, run.learner._train
 
-  def broken(experience, weights=None):
-    info = learn(experience, weights=weights)
+  def broken(experience, **options):
+    info = learn(experience, **options)
     for variable in run.learner.network.variables:
       variable.assign(variable * np.nan)
     return info
@@ -128,7 +140,8 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
     np.testing.assert_array_equal(one, other)
 
 
-def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(tmp_path):
+def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
+    tmp_path, eagerly):
   trainer(tmp_path / "run")
   with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
     trainer(tmp_path / "run", dataclasses.replace(CONFIG, seed=1))
@@ -136,7 +149,8 @@ def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
     trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=5))
 
 
-def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_path):
+def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
+    tmp_path, eagerly, unsaved):
   run = trainer(tmp_path / "run")
   run.save()
   weights = PlacetoWeights.load(str(tmp_path / "run"))
@@ -157,13 +171,25 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_
       for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
   assert problem.evaluations <= 150
+  other = random_problem()  # on four devices, which tied weights fit too
+  found = improve_with(
+      str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+  assert found.objective_us <= found.start_objective_us
+
+
+def test_untied_weights_are_for_one_number_of_devices(tmp_path):
+  untied = dataclasses.replace(
+      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
+  run.save()
+  other = random_problem()
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
     improve_with(
-        str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
+        str(tmp_path), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
-  with pytest.raises(PlacetoError, match="were not understood"):
+  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
     PlacetoWeights.load(str(tmp_path))
 
 

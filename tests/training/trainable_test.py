@@ -21,8 +21,8 @@ def test_presets_stand_in_for_defaults_and_settings_for_presets():
   config = policy.configure({"graphs": ("a",)}, ["network.rounds=4"], "paper")
   assert config.placeto.network.rounds == 4
   assert settings.changed(config, ["network.rounds=8"]).placeto == PlacetoConfig.paper()
-  assert policy.configure({"graphs": ("a",)}, (), "family") == policy.configure({"graphs": ("a",)})
-  with pytest.raises(PlacetoError, match="no preset 'papers'; expected family or paper"):
+  assert policy.configure({"graphs": ("a",)}, (), "tied") == policy.configure({"graphs": ("a",)})
+  with pytest.raises(PlacetoError, match="no preset 'papers'; expected tied or paper"):
     policy.configure({}, (), "papers")
   with pytest.raises(PlacetoError, match="gdp has no preset 'paper'; expected none"):
     POLICIES["gdp"]().configure({}, (), "paper")

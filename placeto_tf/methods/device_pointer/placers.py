@@ -20,7 +20,8 @@ from placeto_tf.problem.method import Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-ONE_PASS = SweepConfig(levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, block=1, anneal=False)
+ONE_PASS = SweepConfig(
+    levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, thorough=0, block=1, anneal=False)
 
 
 def place(
@@ -58,11 +59,14 @@ def place_uniform(
 ) -> np.ndarray:
   """[N] by devices drawn uniformly."""
   del weights, root_dir, progress
-  drawn = ScorerWeights.untrained(seed)
-  # Where all scores are equal, the draws from the softmax are uniform.
-  equal = dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
-  return improve(problem, problem.best_known, equal, budget, seed,
+  return improve(problem, problem.best_known, indifferent(), budget, seed,
                  config=dataclasses.replace(_config(one_pass), greedy=0))
+
+
+def indifferent() -> ScorerWeights:
+  """Weights that score all devices alike, so that draws from the softmax are uniform."""
+  drawn = ScorerWeights.untrained()
+  return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
 def _trained(directory: Optional[str]) -> ScorerWeights:

@@ -2,7 +2,7 @@
 
   gdp             trains a network on the graph at hand; with weights, the same as gdp_fine_tune
   gdp_zero_shot   places with given weights and learns nothing
-  gdp_fine_tune   goes on learning from given weights, for 50 updates at most
+  gdp_fine_tune   goes on learning from given weights
 """
 
 from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred

@@ -29,14 +29,17 @@ class GdpSearch:
   Attributes:
     network: of a policy from scratch; its `max_devices` is the cluster's.
     training, fine_tuning: how it learns.
-    fine_tune_updates: "fine-tune in under 50 steps", as the paper has it.
+    fine_tune_updates: at most; 50 in the paper. None is as many as the budget has room for, so that
+      it evaluates as many placements as any other method.
     draws: placements that `gdp_zero_shot` evaluates at most: the likeliest, and samples.
   """
 
   network: GdpConfig = GdpConfig()
   training: OneShotConfig = PPO
   fine_tuning: OneShotConfig = FINE_TUNING
-  fine_tune_updates: int = 50
+  fine_tune_updates: Optional[int] = None
+  order: str = "main"
+  joint: bool = True
   draws: int = 16
 
 
@@ -69,13 +72,13 @@ def search_gdp(
   if way == "scratch" and weights is not None:
     way = "fine_tune"
   weight_seed, draw_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-  nodes = node_problem(problem)
-  if way == "scratch":
+  nodes = node_problem(problem, config.order)
+  if weights is None:
     network = GdpNetwork(
         dataclasses.replace(config.network, max_devices=nodes.num_devices), weight_seed)
   else:
     network = load_network(weights)
-  policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network)
+  policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network, config.joint)
   left = nodes.remaining_evaluations(budget)
   if way == "zero_shot":
     draws = config.draws if left is None else min(config.draws, left)
@@ -84,7 +87,7 @@ def search_gdp(
   training = config.training if way == "scratch" else config.fine_tuning
   # One evaluation is kept for the likeliest devices, which samples miss where nodes are many.
   most = None if left is None else max(1, left - 1)
-  if way == "fine_tune":
+  if way == "fine_tune" and config.fine_tune_updates is not None:
     updates = config.fine_tune_updates * training.batch_size
     most = updates if most is None else min(most, updates)
   part = dataclasses.replace(

@@ -5,12 +5,13 @@ Legend: N ops.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.policies.hierarchical.policy import HierarchicalPolicy
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training.one_graph_policies import HierarchicalSearch, hierarchical_policy, seeds
@@ -48,12 +49,15 @@ def learn_grouping(
   units, policy = _train_hierarchical(problem, budget, seed, config, root_dir, progress)
   _, pattern = np.unique(units.allowed, axis=0, return_inverse=True)
   movable = units.allowed.sum(axis=1) > 1
-  labels = pattern.reshape(-1) * (policy.config.num_groups + 1) + np.where(
+  labels = pattern.reshape(-1) * (policy.num_groups + 1) + np.where(
       movable, 1 + policy.likeliest_groups(), 0)
   return number_groups(units.grouping.expand(labels), topological_rank(problem.graph))
 
 
-def _train_hierarchical(problem, budget, seed, config, root_dir, progress):
+def _train_hierarchical(
+    problem: PlacementProblem, budget: Budget, seed: int, config: Optional[HierarchicalSearch],
+    root_dir: Optional[str], progress: Optional[Progress]
+) -> Tuple[PlacementProblem, HierarchicalPolicy]:
   """The problem with units for groups, and the policy trained on it."""
   config = config or HierarchicalSearch()
   weight_seed, draw_seed = seeds(seed)

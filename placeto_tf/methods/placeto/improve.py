@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,7 @@ from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.placement_environment import PlacementEnvironment
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
@@ -29,7 +30,9 @@ from placeto_tf.training.placeto_learner import PlacetoLearner
 from placeto_tf.training.schedules import spent_share
 
 Progress = Callable[[int, float, float], None]
+Observation = Mapping[str, np.ndarray]
 
+_MIN_ROWS = 10  # of a chart
 _IDLE_EPISODES = 20  # in a row without an evaluation, after which a search ends
 
 
@@ -99,7 +102,9 @@ def improve(
   summary = _Summary(root_dir)
   grouping, allowed, placement = _starting_level(problem, np.asarray(start))
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
-  search, steps, updates, start_us = None, 0, 0, None
+  search: Optional[_Level] = None
+  start_us: Optional[float] = None
+  steps, updates = 0, 0
   for i, (factor, share) in enumerate(config.levels):
     part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
@@ -107,26 +112,31 @@ def improve(
         break
       grouping, allowed, placement = _refine(
           problem, search.op_placement, int(problem.num_groups * factor))
-    weights = search.weights if search is not None else weights
+      weights = search.weights
     search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
         compiled)
     start_us = search.environment.scale_us if start_us is None else start_us
     search.run(lambda: spent_share(problem, budget, began), summary, progress)
     steps, updates = steps + search.steps, updates + search.actor.updates
   summary.close()
+  if search is None or start_us is None:
+    raise PlacementError("levels of the configuration is empty; expected at least one")
   return Improvement(
       problem.project(search.op_placement), search.op_placement, start_us,
       search.environment.best_objective_us, problem.evaluations - before, steps, updates)
 
 
-def _starting_level(problem: PlacementProblem, start: np.ndarray):
+def _starting_level(
+    problem: PlacementProblem, start: np.ndarray) -> Tuple[Grouping, np.ndarray, np.ndarray]:
   """Groups, where they may go, and where the start has them."""
   if start.shape != (problem.graph.num_ops,):
     return problem.grouping, problem.allowed, start
   return _refine(problem, start, problem.num_groups)
 
 
-def _refine(problem: PlacementProblem, placement: np.ndarray, count: int):
+def _refine(
+    problem: PlacementProblem, placement: np.ndarray, count: int
+) -> Tuple[Grouping, np.ndarray, np.ndarray]:
   """About `count` groups that a placement [N] has on one device each, and where it has them."""
   units = placed_units(problem, placement, count)
   grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
@@ -134,11 +144,36 @@ def _refine(problem: PlacementProblem, placement: np.ndarray, count: int):
   return grouping, units.allowed[units.unit_of_op[first]], placement[first]
 
 
+class _Actor(Protocol):
+  """Who acts in a level: a `PlacetoLearner`, or one who learns nothing."""
+
+  updates: int
+  losses: Dict[str, float]
+
+  @property
+  def weights(self) -> Optional[List[np.ndarray]]:
+    """Of the network; None without one."""
+
+  def logits(self, observation: Observation) -> np.ndarray:
+    """[B, K, D]."""
+
+  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
+    """Remembers a step of all episodes."""
+
+  def ready(self, last: bool) -> bool:
+    """Whether an update is due."""
+
+  def update(self, spent: float) -> None:
+    """Learns from the steps since the last update."""
+
+
 class _Level:
   """A search on one grouping: the environment, who acts in it, and the loop between them."""
 
   def __init__(
-      self, problem, grouping, allowed, start, budget, seed, config, policy, weights, compiled):
+      self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
+      budget: Budget, seed: np.random.SeedSequence, config: PlacetoConfig, policy: str,
+      weights: Optional[Sequence[np.ndarray]], compiled: bool):
     remaining = problem.remaining_evaluations(budget)
     rules = config.environment
     if policy == "greedy":  # episodes side by side would all be the same
@@ -149,16 +184,17 @@ class _Level:
     grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
     seeds = seed.generate_state(3)
     self.environment = PlacementEnvironment(
-        allowed, SimulatedCost(problem, grouped, grouping), start, config=rules,
-        seed=int(seeds[0]))
+        allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
+        config=rules, seed=int(seeds[0]))
     self._problem, self._budget, self._grouping = problem, budget, grouping
     self._greedy = policy == "greedy"
     self._sample = np.random.default_rng(seeds[1])
-    self.actor = (
-        _Uniform(allowed) if policy == "random"
-        else PlacetoLearner(
-            self.environment, [grouped], [self.environment.scale_us], config, int(seeds[2]),
-            weights=weights, compiled=compiled))
+    self.actor: _Actor
+    if policy == "random":
+      self.actor = _Uniform(allowed)
+    else:
+      self.actor = PlacetoLearner(
+          self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
     self.steps = 0
 
   @property
@@ -176,7 +212,8 @@ class _Level:
     return not self._problem.exhausted(budget) and (
         left is None or left >= self.environment.batch_size)
 
-  def run(self, spent: Callable[[], float], summary: _Summary, progress) -> None:
+  def run(
+      self, spent: Callable[[], float], summary: _Summary, progress: Optional[Progress]) -> None:
     """Plays episodes, and learns from them, until the budget is used up."""
     environment, problem, actor = self.environment, self._problem, self.actor
     idle = 0
@@ -209,45 +246,58 @@ class _Uniform:
   """Every allowed device is as likely; learns nothing."""
 
   updates = 0
-  weights = None
+  weights: Optional[List[np.ndarray]] = None
   losses: Dict[str, float] = {}
 
   def __init__(self, allowed: np.ndarray):
     self._logits = np.where(allowed, 0.0, -np.inf)
 
-  def logits(self, observation):
+  def logits(self, observation: Observation) -> np.ndarray:
     return self._logits[observation["current"]]
 
-  def observe(self, observation, action, reward):
+  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
     pass
 
-  def ready(self, last):
+  def ready(self, last: bool) -> bool:
     return last
 
-  def update(self, spent):
+  def update(self, spent: float) -> None:
     pass
 
 
 class _Summary:
-  """TensorBoard events, one row an episode; the step is the number of evaluations."""
+  """TensorBoard events, one row an episode; the step is the number of evaluations.
+
+  Rows are held back until there are enough for a chart: the few episodes that a large graph
+  leaves time for would show as two points.
+  """
 
   def __init__(self, root_dir: Optional[str]):
     self._writer = (
         None if root_dir is None
         else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
+    self._held: List[Tuple[int, Dict[str, float]]] = []  # (evaluations, scalars)
+    self._shown = False
 
-  def write(self, problem, environment, returns: np.ndarray, actor) -> None:
+  def write(
+      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: np.ndarray,
+      actor: _Actor) -> None:
     if self._writer is None:
       return
     scalars = {
-        "StepTime/best_us": problem.best_objective_us,
-        "StepTime/current_us": float(environment.objective_us.mean()),
-        "Metrics/AverageReturn": float(returns.mean()),
+        "StepTime/best_ms": problem.best_objective_us / 1e3,
+        "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
+        "Training/AverageReturn": float(returns.mean()),
     }
-    scalars.update({f"Losses/{name}": float(value) for name, value in actor.losses.items()})
-    with self._writer.as_default():
-      for name, value in scalars.items():
-        tf.summary.scalar(name, value, step=problem.evaluations)
+    scalars.update({f"Training/{name}": float(value) for name, value in actor.losses.items()})
+    self._held.append((problem.evaluations, scalars))
+    self._shown |= len(self._held) >= _MIN_ROWS
+    if self._shown:
+      with self._writer.as_default():
+        for evaluations, row in self._held:
+          for name, value in row.items():
+            tf.summary.scalar(name, value, step=evaluations)
+      self._held.clear()
 
   def close(self) -> None:
     if self._writer is not None:

@@ -1,10 +1,11 @@
 """What GDP sees of a graph on a cluster: arrays of nodes, edges and devices.
 
-A node is an op, or the ops that must share a device; nodes stand in topological order of their
-first ops. Features have mean 0 and deviation 1 over a graph's nodes, so that one network serves
-many graphs. From the paper (arXiv 1910.01578, section 3) come op type, output shape and the ids of
-adjacent nodes; compute, bytes, memory, degrees and where a node stands in a depth-first walk are
-added, and a row for each device.
+A node is an op, or the ops that must share a device; nodes stand in topological order of their main
+ops, those that compute longest: by their first ops, variables that are updated would all stand at
+the front, far from what reads and updates them. Features have mean 0 and deviation 1 over a graph's
+nodes, so that one network serves many graphs. From the paper (arXiv 1910.01578, section 3) come op
+type, output shape and the ids of adjacent nodes; compute, bytes, memory, degrees and where a node
+stands in a depth-first walk are added, and a row for each device.
 
 Legend: M nodes, E edges, P devices, padded; F node features, C device features.
 """
@@ -19,9 +20,8 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.shapes import declared_shape
 from placeto_tf.grouping import group_ops
+from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -70,10 +70,23 @@ class NodeInputs:
     return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def node_problem(problem: PlacementProblem) -> PlacementProblem:
+def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementProblem:
   """The same problem with nodes as groups: together is only what must share a device."""
+  grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
+  if order == "first":
+    return problem.regrouped(grouping)
+  rank = topological_rank(problem.graph)
+  if order == "walk":
+    sources, targets = op_features.group_edges(
+        problem.graph, grouping.group_of_op, grouping.num_groups)
+    numbers = op_features.walk_numbers(sources, targets, grouping.num_groups)
+    return problem.regrouped(number_groups(grouping.group_of_op, numbers[grouping.group_of_op]))
+  longest = problem.costs.compute_us.max(axis=1)
+  by_group = np.lexsort((rank, -longest, grouping.group_of_op))
+  first = np.unique(grouping.group_of_op[by_group], return_index=True)[1]
+  main_op = by_group[first]
   return problem.regrouped(
-      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+      number_groups(grouping.group_of_op, rank[main_op[grouping.group_of_op]]))
 
 
 def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
@@ -96,7 +109,8 @@ def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
   features = op_features.standardized(np.concatenate([
-      _cost_features(grouped), _shape_features(problem.graph, grouped.main_op),
+      _cost_features(grouped),
+      op_features.output_shapes(problem.graph, grouped.main_op, _SHAPE_DIMS),
       op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT),
       _position_features(grouped, problem.cluster.op_overhead_us)], axis=1))
   return NodeInputs(
@@ -125,24 +139,6 @@ def _position_features(grouped: GroupedGraph, op_overhead_us: float) -> np.ndarr
   weights = grouped.compute_us.min(axis=1) + op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       numbers, weights * (grouped.allowed.sum(axis=1) > 1)))
-
-
-def _shape_features(graph: ComputationGraph, main_op: np.ndarray) -> np.ndarray:
-  """[M, 1 + 4] whether the first output's shape is known, and its dimensions, the last first.
-
-  A graph made of costs alone states no shapes: bytes have to do.
-  """
-  rows = np.zeros((len(main_op), 1 + _SHAPE_DIMS))
-  source = graph.source
-  if source is None or source.graph_def is None or source.positions is None:
-    return rows
-  nodes = source.graph_def.node
-  for row, op in enumerate(main_op):
-    shape = declared_shape(nodes[int(source.positions[op])])
-    if shape is not None:
-      dims = [max(dim, 1) for dim in shape[::-1][:_SHAPE_DIMS]]
-      rows[row, :1 + len(dims)] = [1.0, *(1.0 + np.log(dims))]
-  return rows
 
 
 def _device_features(grouped: GroupedGraph) -> np.ndarray:

@@ -4,15 +4,16 @@ Every node is drawn with the probabilities the network gives it, as in the paper
 different nodes hang together the paper leaves open; drawn independently, no two placements of
 thousands of nodes differ in structure, and what one of them is worth says little of any node. Here
 stretches of a depth-first walk, of another length in every placement, share the noise that decides:
-nodes of one mind go together. The update, which asks for each node's probability alone, follows
-what a node's device is worth together with those drawn along with it.
+nodes of one mind go together. What is drawn together is one decision: the log probability of each
+of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
+stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
 Legend: B placements side by side, M nodes, P devices, padded.
 """
 
 from __future__ import annotations
 
-from typing import Any, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -25,15 +26,17 @@ from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 import tensorflow as tf  # isort: skip
 
 _LONGEST_STRETCH = 0.25  # of the nodes
-_VERSION = 2  # of the node inputs: weights of another version see other features
+_VERSION = 3  # of the node inputs: weights of another version see other features or another order
+DEVICES, STRETCHES = "devices", "stretches"
 
 
 class GdpPolicy(OneShotPolicy):
   """One network for a list of graphs, each on its cluster."""
 
-  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork):
+  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork, joint: bool = True):
     """Args: graphs: what `graph` is an index of."""
     super().__init__()
+    self._joint = joint
     self.network = network
     self._inputs = [
         {name: tf.constant(value) for name, value in inputs.arrays().items()} for inputs in graphs]
@@ -55,34 +58,50 @@ class GdpPolicy(OneShotPolicy):
     logits = self.logits(graph).numpy()
     log_probs = tf.nn.log_softmax(logits).numpy()
     walk = self._walks[graph]
+    stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])
     placements = np.stack([
-        (logits + stretched_noise(rng, walk, logits.shape[1])).argmax(axis=1)
-        for _ in range(count)])
+        (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
+        for each in stretches]).astype(np.int32)
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
-    return Sample(placements.astype(np.int32), placements.astype(np.int32), chosen)
+    choices = {DEVICES: placements, STRETCHES: stretches}
+    return Sample(placements, choices, self._pooled(
+        tf.constant(chosen), tf.constant(stretches)).numpy())
 
-  def log_prob(self, choices: Any, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
-    """[B, M] log probabilities of devices [B, M], and [B, M] entropies, equal for all B."""
+  def log_prob(
+      self, choices: Dict[str, tf.Tensor], graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+    """[B, M] log probabilities of devices, means over stretches, and [B, M] entropies."""
     log_probs = tf.nn.log_softmax(self.logits(graph))
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
-    chosen = tf.gather(log_probs, tf.transpose(choices), batch_dims=1)
-    return tf.transpose(chosen), tf.broadcast_to(entropy, tf.shape(choices))
+    devices = choices[DEVICES]
+    chosen = tf.transpose(tf.gather(log_probs, tf.transpose(devices), batch_dims=1))
+    return (self._pooled(chosen, choices[STRETCHES]),
+            tf.broadcast_to(entropy, tf.shape(devices)))
+
+  def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
+    """[B, M] the mean over each node's stretch of values [B, M]."""
+    if not self._joint:
+      return values
+    b, m = tf.shape(values)[0], tf.shape(values)[1]
+    labels = stretches + m * tf.range(b)[:, None]  # no two rows share a stretch
+    means = tf.math.unsorted_segment_mean(
+        tf.reshape(values, [-1]), tf.reshape(labels, [-1]), b * m)
+    return tf.gather(means, labels)
 
 
-def stretched_noise(rng: np.random.Generator, walk: np.ndarray, num_devices: int) -> np.ndarray:
-  """[M, P] Gumbel noise, the same for all nodes of a stretch of the walk.
+def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
+  """[M] int32 number of each node's stretch of the walk, from 0 on along the walk.
 
   The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
 
   Args:
     rng: where chance comes from.
     walk: [M] each node's place in the walk.
-    num_devices: P.
   """
   m = len(walk)
   length = np.exp(rng.uniform(0.0, np.log(max(_LONGEST_STRETCH * m, 1.0))))
-  stretch = np.cumsum(rng.random(m) < 1 / length)
-  return rng.gumbel(size=(stretch[-1] + 1, num_devices))[stretch[walk]]
+  ends = rng.random(m) < 1 / length
+  ends[0] = False
+  return np.cumsum(ends)[walk].astype(np.int32)
 
 
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:

@@ -19,6 +19,7 @@ from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 _SIZES, _NEIGHBOURS = 6, 6  # outputs, and producers as well as consumers, that a unit shows
+_SHAPE_DIMS = 4  # the last ones of an op's first output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,8 +27,9 @@ class GroupInputs:
   """What the placer sees of K groups, in B groupings.
 
   Attributes:
-    features: [B, K, F] float32: how many ops of each type (logarithm), bytes of their outputs,
-      ones for the groups that feed this one, and for those it feeds.
+    features: [B, K, F] float32: how many ops of each type, bytes and sums of the shapes of their
+      outputs, whether there are any, how many edges come from each group and go to each; all but
+      one by their logarithms.
     allowed: [B, K, D] bool; an empty group has one device, as there is nothing to decide.
   """
 
@@ -47,10 +49,14 @@ class Units:
     movable: [U] bool, whether a unit has more than one device to go to.
   """
 
-  def __init__(self, problem: PlacementProblem):
+  def __init__(self, problem: PlacementProblem, counts: bool = True, shapes: bool = True):
     """Args: problem: grouped by what must share a device, no more."""
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
+    self._count_edges, self._show_shapes = counts, shapes
+    of_ops = op_features.output_shapes(graph, np.arange(graph.num_ops), _SHAPE_DIMS)
+    self._shapes = np.zeros((u, of_ops.shape[1]))
+    np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
     number = op_features.walk_numbers(self._sources, self._targets, u)
@@ -83,7 +89,7 @@ class Units:
 
   def num_features(self, num_groups: int) -> int:
     """F of `group_inputs`."""
-    return self.type_counts.shape[1] + 2 + 2 * num_groups
+    return self.type_counts.shape[1] + 2 + 1 + _SHAPE_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> GroupInputs:
     """What the placer sees of groupings [B, U]."""
@@ -100,11 +106,18 @@ class Units:
     present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
     features[:, :, t] = np.log1p(size).reshape(b, k) / 20
     features[:, :, t + 1] = present
+    if self._show_shapes:
+      for i, column in enumerate(self._shapes[self.movable].T):
+        total = np.bincount(cells, np.tile(column, b), minlength=b * k).reshape(b, k)
+        features[:, :, t + 2 + i] = np.log1p(total)
+    first = t + 2 + self._shapes.shape[1]
     sources, targets = groups[:, self._sources], groups[:, self._targets]
-    apart = sources != targets
-    row = np.broadcast_to(rows, apart.shape)[apart]
-    features[row, targets[apart], t + 2 + sources[apart]] = 1
-    features[row, sources[apart], t + 2 + k + targets[apart]] = 1
+    edges = np.bincount(
+        ((rows * k + sources) * k + targets).reshape(-1), minlength=b * k * k).reshape(b, k, k)
+    edges[:, np.arange(k), np.arange(k)] = 0
+    edges = np.log1p(edges) if self._count_edges else edges > 0
+    features[:, :, first:first + k] = np.swapaxes(edges, 1, 2)
+    features[:, :, first + k:] = edges
     only = np.arange(len(self._common)) == self._common.argmax()
     return GroupInputs(features, np.where(present[..., None], self._common, only))
 

@@ -35,7 +35,8 @@ GROUPS, DEVICES, FEATURES, ALLOWED = "groups", "devices", "features", "allowed"
 class HierarchicalConfig:
   """Attributes, with the paper's values where the default departs from them.
 
-  num_groups: K; 256 in the paper.
+  num_groups: K at most; 256 in the paper.
+  groups_a_device: K at most, for each device of the cluster; as in the authors' code.
   grouper_hidden: 64.
   type_width: of an op type's embedding; 20.
   type_scale: of those embeddings when they start; the paper's is not known.
@@ -44,20 +45,28 @@ class HierarchicalConfig:
     `Units.share`; 0, as in the paper, starts with units spread over all groups.
   placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
     more.
-  placer: in two directions; 256 hidden in the paper.
+  disturbance: deviation of the noise that draws add to the placer's logits, over the root of their
+    mean square, until `disturbed_draws` batches have been drawn; as in the authors' code.
+  placer: in two directions; 256 hidden in the paper. Its logits are bounded by a tanh, as in the
+    authors' code, lest everything ends on one device.
   """
 
-  num_groups: int = 128
+  num_groups: int = 256
+  groups_a_device: int = 20
   grouper_hidden: int = 64
   type_width: int = 20
   type_scale: float = 0.3
   grouper_scale: float = 1.0
   stretches: float = 100.0
   placer_entropy: float = 1.0
-  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
+  disturbance: float = 0.5
+  disturbed_draws: int = 750
+  counts: bool = True
+  shapes: bool = True
+  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=4.0)
 
   def __post_init__(self) -> None:
-    for name in ("num_groups", "grouper_hidden", "type_width"):
+    for name in ("num_groups", "groups_a_device", "grouper_hidden", "type_width"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
 
@@ -70,11 +79,12 @@ class HierarchicalPolicy(OneShotPolicy):
     super().__init__()
     rng = np.random.default_rng(seed)
     self.config = config
-    self._units = units = Units(problem)
+    self._units = units = Units(problem, config.counts, config.shapes)
+    self.num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
     self._counts = tf.constant(np.log1p(units.type_counts))
     self._known = tf.constant(units.features)
     self._movable = tf.constant(units.movable.astype(np.float32))
-    hidden, k = config.grouper_hidden, config.num_groups
+    hidden, k = config.grouper_hidden, self.num_groups
     width = config.type_width + units.features.shape[1]
     self._types = tf.Variable(
         initial(rng, (units.type_counts.shape[1], config.type_width), config.type_scale),
@@ -93,6 +103,8 @@ class HierarchicalPolicy(OneShotPolicy):
     self.placer = SequencePlacer(
         units.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
+    # A variable, so that a run that is resumed knows it.
+    self._draws = tf.Variable(0, dtype=tf.int64, trainable=False, name="draws")
     self._draw_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
@@ -108,13 +120,19 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
     """Draws groups, then devices; see the base class. A = U + K decisions."""
-    units, k = self._units, self.config.num_groups
+    units, k = self._units, self.num_groups
     table = tf.nn.log_softmax(self._group_logits()).numpy()
     groups, group_log_probs = draw(rng, table, count)
     inputs = units.group_inputs(groups, k)
     noise = rng.gumbel(size=inputs.allowed.shape).astype(np.float32)
+    disturbance = None
+    if self.config.disturbance and int(self._draws) < self.config.disturbed_draws:
+      disturbance = tf.constant(
+          self.config.disturbance * rng.normal(size=noise.shape), tf.float32)
+    self._draws.assign_add(1)
     devices, log_probs = (each.numpy() for each in self._draw_devices(
-        tf.constant(inputs.features), tf.constant(inputs.allowed), tf.constant(noise)))
+        tf.constant(inputs.features), tf.constant(inputs.allowed), tf.constant(noise),
+        disturbance))
     return Sample(
         units.placements(groups, devices),
         {GROUPS: groups, DEVICES: devices, FEATURES: inputs.features, ALLOWED: inputs.allowed},

@@ -2,14 +2,14 @@
 
 The agent is fed single decisions, each as an episode of one step whose reward is its advantage:
 returns and baselines are worked out over whole episodes beforehand (`training.returns`), so that a
-loss over 128 steps of a big graph can be taken in pieces.
+loss over all steps of big graphs can be taken in pieces.
 
-Legend: M decisions, K groups placed in one step.
+Legend: R rows of decisions, T decisions in each, K groups placed in one step.
 """
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, List
 
 import numpy as np
 import tensorflow as tf
@@ -28,8 +28,10 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
 
   def __init__(
       self, time_step_spec, action_spec, actor_network, *, learning_rate: float,
-      entropy_coefficient: float, gradient_clipping: float, clip_globally: bool = False):
-    """Args: clip_globally: the whole gradient's norm, where else each variable's is clipped."""
+      entropy_coefficient: float, gradient_clipping: float, clip_globally: bool = False,
+      pieces: int = 1):
+    """Args: clip_globally: the whole gradient's norm, where else each variable's is clipped;
+    pieces: into how many an update is divided along T, to need less memory at once."""
     self.entropy_coefficient = tf.Variable(
         entropy_coefficient, dtype=tf.float32, trainable=False, name="entropy_coefficient")
     # Built here, or the first update would be traced twice: once making Adam's slots, once not.
@@ -38,7 +40,7 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     optimizer.build(actor_network.trainable_weights)
     self.learning_rate = optimizer.learning_rate
     self.gradient_norm = tf.Variable(0.0, trainable=False, name="gradient_norm")
-    self._clip, self._clip_globally = gradient_clipping, clip_globally
+    self._clip, self._clip_globally, self._pieces = gradient_clipping, clip_globally, pieces
     super().__init__(
         time_step_spec, action_spec, actor_network, optimizer=optimizer,
         normalize_returns=False,
@@ -49,15 +51,32 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     """Adam, with its slots."""
     return self._optimizer
 
-  def _train(self, experience, weights=None):
+  def _train(self, experience, weights=None, values=None):
+    """Args: values: [R, T, D] what each device would have earned, where that is known; the loss is
+    then the expected one, whichever was drawn."""
     # The parent's step, of which each episode here is one decision: its return is its reward.
-    with tf.GradientTape() as tape:
-      info = self.total_loss(experience, experience.reward, weights=weights, training=True)
-      tf.debugging.check_numerics(info.loss, "Loss is inf or nan")
+    if weights is None:
+      weights = tf.ones_like(experience.reward)
     variables = self._actor_network.trainable_weights
-    gradients = [
-        tf.zeros_like(variable) if gradient is None else gradient
-        for gradient, variable in zip(tape.gradient(info.loss, variables), variables)]
+    returns = experience.reward if values is None else values
+    batch = (experience, weights, returns)
+    split = [tf.split(x, self._pieces, axis=1) for x in tf.nest.flatten(batch)]
+    infos: List[Any] = []
+    gradients: List[Any] = []
+    for part in zip(*split):
+      with tf.control_dependencies(gradients):  # one piece after the other
+        part, part_weights, part_returns = tf.nest.pack_sequence_as(
+            batch, [tf.identity(x) for x in part])
+      with tf.GradientTape() as tape:
+        info = self.total_loss(part, part_returns, weights=part_weights, training=True)
+        tf.debugging.check_numerics(info.loss, "Loss is inf or nan")
+      found = [
+          tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+          for gradient, variable in zip(tape.gradient(info.loss, variables), variables)]
+      infos.append(info)
+      gradients = [a + b for a, b in zip(gradients, found)] if gradients else found
+    gradients = [gradient / self._pieces for gradient in gradients]
+    info = tf.nest.map_structure(lambda *values: tf.add_n(values) / self._pieces, *infos)
     norm = tf.linalg.global_norm(gradients)
     self.gradient_norm.assign(norm)
     tf.debugging.check_numerics(norm, "Gradient is inf or nan")
@@ -69,6 +88,15 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     self.train_step_counter.assign_add(1)
     return tf.nest.map_structure(tf.identity, info)
 
+  def policy_gradient_loss(
+      self, actions_distribution, actions, is_boundary, returns, num_episodes, weights=None):
+    """The parent's; of returns [R, T, D], one a device, minus the mean expected return."""
+    if returns.shape.rank == 2:
+      return super().policy_gradient_loss(
+          actions_distribution, actions, is_boundary, returns, num_episodes, weights)
+    expected = tf.reduce_sum(actions_distribution.probs_parameter()[:, :, 0] * returns, axis=-1)
+    return -tf.reduce_mean(expected * (1.0 if weights is None else weights))
+
   def entropy_regularization_loss(self, actions_distribution, weights=None):
     """Minus the mean entropy of a decision, times the coefficient."""
     entropy = actions_distribution.entropy()  # [M, 1, K]
@@ -79,20 +107,19 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
 def decisions(
     observation: Dict[str, np.ndarray], action: np.ndarray,
     advantage: np.ndarray) -> trajectory.Trajectory:
-  """M decisions as M complete episodes of one step.
+  """R rows of T decisions, each a complete episode of one step.
 
   Args:
-    observation: arrays [M, ...].
-    action: [M, K] int32.
-    advantage: [M].
+    observation: arrays [R, T, ...].
+    action: [R, T, K] int32.
+    advantage: [R, T].
   """
-  m = len(action)
-  ones = np.ones((m, 1), dtype=np.float32)
+  shape = advantage.shape
   return tf.nest.map_structure(tf.constant, trajectory.Trajectory(
-      step_type=np.full((m, 1), ts.StepType.FIRST, dtype=np.int32),
-      observation={name: value[:, None] for name, value in observation.items()},
-      action=action[:, None],
+      step_type=np.full(shape, ts.StepType.FIRST, dtype=np.int32),
+      observation=observation,
+      action=action,
       policy_info=(),
-      next_step_type=np.full((m, 1), ts.StepType.LAST, dtype=np.int32),
-      reward=advantage.astype(np.float32)[:, None],
-      discount=ones))
+      next_step_type=np.full(shape, ts.StepType.LAST, dtype=np.int32),
+      reward=advantage.astype(np.float32),
+      discount=np.ones(shape, dtype=np.float32)))

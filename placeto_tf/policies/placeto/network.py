@@ -2,16 +2,23 @@
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
 the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
-two-layer head gives the logits of the devices. Three terms are added to the paper's logits, each
-with its switch in `NetworkConfig`: a learned liking for the device the group is on, a score by
-features of (group, device), and minus infinity where a group may not be placed.
+two-layer head gives the logits of the devices. As in the paper, where a group is comes in as a
+device's number, and the head has an output for each device, which it has to learn for itself.
 
-One network serves several graphs, padded to one size, if they come to it one at a time: the
-observations of a batch are all of the graph that the first of them names. Its weights fit any
-graph on as many devices.
+`NetworkConfig.tied` gives devices that are equal the same score by construction, and weights that
+fit any number of devices: the network runs once for each candidate device, side by side, and gives
+one score. Of each group it sees whether it is on the candidate, on the device that the current
+group is on, or on a host; how long transfers from it and to it would take the current group; and,
+so that sums over groups are what the candidate has to compute, at about the same time and in all,
+and what moving there would save, compute time and transfers once more for groups on the candidate
+alone. Devices of different kinds
+are told apart by what groups take there, in time and memory, by their links, and by whether they
+are hosts.
 
-Legend: G groups, D devices, B placements side by side, K groups placed now, F raw features,
-W width of one direction's embedding.
+One network serves several graphs, padded to one size; observations name the graph they are of.
+
+Legend: P graphs, S placements of each, G groups, D devices, C candidate devices (1 unless tied),
+K groups placed now, F raw features, W width of one direction's embedding.
 """
 
 from __future__ import annotations
@@ -26,7 +33,6 @@ from placeto_tf.environments import observation as observation_lib
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import embedding as embedding_lib
 from placeto_tf.policies.placeto import graph_tables
-from placeto_tf.policies.placeto.device_features import device_features
 
 import tensorflow as tf  # isort: skip
 import tensorflow_probability as tfp  # isort: skip
@@ -36,6 +42,9 @@ from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.utils import nest_utils  # isort: skip
 
 EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
+_COMPUTE, _HOST = 0, 3  # columns of graph_tables.ON_DEVICE
+# How far apart, as a share of the step, two groups may start and still compete for a device.
+_WINDOWS = (0.03, 0.15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,32 +55,31 @@ class NetworkConfig:
     over the three partitions without message passing, "simple_aggregator" sums over all groups.
   rounds: of message passing, 8 in the paper.
   width: W; None, as in the paper, is the number of raw features.
+  tied: whether devices are scored one by one by the same weights; False in the paper.
   weigh_edges: whether messages are weighed by bytes; False in the paper.
-  squash: whether embeddings pass a tanh after every round; False in the paper, but sums over 8
-    rounds of a graph whose groups have many neighbours grow a thousandfold without.
+  squash: whether embeddings pass a tanh after every round; False in the paper.
   mean_pooling: whether pooled sums are divided by the number of groups; False in the paper. With
-    it, what the other groups do starts out small in the head's eyes, and a family takes more than
-    twice as long to be learned.
-  start_times: whether groups' simulated times are features; the paper's code has the start.
+    it, what the other groups do starts out small in the head's eyes.
+  skip: whether poolings see raw features beside the embedding; False in the paper.
+  start_times: whether the groups' simulated start times, relative to the current group's, are
+    features; they are in the authors' code, not in the paper.
   initial_keep: probability with which the untrained policy leaves a group where it is; None, as in
     the paper, adds no such term.
   least_exploration: share of a uniform policy over allowed devices that is always mixed in, so that
     a policy cannot come to leave everything where it is; 0 in the paper.
-  device_scores: whether (group, device) pairs are scored as well; False in the paper.
-  score_width: hidden width of that score.
   """
 
   embedding: str = "placeto"
   rounds: int = 8
   width: Optional[int] = None
+  tied: bool = True
   weigh_edges: bool = True
   squash: bool = True
   mean_pooling: bool = True
+  skip: bool = True
   start_times: bool = True
   initial_keep: Optional[float] = 0.8
   least_exploration: float = 0.05
-  device_scores: bool = True
-  score_width: int = 32
 
   def __post_init__(self) -> None:
     if self.embedding not in EMBEDDINGS:
@@ -80,18 +88,21 @@ class NetworkConfig:
 
 
 class PlacetoNetwork(network.DistributionNetwork):
-  """Observation (see `environments.observation`) -> Categorical over devices, [B, K]."""
+  """Observation (see `environments.observation`) -> Categorical over devices, [..., K].
+
+  Where observations name graphs, those of one batch row are all of the graph that the row's first
+  names: [B] observations may be of B graphs, [B, T] are T placements of each of B graphs.
+  """
 
   def __init__(
       self, input_tensor_spec, action_spec, graphs: Sequence[GroupedGraph], *,
-      scales_us: Sequence[float], max_groups: Optional[int] = None,
-      config: Optional[NetworkConfig] = None, seed: int = 0, name: str = "PlacetoNetwork"):
+      max_groups: Optional[int] = None, config: Optional[NetworkConfig] = None, seed: int = 0,
+      name: str = "PlacetoNetwork"):
     """Makes the network.
 
     Args:
       input_tensor_spec, action_spec: see `environments.observation`.
       graphs: what it is for; of several, observations name one (`observation.GRAPH`).
-      scales_us: step time of each graph's start, by which its times are divided.
       max_groups: G, where it is more than the largest graph has.
       config: see `NetworkConfig`.
       seed: of the weights.
@@ -102,8 +113,7 @@ class PlacetoNetwork(network.DistributionNetwork):
     """
     config = config or NetworkConfig()
     tables = graph_tables.GraphTables(
-        graphs, scales_us, max_groups=max_groups, mean_pooling=config.mean_pooling,
-        device_scores=config.device_scores)
+        graphs, max_groups=max_groups, mean_pooling=config.mean_pooling)
     logits_spec = tensor_spec.TensorSpec(
         action_spec.shape.concatenate([tables.num_devices]), tf.float32, name="logits")
     super().__init__(
@@ -115,9 +125,10 @@ class PlacetoNetwork(network.DistributionNetwork):
     self._config, self._tables, self._num_devices = config, tables, tables.num_devices
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
     seeds = embedding_lib.Seeds(seed)
-    num_features = (
-        graph_tables.NUM_STATIC + tables.num_devices + 2 + 3 * config.start_times)
-    width = config.width or num_features
+    of_devices = tables.num_devices
+    if config.tied:
+      of_devices = 9 + graph_tables.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
+    width = config.width or (graph_tables.NUM_STATIC + 2 + config.start_times + of_devices)
     self._passes, poolings = [], embedding_lib.SumOfAll
     if config.embedding == "placeto":
       self._passes = [
@@ -131,16 +142,16 @@ class PlacetoNetwork(network.DistributionNetwork):
     self._head = tf.keras.Sequential([
         embedding_lib.dense(16 * width, seeds, "relu"),
         embedding_lib.dense(8 * width, seeds, "relu"),
-        embedding_lib.dense(tables.num_devices, seeds, scale=0.01)])
+        embedding_lib.dense(1 if config.tied else tables.num_devices, seeds, scale=0.01)])
     self._keep = None
     if config.initial_keep is not None:
       odds = config.initial_keep / (1 - config.initial_keep) * (max(2.0, tables.choices) - 1)
       self._keep = tf.Variable(np.log(odds), dtype=tf.float32, name="keep")
-    if config.device_scores:
-      self._context = embedding_lib.dense(config.score_width, seeds)
-      self._score_in = embedding_lib.dense(config.score_width, seeds)
-      self._score_hidden = embedding_lib.dense(config.score_width, seeds, "relu")
-      self._score = embedding_lib.dense(1, seeds, scale=0.01)
+
+  @property
+  def rows_per_decision(self) -> int:
+    """G C: embeddings that one decision takes."""
+    return self._tables.num_groups * self._num_candidates
 
   def hold_keep(self, kept: float) -> None:
     """Moves the liking for the present device towards keeping `initial_keep`, from `kept`."""
@@ -157,38 +168,47 @@ class PlacetoNetwork(network.DistributionNetwork):
     outer_rank = nest_utils.get_outer_rank(observation, self._outer_rank_spec)
     outer = tf.shape(observation[observation_lib.CURRENT])[:outer_rank]
     static_outer = observation[observation_lib.CURRENT].shape[:outer_rank]
-    flat = {
-        name: tf.reshape(value, [-1, value.shape[-1]]) for name, value in observation.items()}
-    logits = self._logits(flat)
-    k, d = logits.shape[1:]
+    named = observation_lib.GRAPH in observation
+    rows = outer[0] if named and outer_rank else 1  # P
+
+    def stacked(value):  # [P, S, ...]
+      return tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))
+
+    stack = {name: stacked(value) for name, value in observation.items()}
+    logits = self._logits(
+        stack, self._tables(stack[observation_lib.GRAPH][:, 0, 0] if named else None))
+    k, d = logits.shape[2:]
     logits = tf.reshape(logits, tf.concat([outer, [k, d]], axis=0))
     logits.set_shape(static_outer + [k, d])
     return self.output_spec.build_distribution(logits=logits), network_state
 
-  def _logits(self, flat) -> tf.Tensor:
-    """[B, K, D]."""
-    placement, current = flat[observation_lib.PLACEMENT], flat[observation_lib.CURRENT]
-    named = flat.get(observation_lib.GRAPH)
-    of_graph = self._tables(None if named is None else named[0, 0])
-    joined = self._raw_features(flat, of_graph)
+  def _logits(self, stack, of_graphs: graph_tables.Tables) -> tf.Tensor:
+    """[P, S, K, D]."""
+    placement, current = stack[observation_lib.PLACEMENT], stack[observation_lib.CURRENT]
+    raw = joined = self._raw_features(stack, of_graphs)  # [P, G, S, C, F]
     if self._passes:
-      graph = embedding_lib.group_graph(of_graph, joined)
-      joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)  # [G, B, 2 W]
-    pooled = self._poolings(tf.transpose(joined, [1, 0, 2]), current, of_graph)  # [B, K, 8 W]
-    logits = self._head(pooled)
-    here = tf.gather(placement, current, batch_dims=1)  # [B, K]
-    mine = tf.one_hot(here, self._num_devices)  # [B, K, D]
+      graph = embedding_lib.group_graph(of_graphs, raw)
+      joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
+      joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:4], joined.shape[-1:]], axis=0))
+      if self._config.skip:
+        joined = tf.concat([joined, raw], axis=-1)
+      joined.set_shape([None, placement.shape[-1], None, self._num_candidates, None])
+    scores = self._head(self._poolings(joined, current, of_graphs))  # [P, S, K, C, 1 or D]
+    if self._config.tied:  # a device that is no candidate has 0, and is taken or not by the mask
+      spread = np.eye(self._num_devices, dtype=np.float32)[self._tables.candidates]
+      logits = tf.einsum("pskcx,cd->pskd", scores, spread)
+    else:
+      logits = scores[:, :, :, 0]
     if self._keep is not None:
-      logits += self._keep * mine
-    if self._config.device_scores:
-      features = device_features(
-          of_graph, placement, flat[observation_lib.START], flat[observation_lib.FINISH], current)
-      now = tf.reduce_sum(features * mine[..., None], axis=2, keepdims=True)
-      features = tf.concat([features, features - now, mine[..., None]], axis=-1)
-      hidden = tf.nn.relu(self._score_in(features) + self._context(pooled)[:, :, None])
-      logits += self._score(self._score_hidden(hidden))[..., 0]
-    disallowed = tf.gather(of_graph[graph_tables.DISALLOWED], current)
+      here = tf.gather(placement, current, batch_dims=2)  # [P, S, K]
+      logits += self._keep * tf.one_hot(here, self._num_devices)
+    disallowed = tf.gather(of_graphs[graph_tables.DISALLOWED], current, batch_dims=1)
     return self._explore(logits + disallowed, disallowed)
+
+  @property
+  def _num_candidates(self) -> int:
+    """C."""
+    return len(self._tables.candidates) if self._config.tied else 1
 
   def _explore(self, logits: tf.Tensor, disallowed: tf.Tensor) -> tf.Tensor:
     """Logits of the mixture with the uniform policy over allowed devices."""
@@ -200,19 +220,52 @@ class PlacetoNetwork(network.DistributionNetwork):
         tf.nn.log_softmax(disallowed) + np.log(share)])
     return tf.maximum(tf.reduce_logsumexp(mixed, axis=0), graph_tables.NEVER)
 
-  def _raw_features(self, flat, of_graph: graph_tables.Tables) -> tf.Tensor:
-    """[G, B, F]: static, device one-hot, current and visited flags, times."""
-    placement = tf.transpose(flat[observation_lib.PLACEMENT])  # [G, B]
-    g = placement.shape[0]
-    b = tf.shape(placement)[1]
-    is_current = tf.transpose(tf.reduce_max(
-        tf.one_hot(flat[observation_lib.CURRENT], g), axis=1))
-    columns = [is_current, tf.transpose(flat[observation_lib.VISITED])]
+  def _raw_features(self, stack, of_graphs: graph_tables.Tables) -> tf.Tensor:
+    """[P, G, S, C, F]: static features, where groups are, current and visited flags, start."""
+    by_group = {
+        name: tf.transpose(stack[name], [0, 2, 1])  # [P, G, S]
+        for name in (observation_lib.PLACEMENT, observation_lib.VISITED, observation_lib.START)}
+    placement = by_group[observation_lib.PLACEMENT]
+    shape, g, c = tf.shape(placement), placement.shape[1], self._num_candidates
+    current = stack[observation_lib.CURRENT]  # [P, S, K]
+    is_current = tf.reduce_max(tf.one_hot(current, g, axis=1), axis=3)  # [P, G, S]
+    columns = [is_current, by_group[observation_lib.VISITED]]
     if self._config.start_times:
-      start, finish = flat[observation_lib.START], flat[observation_lib.FINISH]
-      at = tf.gather(start, flat[observation_lib.CURRENT][:, :1], batch_dims=1)
-      columns += [tf.transpose(start), tf.transpose(finish), tf.transpose(start - at)]
-    return tf.concat([
-        tf.tile(of_graph[graph_tables.STATIC][:, None], [1, b, 1]),
-        tf.one_hot(placement, self._num_devices),
-        tf.stack(columns, axis=-1)], axis=-1)
+      start = stack[observation_lib.START]
+      at = tf.gather(start, current[:, :, 0], batch_dims=2)  # [P, S]
+      columns.append(by_group[observation_lib.START] - at[:, None])
+    static = of_graphs[graph_tables.STATIC]  # [P, G, 3]
+
+    def spread(values):  # [P, G, S or 1, C or 1, f] over placements and candidates
+      return tf.broadcast_to(
+          values, tf.concat([shape, [c, values.shape[-1]]], axis=0))
+
+    parts = [spread(static[:, :, None, None]), spread(tf.stack(columns, axis=-1)[:, :, :, None])]
+    on = tf.one_hot(placement, self._num_devices)  # [P, G, S, D]
+    if not self._config.tied:
+      return tf.concat(parts + [on[:, :, :, None]], axis=-1)
+    on_device = of_graphs[graph_tables.ON_DEVICE]  # [P, G, D, 4]
+    mine = tf.gather(stack[observation_lib.PLACEMENT], current[:, :, 0], batch_dims=2)  # [P, S]
+    at_present = tf.stack([
+        tf.reduce_sum(on * on_device[:, :, None, :, _COMPUTE], axis=-1),
+        tf.reduce_sum(on * on_device[:, :, None, :, _HOST], axis=-1),
+        tf.cast(placement == mine[:, None], tf.float32),
+        *self._traffic(of_graphs, current)], axis=-1)[:, :, :, None]  # [P, G, S, 1, 5]
+    candidates = self._tables.candidates
+    on_candidate = tf.gather(on, candidates, axis=3)[..., None]  # [P, G, S, C, 1]
+    there = on_candidate * (1.0 - is_current)[:, :, :, None, None]
+    compute = at_present[..., :1]
+    parts += [spread(at_present), on_candidate, there * compute, there * at_present[..., 3:]]
+    if self._config.start_times:
+      apart = tf.abs(columns[-1])[:, :, :, None, None]
+      parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
+    parts += [
+        spread(tf.gather(on_device, candidates, axis=2)[:, :, None])]
+    return tf.concat(parts, axis=-1)
+
+  def _traffic(self, of_graphs: graph_tables.Tables, current: tf.Tensor):
+    """Twice [P, G, S]: transfers from each group to the current one [P, S, K], and back."""
+    traffic, first = of_graphs[graph_tables.TRAFFIC], current[:, :, 0]
+    back = tf.gather(traffic, first, axis=1, batch_dims=1)  # [P, S, G]
+    to = tf.gather(tf.transpose(traffic, [0, 2, 1]), first, axis=1, batch_dims=1)
+    return tf.transpose(to, [0, 2, 1]), tf.transpose(back, [0, 2, 1])

@@ -39,7 +39,7 @@ def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_
   problem.simulator.simulate_many = watched
   config = dataclasses.replace(
       CONFIG, network=dataclasses.replace(NETWORK, initial_spread=1.0))
-  search_gdp(problem, Budget(max_evaluations=400), 1, config=config)
+  search_gdp(problem, Budget(max_evaluations=400), 0, config=config)
   one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
   assert problem.best_objective_us < 0.6 * one_us
   assert np.mean(seen[-6:-1]) < 0.8 * np.mean(seen[:3])

@@ -8,10 +8,12 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import (
-  GdpPolicy,
-  load_network,
-  save_weights,
-  stretched_noise,
+    DEVICES,
+    STRETCHES,
+    GdpPolicy,
+    draw_stretches,
+    load_network,
+    save_weights,
 )
 from placeto_tf.training.one_shot import ppo_loss
 from random_problem import random_problem
@@ -32,26 +34,52 @@ def test_draws_have_the_probabilities_the_network_gives(policy):
   np.testing.assert_allclose(drawn, tf.nn.softmax(policy.logits(0)), atol=0.04)
 
 
-def test_noise_is_shared_by_stretches_of_the_walk_of_all_lengths():
+def test_stretches_of_the_walk_have_all_lengths():
   rng, walk = np.random.default_rng(0), np.random.default_rng(1).permutation(400)
-  stretches = []
+  counts = []
   for _ in range(200):
-    along = stretched_noise(rng, walk, 3)[np.argsort(walk)]
-    same = (along[1:] == along[:-1]).all(axis=1)
-    assert len(np.unique(along[:, 0])) == 1 + (~same).sum()  # none comes back
-    stretches.append(1 + (~same).sum())
+    along = draw_stretches(rng, walk)[np.argsort(walk)]
+    assert along[0] == 0 and set(np.diff(along)) <= {0, 1}  # none comes back
+    counts.append(1 + along[-1])
   # Mean lengths from 1 to 100, equally many by their logarithm: the middle is 10, 40 stretches.
-  assert min(stretches) < 8 and max(stretches) > 250 and 25 < np.median(stretches) < 60
+  assert min(counts) < 8 and max(counts) > 250 and 25 < np.median(counts) < 60
+
+
+def test_what_is_drawn_together_shares_its_noise(policy):
+  sample = policy.sample(np.random.default_rng(2), 50, graph=1)
+  logits = policy.logits(1).numpy()
+  for devices, stretches in zip(sample.placements, sample.choices[STRETCHES]):
+    for stretch in np.unique(stretches):
+      nodes = np.flatnonzero(stretches == stretch)
+      # Noise g explains the draws if g_i - g_j is at least what each node on i asks for.
+      for i in set(devices[nodes]):
+        for j in set(devices[nodes]) - {i}:
+          least = (logits[nodes, j] - logits[nodes, i])[devices[nodes] == i].max()
+          most = (logits[nodes, j] - logits[nodes, i])[devices[nodes] == j].min()
+          assert least <= most + 1e-6
 
 
 def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
   sample = policy.sample(np.random.default_rng(0), 3, graph=1)
-  log_probs, entropy = policy.log_prob(tf.constant(sample.choices), 1)
+  choices = tf.nest.map_structure(tf.constant, sample.choices)
+  log_probs, entropy = policy.log_prob(choices, 1)
   np.testing.assert_allclose(log_probs, sample.log_probs, atol=1e-5)
   p = tf.nn.softmax(policy.logits(1)).numpy()[:, :3]
-  np.testing.assert_allclose(log_probs[2, 7], np.log(p[7, sample.placements[2, 7]]), rtol=1e-4)
+  together = np.flatnonzero(sample.choices[STRETCHES][2] == sample.choices[STRETCHES][2, 7])
+  expected = np.log(p[together, sample.placements[2, together]]).mean()
+  np.testing.assert_allclose(log_probs[2, 7], expected, rtol=1e-4)
   np.testing.assert_allclose(
       entropy, np.broadcast_to(-(p * np.log(p)).sum(axis=1), (3, 35)), rtol=1e-3, atol=1e-5)
+
+
+def test_the_ratio_of_what_was_drawn_together_is_clipped_as_one(policy):
+  choices = {DEVICES: tf.zeros([1, 20], tf.int32),
+             STRETCHES: tf.constant(np.repeat([0, 1], [4, 16])[None].astype(np.int32))}
+  old = policy.log_prob(choices, 0)[0].numpy()
+  old[:, :4] -= 0.5  # four nodes that are e^0.5 times as likely now, in the mean
+  loss = ppo_loss(tf.constant([1.0]), tf.constant(old), 0.2, tf.constant(0.0), 20)
+  value, _ = policy.gradients(choices, loss, 0)
+  assert float(value) == pytest.approx(-(4 * 1.2 + 16) / 20, abs=1e-5)
 
 
 def test_the_likeliest_devices(policy):
@@ -64,13 +92,14 @@ def test_all_that_is_trained_is_found(policy):
 
 
 def test_the_clipped_objective_by_hand(policy):
-  # Had node 0 been drawn with probabilities e^0.5 times smaller, and node 1 with as large ones:
-  # ratios e^0.5 and 1, all others clipped away by an advantage on two columns only.
+  # Had node 0 been drawn with a probability e^0.5 times smaller, and all others as they are now.
   sample = policy.sample(np.random.default_rng(1), 2, graph=0)
-  old = sample.log_probs.copy()
+  choices = {DEVICES: tf.constant(sample.placements),
+             STRETCHES: tf.constant(np.tile(np.arange(20, dtype=np.int32), (2, 1)))}
+  old = policy.log_prob(choices, 0)[0].numpy()
   old[:, 0] -= 0.5
   loss = ppo_loss(tf.constant([1.0, -1.0]), tf.constant(old), 0.2, tf.constant(0.0), 20)
-  value, gradients = policy.gradients(tf.constant(sample.choices), loss, 0)
+  value, gradients = policy.gradients(choices, loss, 0)
   # Placement 0 gains min(e^0.5, 1.2) + 19, placement 1 loses max(e^0.5, 1.2) + 19.
   assert float(value) == pytest.approx(-(1.2 + 19 - np.exp(0.5) - 19) / 2 / 20, abs=1e-5)
   assert any(np.abs(tf.convert_to_tensor(each)).max() > 0

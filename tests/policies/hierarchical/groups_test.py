@@ -34,14 +34,16 @@ def test_group_embeddings_by_hand():
   units = Units(chain())
   inputs = units.group_inputs(np.array([[0, 0, 2, 0], [1, 1, 1, 1]], dtype=np.int32), 3)
   # Of the first: group 0 has X, Y, Y and 70 bytes, feeds 2 and reads from it; group 2 has X.
-  expected = np.zeros((3, 2 + 2 + 6))
-  expected[0] = [np.log(2), np.log(3), np.log(71) / 20, 1, 0, 0, 1, 0, 0, 1]
-  expected[2] = [np.log(2), 0, np.log(31) / 20, 1, 1, 0, 0, 1, 0, 0]
+  # No shapes are known.
+  expected = np.zeros((3, 2 + 2 + 5 + 6))
+  once = np.log(2)
+  expected[0] = [once, np.log(3), np.log(71) / 20, 1, *5 * [0], 0, 0, once, 0, 0, once]
+  expected[2] = [once, 0, np.log(31) / 20, 1, *5 * [0], once, 0, 0, once, 0, 0]
   np.testing.assert_allclose(inputs.features[0], expected, rtol=1e-6)
   assert inputs.allowed[0].tolist() == [[True, True, False], [True, False, False],
                                         [True, True, False]]
   np.testing.assert_allclose(
-      inputs.features[1, 1], [np.log(3), np.log(3), np.log(101) / 20, 1] + 6 * [0], rtol=1e-6)
+      inputs.features[1, 1], [np.log(3), np.log(3), np.log(101) / 20, 1] + 11 * [0], rtol=1e-6)
   assert (inputs.features[1, [0, 2]] == 0).all()
 
 

@@ -12,50 +12,60 @@ def grouped():
 
 
 def tables(grouped):
-  return graph_tables.GraphTables([grouped], [1e4])()
+  return graph_tables.GraphTables([grouped])()
 
 
-def two_layers_by_hand(layers, x):
+def two_layers_by_hand(layers, x, last="relu"):
   first, second = (layer.get_weights() for layer in layers.layers)
-  return np.maximum(x @ first[0] + first[1], 0) @ second[0] + second[1]
+  found = np.maximum(x @ first[0] + first[1], 0) @ second[0] + second[1]
+  return np.maximum(found, 0) if last else found
+
+
+def raw_features(grouped, placements=1, candidates=1):
+  return np.random.default_rng(0).normal(
+      size=(1, grouped.num_groups, placements, candidates, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("forward", [True, False])
 def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, forward):
   layer = embedding.MessagePassing(
       4, 2, embedding.Seeds(0), forward=forward, weigh_edges=False, squash=False)
-  raw = np.random.default_rng(0).normal(size=(grouped.num_groups, 1, 3)).astype(np.float32)
+  raw = raw_features(grouped)
   found = layer(embedding.group_graph(tables(grouped), tf.constant(raw))).numpy()
   adjacency = np.zeros((grouped.num_groups,) * 2)
-  adjacency[grouped.targets, grouped.sources] = 1  # row g: from whom g hears
+  adjacency[grouped.flow_targets, grouped.flow_sources] = 1  # row g: from whom g hears
   if not forward:
     adjacency = adjacency.T
-  own = two_layers_by_hand(layer._transform, raw[:, 0])
+  own = two_layers_by_hand(layer._transform, raw[0, :, 0, 0], last=None)
+  hears = adjacency.any(axis=1, keepdims=True)
+  assert not hears.all()
   x = own
   for _ in range(2):
-    x = own + two_layers_by_hand(layer._g, adjacency @ two_layers_by_hand(layer._f, x))
-  np.testing.assert_allclose(found[:, 0], x, rtol=1e-4, atol=1e-4)
+    x = own + hears * two_layers_by_hand(layer._g, adjacency @ two_layers_by_hand(layer._f, x))
+  np.testing.assert_allclose(found[:, 0, 0], x, rtol=1e-4, atol=1e-4)
 
 
-def test_placements_side_by_side_do_not_touch_each_other(grouped):
+def test_placements_and_candidates_side_by_side_do_not_touch_each_other(grouped):
   layer = embedding.MessagePassing(
       4, 3, embedding.Seeds(0), forward=True, weigh_edges=True, squash=True)
-  raw = np.random.default_rng(0).normal(size=(grouped.num_groups, 5, 3)).astype(np.float32)
+  raw = raw_features(grouped, 5, 2)
 
   def embed(states):
     return layer(embedding.group_graph(tables(grouped), tf.constant(states))).numpy()
 
-  np.testing.assert_allclose(embed(raw)[:, 2:3], embed(raw[:, 2:3]), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+      embed(raw)[:, 2:3, 1:], embed(raw[:, :, 2:3, 1:]), rtol=1e-5, atol=1e-6)
 
 
 def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
   layer = embedding.Poolings(4, embedding.Seeds(0))
-  x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 4)).astype(np.float32)
-  found = layer(tf.constant(x), tf.constant([[3]]), tables(grouped)).numpy()[0, 0]
-  np.testing.assert_allclose(found[:4], x[0, 3])
+  x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 1, 1, 4)).astype(np.float32)
+  found = layer(tf.constant(x), tf.constant([[[3]]]), tables(grouped)).numpy()[0, 0, 0, 0]
+  x = x[0, :, 0, 0]
+  np.testing.assert_allclose(found[:4], x[3])
   relatives = (grouped.ancestors[3], grouped.descendants[3], grouped.parallel[3])
   for i, (mask, f, g) in enumerate(zip(relatives, layer._f, layer._g)):
-    total = two_layers_by_hand(f, x[0])[mask].sum(axis=0, keepdims=True)
+    total = two_layers_by_hand(f, x)[mask].sum(axis=0, keepdims=True)
     np.testing.assert_allclose(
         found[4 * (i + 1):4 * (i + 2)], two_layers_by_hand(g, total)[0], rtol=1e-4, atol=1e-5)
 
@@ -87,7 +97,7 @@ def test_gradients_do_not_depend_on_the_order_in_which_threads_come(grouped):
       loss = tf.reduce_sum(layer(embedding.group_graph(tables(grouped), raw)) ** 2)
     return [tf.convert_to_tensor(g) for g in tape.gradient(loss, layer.trainable_weights)]
 
-  raw = tf.random.stateless_normal((grouped.num_groups, 2, 3), (1, 2))
+  raw = tf.constant(raw_features(grouped, 2))
   layer(embedding.group_graph(tables(grouped), raw))  # makes the weights
   traced = tf.function(gradients, autograph=False).get_concrete_function(
       tf.TensorSpec(raw.shape, raw.dtype))

@@ -22,14 +22,14 @@ def network(of, room, several, config):
       room, of[0].num_devices, 1, len(of) if several else None))
   made = PlacetoNetwork(
       spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices, 1)), of,
-      scales_us=[9000.0] * len(of), max_groups=room, config=config, seed=3)
+      max_groups=room, config=config, seed=3)
   made.create_variables()
   return made
 
 
 @pytest.mark.parametrize("config", [
-    SMALL, NetworkConfig(rounds=2, weigh_edges=False, squash=False, mean_pooling=False,
-                         device_scores=False),
+    SMALL, NetworkConfig(
+        rounds=2, tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False),
     NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
   together, rng = network(graphs(), 15, True, config), np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
     observation = {
         "placement": rng.integers(0, 3, (4, g)).astype(np.int32),
         "current": rng.integers(0, g, (4, 1)).astype(np.int32),
-        "visited": np.ones((4, g), np.float32), "start": start, "finish": start}
+        "visited": np.ones((4, g), np.float32), "start": start}
     padded = {name: value if name == "current" else np.pad(value, ((0, 0), (0, 15 - g)))
               for name, value in observation.items()}
     padded["graph"] = np.full((4, 1), index, np.int32)
@@ -55,25 +55,44 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
   # Without the flag of the current group (and without start times, which are relative to it) the
   # sum over all groups is the same whichever is at hand.
   config = NetworkConfig(
-      embedding="simple_aggregator", initial_keep=None, device_scores=False, start_times=False)
+      embedding="simple_aggregator", initial_keep=None, start_times=False)
   graph = graphs()[0]
   made = network([graph], 12, False, config)
-  state = np.random.default_rng(0).random((1, 12, 9)).astype(np.float32)
-  tables = GraphTables([graph], [1.0])()
+  state = np.random.default_rng(0).random((1, 12, 1, 3, 18)).astype(np.float32)
+  tables = GraphTables([graph])()
   one, other = (
-      made._poolings(tf.constant(state), tf.constant([[g]]), tables).numpy() for g in (2, 5))
+      made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))
   np.testing.assert_array_equal(one, other)
   assert np.abs(one).max() > 0
 
 
 def test_graphs_that_do_not_fit_are_refused():
   with pytest.raises(PlacetoError, match="graph 0 has 12 groups, there is room for 8"):
-    GraphTables(graphs(), [1.0, 1.0], max_groups=8)
+    GraphTables(graphs(), max_groups=8)
   other = grouped_graph(random_problem(devices="k80:2"))
   with pytest.raises(PlacetoError, match="graph 1 is on 3 devices, graph 0 on 4"):
-    GraphTables([graphs()[0], other], [1.0, 1.0])
+    GraphTables([graphs()[0], other])
 
 
 def test_an_unknown_embedding_is_named():
   with pytest.raises(PlacetoError, match="embedding is 'magic'"):
     NetworkConfig(embedding="magic")
+
+
+def test_episodes_of_several_graphs_are_decided_on_as_one_at_a_time():
+  together, rng = network(graphs(), 12, True, SMALL), np.random.default_rng(0)
+  observation = {
+      "placement": rng.integers(0, 3, (2, 5, 12)).astype(np.int32),
+      "current": rng.integers(0, 7, (2, 5, 1)).astype(np.int32),
+      "visited": np.ones((2, 5, 12), np.float32),
+      "start": rng.random((2, 5, 12)).astype(np.float32),
+      "graph": np.repeat([[1], [0]], 5, axis=1).astype(np.int32)[..., None]}
+
+  def probabilities(part):
+    return together({k: tf.constant(v) for k, v in part.items()})[0].probs_parameter().numpy()
+
+  found = probabilities(observation)
+  for row in range(2):
+    for t in range(5):
+      alone = probabilities({name: value[row, t][None] for name, value in observation.items()})
+      np.testing.assert_allclose(found[row, t], alone[0], rtol=1e-4, atol=1e-6)

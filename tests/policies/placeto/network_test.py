@@ -10,7 +10,9 @@ from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
 from random_problem import grouped_graph, random_problem
 
 PAPER = NetworkConfig(
-    weigh_edges=False, squash=False, initial_keep=None, least_exploration=0.0, device_scores=False)
+    tied=False, skip=False, weigh_edges=False, squash=False, initial_keep=None,
+    least_exploration=0.0)
+TIED = dataclasses.replace(PAPER, tied=True, skip=True)
 
 
 def network_for(grouped, config=None, groups_per_step=1, seed=5):
@@ -19,7 +21,7 @@ def network_for(grouped, config=None, groups_per_step=1, seed=5):
   action = tensor_spec.from_spec(
       observation_lib.action_spec(grouped.num_devices, groups_per_step))
   network = PlacetoNetwork(
-      spec, action, [grouped], scales_us=[10_000.0], config=config or NetworkConfig(), seed=seed)
+      spec, action, [grouped], config=config or NetworkConfig(), seed=seed)
   network.create_variables()
   return network
 
@@ -27,13 +29,11 @@ def network_for(grouped, config=None, groups_per_step=1, seed=5):
 def observe(grouped, batch=3, groups_per_step=1, seed=0):
   rng = np.random.default_rng(seed)
   g = grouped.num_groups
-  start = rng.random((batch, g)).astype(np.float32)
   return {
       "placement": rng.integers(0, 3, (batch, g)).astype(np.int32),
       "current": rng.integers(0, g, (batch, groups_per_step)).astype(np.int32),
       "visited": (rng.random((batch, g)) < 0.5).astype(np.float32),
-      "start": start,
-      "finish": np.minimum(1, start + 0.1).astype(np.float32),
+      "start": rng.random((batch, g)).astype(np.float32),
   }
 
 
@@ -126,3 +126,60 @@ def test_a_policy_that_stays_too_often_is_made_to_move_and_the_other_way_round(g
   held = float(network._keep)
   network.hold_keep(0.8)
   assert float(network._keep) == pytest.approx(held)
+
+
+def with_larger_head(network):
+  """The network with a head whose scores differ visibly, unlike those it starts with."""
+  last = network._head.layers[-1]
+  last.set_weights([100 * value for value in last.get_weights()])
+  return network
+
+
+def test_equal_devices_that_change_places_change_places_in_the_decision(grouped):
+  # Devices 0 to 2 are GPUs of one kind; a group moves with its device.
+  network, observation = with_larger_head(network_for(grouped, TIED)), observe(grouped)
+  renamed = np.array([2, 0, 1])
+  moved = dict(observation, placement=renamed[observation["placement"]].astype(np.int32))
+  plain, other = probabilities(network, observation), probabilities(network, moved)
+  assert np.abs(plain[..., :3] - 1 / 3).max() > 0.01
+  np.testing.assert_allclose(other[..., renamed], plain[..., :3], rtol=1e-4, atol=1e-6)
+
+
+def test_the_papers_network_has_to_learn_each_device_for_itself(grouped):
+  network, observation = with_larger_head(network_for(grouped, PAPER)), observe(grouped)
+  renamed = np.array([2, 0, 1])
+  moved = dict(observation, placement=renamed[observation["placement"]].astype(np.int32))
+  plain, other = probabilities(network, observation), probabilities(network, moved)
+  assert np.abs(other[..., renamed] - plain[..., :3]).max() > 1e-3
+
+
+def test_tied_weights_fit_any_number_of_devices():
+  weights = network_for(grouped_graph(random_problem(devices="k80:2")), TIED).variables
+  other = network_for(grouped_graph(random_problem(devices="k80:7")), TIED).variables
+  assert [v.shape for v in weights] == [v.shape for v in other]
+
+
+def test_a_faster_device_is_told_from_a_slower_one_by_what_the_group_takes_there():
+  grouped = grouped_graph(random_problem(devices="k80:1+v100:1"))
+  observation = observe(grouped)
+  observation["placement"][:] = 0
+  faster = dataclasses.replace(grouped, compute_us=grouped.compute_us * [1.0, 0.2, 1.0])
+  slower = dataclasses.replace(grouped, compute_us=grouped.compute_us * [1.0, 5.0, 1.0])
+  found = []
+  for each in (faster, slower):
+    other = with_larger_head(network_for(each, TIED))
+    found.append(probabilities(other, observation))
+  assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+def test_a_group_that_hears_from_nobody_gets_no_message():
+  # Without edges both passes are the transform alone, whatever f and g are.
+  grouped = grouped_graph(random_problem())
+  none = np.zeros(0, dtype=np.int32)
+  alone = dataclasses.replace(grouped, sources=none, targets=none, edge_bytes=np.zeros(0))
+  network, observation = with_larger_head(network_for(alone, TIED)), observe(alone)
+  before = probabilities(network, observation)
+  for passing in network._passes:
+    for layer in passing._f.layers + passing._g.layers:
+      layer.set_weights([value + 1.0 for value in layer.get_weights()])
+  np.testing.assert_array_equal(probabilities(network, observation), before)

@@ -1,0 +1,210 @@
+"""`compile_placed()`: a compiled Keras model whose training step runs placed.
+
+Keras asks a model for its train function before it trains and hands it an iterator of batches. The
+model is given a train function that runs the placed step of the batch's shape; all else of Keras
+(callbacks, metrics, evaluate, predict, saving) is as it was, on the variables where they now are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any, Callable, Dict, Hashable, List, Optional, Union
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import keras_models, load_graph
+from placeto_tf.live import keras_batches
+from placeto_tf.live.applied import AppliedFunction
+from placeto_tf.live.following import placed_alike
+from placeto_tf.placements import place_function
+from placeto_tf.placing import place
+from placeto_tf.placing_result import PlacingResult
+
+_ENOUGH = 0.9  # share of ops known by name from which on a trace is the same step
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchStep:
+  """The step for batches of one shape.
+
+  Attributes:
+    batch_size: of the batches, None where they do not say.
+    function: takes a batch.
+    how: "placed" by a search, "alike" (as the placed one), or "unplaced".
+  """
+
+  batch_size: Optional[int]
+  function: Callable[[Any], Any]
+  how: str
+
+
+class PlacedTraining:
+  """A Keras model's training, placed; see `compile_placed`.
+
+  Attributes:
+    model: the Keras model.
+    cluster: the devices.
+    result: what `place()` found; None before the first batch is known.
+    applied: the placed step, with the step time that was promised and that of what runs.
+    steps: the step for each shape of batches seen.
+  """
+
+  def __init__(self, model: Any, cluster: Cluster, options: Dict[str, Any]):
+    self.model = model
+    self.cluster = cluster
+    self.result: Optional[PlacingResult] = None
+    self.applied: Optional[AppliedFunction] = None
+    self._options = options
+    self._by_key: Dict[Hashable, BatchStep] = {}
+    self._specs: Any = None  # of the batch that was placed
+    self._compiled = keras_batches.compiled_state(model)
+
+  @property
+  def steps(self) -> List[BatchStep]:
+    """The steps by shape, in the order in which they were first met."""
+    return list(self._by_key.values())
+
+  def __str__(self) -> str:
+    if self.applied is None:
+      return "the training step is placed when the first batch comes"
+    others = "".join(
+        f"; batches of {step.batch_size} run {step.how}" for step in self.steps[1:])
+    return f"{self.applied}{others}"
+
+  def plan(self, specs: Any) -> None:
+    """Searches a placement for batches of these specs and applies it."""
+    function = keras_batches.trace_step(self.model, specs)
+    graph = load_graph(function)
+    result = place(graph, self.cluster, **self._options)
+    applied = result.apply(function)
+    self.result, self.applied, self._specs = result, applied, specs
+    self._by_key[keras_batches.key_of(specs)] = BatchStep(
+        keras_batches.size_of(specs), applied.function, "placed")
+
+  def run_step(self, data: Any) -> Any:
+    """Trains on one batch; returns the logs of the model's `train_step`."""
+    batch = keras_batches.as_batch(data, _floatx(self.model))
+    if self._specs is not None:
+      batch = keras_batches.cast_like(batch, self._specs)
+    specs = keras_batches.specs_of(batch)
+    key = keras_batches.key_of(specs)
+    if key not in self._by_key:
+      if self.result is None:
+        self.plan(specs)
+      else:
+        self._by_key[key] = self._follow(self.result, specs)
+    logs = self._by_key[key].function(batch)
+    counter = getattr(self.model, "_train_counter", None)  # of Keras 2
+    if counter is not None:
+      counter.assign_add(1)
+    return logs
+
+  def train_function(self, iterator: Any) -> Any:
+    """What Keras calls: trains on the next batches, as many as it wants of one call."""
+    import tensorflow as tf
+
+    logs = None
+    for done in range(keras_batches.steps_per_execution(self.model)):
+      try:
+        data = next(iterator)
+      except (StopIteration, tf.errors.OutOfRangeError):
+        if not done:
+          raise
+        break
+      logs = self.run_step(data)
+    return logs
+
+  def make_train_function(self, force: bool = False) -> Any:
+    """What Keras calls before it trains: stands in for the model's own method."""
+    if keras_batches.compiled_state(self.model) != self._compiled:
+      warnings.warn(
+          "the model has been compiled again since compile_placed: its training runs unplaced; "
+          "call compile_placed again", stacklevel=2)
+      self.undo()
+      return self.model.make_train_function(force)
+    self.model.train_function = self.train_function
+    return self.model.train_function
+
+  def undo(self) -> None:
+    """Gives the model its own train function back; variables stay where they are."""
+    if self.model.__dict__.get("make_train_function") is not None:
+      del self.model.__dict__["make_train_function"]
+    self.model.train_function = None
+
+  def _follow(self, result: PlacingResult, specs: Any) -> BatchStep:
+    """The step for another shape, such as a partial last batch: placed as the first one is."""
+    function = keras_batches.trace_step(self.model, specs)
+    size = keras_batches.size_of(specs)
+    graph = load_graph(function)
+    placement, known = placed_alike(result.placement, graph, function, result.cluster)
+    if known >= _ENOUGH:
+      return BatchStep(size, place_function(placement, function).function, "alike")
+    warnings.warn(
+        f"batches such as {specs} take a step of their own ({known:.0%} of its ops are those of "
+        "the placed one), which runs unplaced; train with batches as at the first step",
+        stacklevel=4)
+    return BatchStep(size, function, "unplaced")
+
+
+def compile_placed(
+    model: Any,
+    cluster: Union[Cluster, str],
+    *,
+    batch_size: Optional[int] = None,
+    data: Any = None,
+    **options: Any,
+) -> PlacedTraining:
+  """Places the training step of a compiled Keras model, for `fit` and `train_on_batch`.
+
+  Call it after `model.compile`. The model stays the same object with the same variables, which are
+  moved to their devices: evaluate, predict, callbacks, metrics, checkpoints and saving go on as
+  before. Training is turned off for XLA (`jit_compile`). Batches of another size than the first,
+  such as a partial last one, run on the same devices, op by op.
+
+  Args:
+    model: a compiled model of Keras 2 or Keras 3.
+    cluster: a `Cluster`, or text for `Cluster.parse`; with devices that this process has.
+    batch_size: places now, for batches of this size of what the model says it takes.
+    data: places now, for a batch like this one: (inputs, targets), as arrays, tensors or
+      TensorSpecs, or a `tf.data.Dataset` of batches. Without both the step is placed when the first
+      batch comes.
+    **options: of `place()`: method, max_seconds, max_evaluations, seed, ...
+
+  Returns:
+    What was placed; print it. Its `undo()` gives the model its own step back.
+
+  Raises:
+    PlacetoError: the model is not compiled, belongs to a distribution strategy, or its step cannot
+      be traced or placed.
+  """
+  import tensorflow as tf
+
+  keras_batches.check_trainable(model)
+  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  previous = getattr(model.__dict__.get("make_train_function"), "__self__", None)
+  if isinstance(previous, PlacedTraining):
+    previous.undo()
+  if data is not None and batch_size is not None:
+    raise GraphError("data has a batch size of its own; give either data or batch_size")
+  specs = None
+  if data is not None:
+    if isinstance(data, tf.data.Dataset):
+      data = next(iter(data.take(1)))
+    is_spec = any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data))
+    specs = tuple(data) if is_spec else keras_batches.specs_of(
+        keras_batches.as_batch(data, _floatx(model)))
+  elif batch_size is not None:
+    specs = tuple(keras_models.step_specs(model, batch_size))
+  keras_batches.without_xla(model)
+  training = PlacedTraining(model, cluster, options)
+  if specs is not None:
+    training.plan(specs)
+  # Past __setattr__, for this is no part of the model that Keras should track and save.
+  model.__dict__["make_train_function"] = training.make_train_function
+  return training
+
+
+def _floatx(model: Any) -> str:
+  package = keras_models.package_of(model)
+  return package.backend.floatx() if hasattr(package.backend, "floatx") else "float32"

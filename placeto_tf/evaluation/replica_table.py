@@ -1,0 +1,192 @@
+"""Every graph on every cluster with replicas: placement alone, data parallelism, `auto` over both.
+
+The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with what
+`place(replicas="auto")` found, appended as soon as it is there, and `placements/`. A run that stops
+midway goes on where it stopped. Placement alone has a run of its own with the same budget.
+
+  graph, cluster, seed, max_seconds
+  replicas              that won, and its global batch
+  step_time_us          of the best, for its global batch; fits; lower_bound_us
+  examples_per_second   of the best
+  alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
+                        best; empty where they do not fit or cannot be had
+  evaluations, seconds, placement
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import re
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from placeto_tf import placing, replica_placing
+from placeto_tf.clusters import Cluster
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.placing_config import PlacingConfig
+from placeto_tf.replication import ReplicaSource
+
+FIELDS = (
+    "graph", "cluster", "seed", "max_seconds", "max_evaluations", "replicas", "global_batch",
+    "step_time_us", "fits", "lower_bound_us", "examples_per_second", "alone_us",
+    "data_parallel_us", "evaluations", "seconds", "placement")
+KEY = ("graph", "cluster", "seed")
+
+Row = Dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaTableConfig:
+  """What to run: every graph on every cluster with every seed."""
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...]
+  seeds: Tuple[int, ...] = (0,)
+  replicas: Any = "auto"
+  max_seconds: Optional[float] = None
+  max_evaluations: Optional[int] = None
+  max_groups: int = 128
+  graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def placing_config(self, seed: int, replicas: Any) -> PlacingConfig:
+    """How one row is placed."""
+    return PlacingConfig(
+        max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
+        max_groups=self.max_groups, replicas=replicas)
+
+
+def evaluate_replicas(
+    config: ReplicaTableConfig, out: str, *,
+    progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
+  """Runs what is not done yet and returns all rows.
+
+  Args:
+    config: what to run.
+    out: the directory of results.
+    progress: called with (rows done, rows in all, the row) after each.
+  """
+  os.makedirs(os.path.join(out, "placements"), exist_ok=True)
+  path = os.path.join(out, "replicas.csv")
+  done = {tuple(row[name] for name in KEY): row for row in read_rows(path)}
+  wanted = [(graph, cluster, str(seed)) for graph in config.graphs for cluster in config.clusters
+            for seed in config.seeds]
+  for graph in config.graphs:
+    source = None
+    for key in [key for key in wanted if key[0] == graph and key not in done]:
+      source = source or ReplicaSource(graph, config.graph_options)
+      done[key] = _row(source, key, config, out)
+      _append(path, done[key])
+      if progress is not None:
+        progress(sum(each in done for each in wanted), len(wanted), done[key])
+  return [done[key] for key in wanted]
+
+
+def read_rows(path: str) -> List[Row]:
+  """The rows of a replicas.csv; none where there is no file.
+
+  Raises:
+    PlacetoError: the file is another one.
+  """
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8", newline="") as file:
+    text = file.read()
+  reader = csv.DictReader(text[:text.rfind("\n") + 1].splitlines())
+  if tuple(reader.fieldnames or ()) != FIELDS:
+    raise PlacetoError(f"{path} has the columns {reader.fieldnames}, expected {', '.join(FIELDS)}")
+  return list(reader)
+
+
+def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableConfig, out: str
+         ) -> Row:
+  graph, cluster_name, seed = key
+  cluster = Cluster.parse(cluster_name)
+  alone: Any = None
+  try:
+    alone = placing.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
+  except PlacementError:
+    pass  # nothing fits without replicas; the column stays empty
+  found = replica_placing.place_replicas(
+      source, cluster, config.placing_config(int(seed), config.replicas))
+  replication = found.replication
+  assert replication is not None
+  chosen = replication.chosen
+  count = chosen.replicas if chosen is not None else 1
+  batch = chosen.global_batch if chosen is not None else None
+  one_batch = replication.rows[1].global_batch
+  parallel = replication.data_parallel
+  stem = re.sub(r"[^\w.=-]+", "_", "__".join(key))
+  placement = os.path.join("placements", f"{stem}.json")
+  found.placement.save(os.path.join(out, placement))
+  return {name: "" if value is None else str(value) for name, value in {
+      "graph": graph, "cluster": cluster_name, "seed": seed, "max_seconds": config.max_seconds,
+      "max_evaluations": config.max_evaluations, "replicas": count, "global_batch": batch,
+      "step_time_us": found.step_time_us, "fits": found.fits,
+      "lower_bound_us": found.lower_bound_us,
+      "examples_per_second": batch / found.step_time_us * 1e6 if batch else None,
+      "alone_us": None if alone is None else alone.step_time_us * (
+          batch / one_batch if batch and one_batch else 1),
+      "data_parallel_us": None if parallel is None or not parallel.fits else (
+          parallel.step_time_us * (batch or 1) / (replication.data_parallel_batch or 1)),
+      "evaluations": found.evaluations, "seconds": round(found.seconds, 1),
+      "placement": placement}.items()}
+
+
+def table(rows: List[Row]) -> str:
+  """Markdown: a row for each graph and cluster, then geometric means by cluster."""
+  lines = [
+      "| graph | cluster | placement alone | data parallelism | `auto` | replicas | examples/s | "
+      "bound | over `auto`: alone | data parallelism | better of both |",
+      "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+  ratios: Dict[str, List[Tuple[Optional[float], Optional[float], Optional[float]]]] = {}
+  for row in rows:
+    best, alone, parallel = (
+        float(row[name]) if row[name] else None
+        for name in ("step_time_us", "alone_us", "data_parallel_us"))
+    assert best is not None
+    both = [each for each in (alone, parallel) if each is not None]
+    ratio = tuple(
+        each / best if each is not None else None
+        for each in (alone, parallel, min(both) if both else None))
+    ratios.setdefault(row["cluster"], []).append(ratio)  # type: ignore[arg-type]
+    rate = f"{float(row['examples_per_second']):,.0f}" if row["examples_per_second"] else "-"
+    lines.append("| " + " | ".join([
+        row["graph"].replace("zoo:", ""), row["cluster"], _ms(alone), _ms(parallel), _ms(best),
+        row["replicas"], rate, _ms(float(row["lower_bound_us"])),
+        *(f"{each:.2f}" if each else "-" for each in ratio)]) + " |")
+  for cluster, found in ratios.items():
+    means = [_geometric_mean([each[i] for each in found]) for i in range(3)]
+    lines.append(
+        f"| geometric mean | {cluster} | | | | | | | " + " | ".join(means) + " |")
+  return "\n".join(lines)
+
+
+def _geometric_mean(values: List[Optional[float]]) -> str:
+  known = [value for value in values if value]
+  return f"{math.exp(sum(map(math.log, known)) / len(known)):.2f}" if known else "-"
+
+
+def _ms(us: Optional[float]) -> str:
+  return "-" if us is None else f"{us / 1e3:,.1f}"
+
+
+def _append(path: str, row: Row) -> None:
+  new = not os.path.exists(path)
+  if not new:  # a run that was killed while writing leaves half a line
+    with open(path, "rb+") as file:
+      file.truncate(file.read().rfind(b"\n") + 1)
+  with open(path, "a", encoding="utf-8", newline="") as file:
+    writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+    if new:
+      writer.writeheader()
+    writer.writerow(row)
+
+
+def show(done: int, total: int, row: Row) -> str:
+  """One line on a row that is done."""
+  return json.dumps({"done": f"{done}/{total}", **{
+      name: row[name] for name in ("graph", "cluster", "replicas", "step_time_us", "alone_us",
+                                   "data_parallel_us")}})

@@ -1,0 +1,139 @@
+"""What a live function captures from the process: variables, other resources, tensors.
+
+A captured resource lives on a device before the function is called, and the ops that touch it run
+there. A variable can be moved, because its Python object can be given a new resource; what can not
+be moved is fixed, and a placement has to plan with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import sys
+from typing import Any, Callable, Iterator, List, Set
+
+from placeto_tf.errors import GraphError
+
+_STRUCTURED_FUNCTION = "tensorflow.python.data.ops.structured_function"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Capture:
+  """One resource that a function captures.
+
+  Attributes:
+    op: name of the placeholder that stands for it in the function's graph.
+    handle: the tensor outside of the function that holds the resource.
+    variable: the `tf.Variable` whose resource it is, or None.
+    device: where the resource is, as TensorFlow writes it.
+    fixed: why it cannot be moved to another device; "" if it can.
+  """
+
+  op: str
+  handle: Any
+  variable: Any
+  device: str
+  fixed: str
+
+  @property
+  def name(self) -> str:
+    """The variable's name, or that of the placeholder."""
+    return self.op if self.variable is None else self.variable.name.partition(":")[0]
+
+
+def resource_captures(function: Any) -> List[Capture]:
+  """The variables and other resources that a ConcreteFunction captures, in their order.
+
+  Raises:
+    GraphError: a variable has been deleted, or what is captured is only known at the call.
+  """
+  graph = function.graph
+  if getattr(graph, "deferred_external_captures", None):
+    raise GraphError(
+        f"the function {function.name!r} captures values that are only known at the call; pass "
+        "them as arguments")
+  try:
+    by_handle = {id(variable.handle): variable for variable in graph.variables}
+  except AssertionError:
+    raise GraphError(
+        f"the function {function.name!r} uses variables that have been deleted; keep the object "
+        "that owns them") from None
+  found, piped = [], None
+  for handle, inner in graph.captures:
+    if not is_resource(inner) or inner.op.type != "Placeholder":
+      continue
+    variable = by_handle.get(id(handle))
+    if variable is None:
+      variable = _parent(handle)
+    if variable is None:
+      fixed = "it is not a variable"
+    else:
+      piped = piped_handles() if piped is None else piped
+      fixed = why_fixed(variable, piped)
+    found.append(Capture(inner.op.name, handle, variable, handle.device, fixed))
+  return found
+
+
+def why_fixed(variable: Any, piped: Set[int]) -> str:
+  """Why a variable cannot be moved to another device, or "".
+
+  Args:
+    variable: a `tf.Variable` whose handle is eager.
+    piped: as from `piped_handles`.
+  """
+  inner = unwrapped(variable)
+  if getattr(inner, "_distribute_strategy", None) is not None:
+    return "it belongs to a distribution strategy"
+  handle = getattr(inner, "__dict__", {}).get("_handle")
+  if handle is None or not hasattr(handle, "backing_device"):  # which only eager tensors have
+    return f"it is a {type(inner).__name__}, whose resource cannot be replaced"
+  if id(inner.handle) in piped:
+    return "a tf.data pipeline reads it"
+  return ""
+
+
+def unwrapped(variable: Any) -> Any:
+  """The variable that owns the handle: Keras 3 wraps it always, Keras 2 for mixed precision."""
+  for _ in range(5):
+    fields = getattr(variable, "__dict__", {})
+    inner = fields.get("_variable", fields.get("_value"))
+    if "_handle" in fields or inner is None:
+      break
+    variable = inner
+  return variable
+
+
+def is_resource(tensor: Any) -> bool:
+  """Whether a tensor is the handle of a resource."""
+  return tensor.dtype.base_dtype.name == "resource"
+
+
+def piped_handles() -> Set[int]:
+  """Ids of handles that live tf.data pipelines hold, out of reach for who would replace them."""
+  module = sys.modules.get(_STRUCTURED_FUNCTION)
+  if module is None:
+    return set()
+  held: Set[int] = set()
+  for wrapper in live_objects(module.StructuredFunctionWrapper):
+    function = getattr(wrapper, "_function", None)
+    held.update(id(tensor) for tensor in getattr(function, "captured_inputs", ()))
+  return held
+
+
+def live_objects(kind: Any) -> Iterator[Any]:
+  """All objects of a class, or of one of several, that the process holds."""
+  return (each for each in gc.get_objects() if _is(each, kind))
+
+
+def _is(each: Any, kind: Any) -> bool:
+  try:
+    return issubclass(type(each), kind)  # isinstance would ask proxies, which may be dead
+  except TypeError:
+    return False
+
+
+def _parent(handle: Any) -> Any:
+  """The variable that made a handle, where it is alive."""
+  owner: Callable[[], Any] = getattr(handle, "_parent_trackable", lambda: None)
+  parent = owner()
+  return parent if hasattr(parent, "assign") else None  # tables have handles, too

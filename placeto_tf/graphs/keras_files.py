@@ -1,0 +1,126 @@
+"""Keras models in files: `.keras` archives and HDF5, of Keras 2 and Keras 3.
+
+The file says which Keras wrote it, and that Keras reads it. A Lambda layer with code in the file
+would run that code when the model is loaded, so it is only loaded if the caller trusts the file.
+This is looked for here, because not every version of Keras checks it in HDF5 files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import zipfile
+from typing import Any, Iterator, Tuple
+
+from placeto_tf.errors import GraphError, SetupError
+
+SUFFIXES = (".keras", ".h5", ".hdf5")
+
+
+def is_keras_file(path: Any) -> bool:
+  """Whether a path names a Keras model by its suffix."""
+  return str(path).lower().endswith(SUFFIXES)
+
+
+def load_model(path: Any, trusted: bool = False) -> Any:
+  """The Keras model in a file, not compiled.
+
+  Args:
+    path: of a `.keras`, `.h5` or `.hdf5` file.
+    trusted: whether code in the file may be run.
+
+  Raises:
+    GraphError: the file cannot be read, holds only weights, needs custom objects, or has code in it
+      and is not trusted.
+    SetupError: the Keras that wrote it is not installed.
+  """
+  path = os.fspath(path)
+  version, config = _read_archive(path) if path.lower().endswith(".keras") else _read_hdf5(path)
+  code = next(_code_in(config), None)
+  if code is not None and not trusted:
+    raise GraphError(
+        f"the Keras model {path!r} holds code of its own ({code}), which would be run; load it "
+        "with trusted=True if you trust where it comes from")
+  keras = _keras_of(version, path)
+  try:
+    return keras.models.load_model(path, compile=False, safe_mode=not trusted)
+  except Exception as error:  # whatever layers raise, unknown ones among them
+    reason = " ".join(str(error).split())[:300]
+    raise GraphError(
+        f"Keras {keras.__version__} cannot load the model {path!r} ({reason}); if it has layers of "
+        "your own, load it yourself and hand over the model") from error
+
+
+def _read_archive(path: str) -> Tuple[str, Any]:
+  """The Keras version and configuration in a `.keras` file."""
+  try:
+    with zipfile.ZipFile(path) as archive:
+      metadata = json.loads(archive.read("metadata.json"))
+      config = json.loads(archive.read("config.json"))
+  except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+    raise _unreadable(path, error) from None
+  return str(metadata.get("keras_version", "")), config
+
+
+def _read_hdf5(path: str) -> Tuple[str, Any]:
+  """The same of an HDF5 file."""
+  import h5py
+
+  try:
+    with h5py.File(path, "r") as file:
+      config, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
+  except OSError as error:
+    raise _unreadable(path, error) from None
+  if config is None:
+    raise GraphError(
+        f"{path!r} holds no model, only weights or other data; save the whole model with "
+        "model.save")
+  try:
+    return _text(version), json.loads(_text(config))
+  except ValueError as error:
+    raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: Exception) -> GraphError:
+  reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+  return GraphError(
+      f"cannot read the Keras model {path!r} ({reason}); give a file that model.save has written")
+
+
+def _text(value: Any) -> str:
+  return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _code_in(config: Any) -> Iterator[str]:
+  """Names of what a configuration holds as code."""
+  pending = [config]
+  while pending:
+    found = pending.pop()
+    if isinstance(found, list):
+      pending += found
+    if not isinstance(found, dict):
+      continue
+    inner = found.get("config")
+    if found.get("class_name") == "__lambda__":
+      yield "a lambda"
+    elif found.get("class_name") == "Lambda" and isinstance(inner, dict) and (
+        "lambda" in (inner.get(f"{name}_type") for name in ("function", "output_shape", "mask"))
+        or isinstance(inner.get("function"), list)):
+      yield f"the Lambda layer {inner.get('name', '')!r}"
+    pending += found.values()
+
+
+def _keras_of(version: str, path: str) -> Any:
+  """The installed Keras that reads what this version wrote."""
+  wants_3 = not version.startswith(("1.", "2."))
+  for name in ("keras",) if wants_3 else ("tf_keras", "keras"):
+    try:
+      package = importlib.import_module(name)
+    except ImportError:
+      continue
+    if (int(package.__version__.partition(".")[0]) >= 3) == wants_3:
+      return package
+  raise SetupError(
+      f"the model {path!r} was written by Keras {version or 'of an unknown version'}, which is not "
+      f"installed; install {'keras>=3' if wants_3 else 'tf_keras'}")

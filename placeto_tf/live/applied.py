@@ -1,0 +1,117 @@
+"""Applying a placement to a live function, and simulating what came of it.
+
+Legend: N ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any, Optional
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device_names import find_device
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.concrete_functions import concrete_of, read_concrete_function
+from placeto_tf.placements import PlacedFunction, Placement, place_function
+from placeto_tf.simulation import Simulator
+
+_SAME = 1e-6  # relative difference of two step times that are the same
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AppliedFunction:
+  """A placed function beside what was promised of it; it is called as the function is.
+
+  Attributes:
+    placed: the function, and what became of its variables.
+    promised_us: step time that `place()` reported.
+    step_time_us: of the function as it is now, simulated.
+    before_us: of the function as it was before, simulated; None where not known.
+  """
+
+  placed: PlacedFunction
+  promised_us: float
+  step_time_us: float
+  before_us: Optional[float] = None
+
+  @property
+  def function(self) -> Any:
+    """The placed ConcreteFunction."""
+    return self.placed.function
+
+  @property
+  def kept(self) -> bool:
+    """Whether the step takes the time that was promised, or less."""
+    return self.step_time_us <= self.promised_us * (1 + _SAME)
+
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+    return self.function(*args, **kwargs)
+
+  def __str__(self) -> str:
+    before = "" if self.before_us is None else f"; it was {self.before_us:,.0f} us before"
+    return (
+        f"the placed step takes {self.step_time_us:,.0f} us as simulated, {self.promised_us:,.0f} "
+        f"us were promised{before}; {self.placed}")
+
+
+def apply_checked(
+    placement: Placement,
+    function: Any,
+    graph: ComputationGraph,
+    costs: OpCosts,
+    cluster: Cluster,
+    *,
+    promised_us: float,
+    before_us: Optional[float] = None,
+    **options: Any,
+) -> AppliedFunction:
+  """Places a function and simulates the result; warns where it is slower than was promised.
+
+  Args:
+    placement: of the function's ops.
+    function: the ConcreteFunction, or `tf.function` with one trace, that `graph` was read from.
+    graph: N ops.
+    costs, cluster: what the promise was made with.
+    promised_us, before_us: see `AppliedFunction`.
+    **options: for `place_function`.
+
+  Raises:
+    PlacementError: the function cannot be placed, or is not the one that the graph was read from.
+  """
+  placed = place_function(placement, concrete_of(function), **options)
+  indices = devices_now(placed.function, graph, cluster)
+  simulated = Simulator(graph, costs, cluster).simulate(indices)
+  applied = AppliedFunction(placed, promised_us, simulated.step_time_us, before_us)
+  if not applied.kept:
+    warnings.warn(f"{applied}; let place_function move the variables", stacklevel=3)
+  return applied
+
+
+def devices_now(function: Any, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+  """[N] int32 the cluster's device on which each op of a placed function runs.
+
+  Args:
+    function: a ConcreteFunction of which every op has a device.
+    graph: of the function before it was placed.
+    cluster: with all its devices.
+
+  Raises:
+    PlacementError: an op of the graph is not there, or on a device that the cluster lacks.
+  """
+  read = read_concrete_function(function)[0]
+  devices = {node.name: node.device for node in read.graph_def.node}
+  column = {device: find_device(cluster.device_names, device) for device in set(devices.values())}
+  for op in graph.op_names:
+    if op not in devices:
+      raise PlacementError(
+          f"the placed function has no op {op!r}; hand over the function that was placed")
+    if not devices[op] or column[devices[op]] is None:
+      raise PlacementError(
+          f"op {op!r} of the placed function is on {devices[op]!r}, expected one of "
+          f"{', '.join(cluster.device_names)}; place on a cluster that has it")
+  return np.array([column[devices[op]] for op in graph.op_names], dtype=np.int32)

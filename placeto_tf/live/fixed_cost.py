@@ -1,0 +1,52 @@
+"""What it costs that some of what a live function captures cannot be moved.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.simulation import Simulator
+
+_MAX_SETS = 32  # of ops that stay with one fixed resource; more would take too long
+
+
+def fixed_cost_note(simulator: Simulator, placement: np.ndarray) -> str:
+  """How much faster the step would be if what is fixed could be elsewhere, or "".
+
+  Each fixed resource in turn is put, with the ops that touch it, where that helps most; all other
+  ops stay. So this is what can at least be gained.
+
+  Args:
+    simulator: of the graph on its cluster.
+    placement: [N] the best placement found, with what is fixed where it is.
+  """
+  graph, cluster = simulator.graph, simulator.cluster
+  if graph.source is None or not graph.source.fixed_devices:
+    return ""
+  fixed = [op for op in graph.source.fixed_devices if op in graph.op_index]
+  labels = list(dict.fromkeys(int(graph.colocation[graph.op_index[op]]) for op in fixed))
+  free = allowed_devices(
+      dataclasses.replace(graph, source=dataclasses.replace(graph.source, fixed_devices={})),
+      cluster)
+  best = np.array(placement, dtype=np.int32)
+  held_us = best_us = float(simulator.simulate_many(best)[0][0])
+  for label in labels[:_MAX_SETS]:
+    mates = graph.colocation == label
+    devices = np.flatnonzero(free[label])
+    candidates = np.repeat(best[None], len(devices), axis=0)
+    candidates[:, mates] = devices[:, None]
+    step_time_us, peak = simulator.simulate_many(candidates)
+    step_time_us = np.where((peak <= cluster.memory_bytes).all(axis=1), step_time_us, np.inf)
+    if step_time_us.min() < best_us:
+      best, best_us = candidates[step_time_us.argmin()], float(step_time_us.min())
+  what = f"{len(fixed)} captured resource{'s' if len(fixed) > 1 else ''} that cannot be moved"
+  if best_us >= held_us:
+    return f"{what}: no other device for one of them would make the step faster"
+  return (
+      f"{what} cost at least {held_us - best_us:,.0f} us a step: {held_us:,.0f} us with them where "
+      f"they are, {best_us:,.0f} us if they could be elsewhere")

@@ -1,0 +1,72 @@
+"""Placing one trace of a step as another trace of it is placed, such as for a partial last batch.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters import device_names
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.placements import Placement
+
+
+def placed_alike(
+    placement: Placement, graph: ComputationGraph, function: Any, cluster: Cluster
+) -> Tuple[Placement, float]:
+  """The placement of another trace of the same step.
+
+  An op goes where the op of its name is, a variable and what touches it where the variable is now,
+  everything else where what it reads, or what reads it, is.
+
+  Args:
+    placement: of the first trace.
+    graph: N ops of the second trace.
+    function: the ConcreteFunction that `graph` was read from.
+    cluster: D devices, those of the placement.
+
+  Returns:
+    The placement, and the share of the ops that were known by name.
+  """
+  column = device_names.match(placement.devices, cluster.device_names)
+  by_name = np.array([
+      column[placement[op]] if op in placement else -1 for op in graph.op_names], dtype=np.int64)
+  of_set: Dict[int, int] = {}
+  for capture in resource_captures(function):
+    device = device_names.find_device(cluster.device_names, capture.device)
+    if device is not None and capture.op in graph.op_index:
+      of_set[int(graph.colocation[graph.op_index[capture.op]])] = device
+  for op in np.flatnonzero(by_name >= 0).tolist():
+    of_set.setdefault(int(graph.colocation[op]), int(by_name[op]))
+  _spread(graph, of_set)
+  allowed = allowed_devices(graph, cluster)
+  indices = np.array([of_set.get(label, 0) for label in graph.colocation.tolist()], np.int32)
+  wrong = ~allowed[np.arange(graph.num_ops), indices]
+  indices[wrong] = allowed[wrong].argmax(axis=1)
+  return Placement.from_indices(graph, cluster, indices), float((by_name >= 0).mean())
+
+
+def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
+  """Gives sets without a device that of a neighbour: of what they read, else of a reader."""
+  sets = graph.colocation.tolist()
+  inputs: List[List[int]] = [[] for _ in sets]
+  outputs: List[List[int]] = [[] for _ in sets]
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    if port != CONTROL:
+      inputs[consumer].append(producer)
+      outputs[producer].append(consumer)
+  order = graph.topological_order.tolist()
+  for neighbours, ops in ((inputs, order), (outputs, order[::-1])):
+    for op in ops:
+      if sets[op] in of_set:
+        continue
+      found = [of_set[sets[other]] for other in neighbours[op] if sets[other] in of_set]
+      if found:
+        of_set[sets[op]] = found[0]

@@ -1,0 +1,162 @@
+"""Batches as Keras hands them to a training step, and the step traced for one of them.
+
+Works with Keras 2 and Keras 3 without importing either.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Hashable, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import keras_models
+
+
+def as_batch(data: Any, floatx: str = "float32") -> Any:
+  """A batch with tensors for arrays, without sample weights where there are none.
+
+  Args:
+    data: a tensor or array, or (inputs, targets) or (inputs, targets, sample weights), each nested
+      as the model takes it; what is not there is None or an empty Optional.
+    floatx: dtype of floating-point arrays, as Keras converts them.
+  """
+  import tensorflow as tf
+
+  def convert(value):
+    if value is None or isinstance(value, tf.experimental.Optional):
+      return None
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+      return tf.convert_to_tensor(value, floatx)
+    if isinstance(value, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+      return value
+    return tf.convert_to_tensor(value)
+
+  data = tf.nest.map_structure(convert, data)
+  if isinstance(data, (tuple, list)) and not hasattr(data, "_fields"):
+    data = tuple(data)
+    while len(data) > 1 and data[-1] is None:
+      data = data[:-1]
+  return data
+
+
+def specs_of(batch: Any) -> Any:
+  """The TypeSpecs of a batch, nested as it is; specs stay what they are, and None stays None."""
+  import tensorflow as tf
+
+  return tf.nest.map_structure(
+      lambda value: value if value is None or isinstance(value, tf.TypeSpec)
+      else tf.type_spec_from_value(value), batch)
+
+
+def key_of(specs: Any) -> Hashable:
+  """What batches that one trace can take have in common."""
+  import tensorflow as tf
+
+  flat = tf.nest.flatten(specs)
+  return repr(tf.nest.map_structure(lambda _: 0, specs)), tuple(repr(spec) for spec in flat)
+
+
+def cast_like(batch: Any, specs: Any) -> Any:
+  """The batch with floating-point tensors in the dtypes of specs of the same structure."""
+  import tensorflow as tf
+
+  try:
+    tf.nest.assert_same_structure(batch, specs)
+  except (TypeError, ValueError):
+    return batch
+
+  def cast(value, spec):
+    wanted = getattr(spec, "dtype", None)
+    if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
+        value.dtype.is_floating and wanted.is_floating):
+      return tf.cast(value, wanted)
+    return value
+
+  return tf.nest.map_structure(cast, batch, specs)
+
+
+def size_of(specs: Any) -> Any:
+  """The batch size that specs state, or None."""
+  import tensorflow as tf
+
+  for spec in tf.nest.flatten(specs):
+    shape = getattr(spec, "shape", None)
+    if shape is not None and shape.rank:
+      return shape[0]
+  return None
+
+
+def check_trainable(model: Any) -> None:
+  """Raises GraphError for what is no Keras model whose training can be placed."""
+  if not keras_models.is_keras_model(model):
+    raise GraphError(
+        f"expected a Keras model, got {type(model).__name__}; for a function of your own hand its "
+        "ConcreteFunction to place() and apply the result to it")
+  name = getattr(model, "name", "")
+  if getattr(model, "optimizer", None) is None:
+    raise GraphError(
+        f"the Keras model {name!r} is not compiled with an optimizer; compile it first")
+  if getattr(model, "run_eagerly", False):
+    raise GraphError(
+        f"the Keras model {name!r} is compiled with run_eagerly=True, so that its step is no "
+        "graph; compile it with run_eagerly=False")
+  strategy = type(getattr(model, "distribute_strategy", None)).__name__
+  if strategy not in ("_DefaultDistributionStrategy", "NoneType"):
+    raise GraphError(
+        f"the Keras model {name!r} was made under {strategy}, which places its variables itself; "
+        "make it outside of the strategy's scope")
+
+
+def without_xla(model: Any) -> None:
+  """Has Keras run the model's functions op by op: XLA takes a step whole, on one device."""
+  if getattr(model, "jit_compile", None):
+    model.jit_compile = False
+  for name in ("train_function", "test_function", "predict_function"):
+    setattr(model, name, None)
+
+
+def trace_step(model: Any, specs: Any) -> Any:
+  """A ConcreteFunction of the model's `train_step` on a batch of these specs.
+
+  It is traced as `fit` traces it: variables of the optimizer and of metrics are made on the way,
+  values stay.
+
+  Raises:
+    GraphError: the step cannot be traced.
+  """
+  import tensorflow as tf
+
+  def step(data):
+    return model.train_step(data)
+
+  # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.
+  convert = hasattr(model, "_train_counter")
+  try:
+    with keras_models.without_xla(model.optimizer):
+      function = tf.function(step, autograph=convert).get_concrete_function(specs)
+  except Exception as error:  # whatever the user's layers and losses raise
+    reason = " ".join(str(error).split())[:300]
+    raise GraphError(
+        f"the training step of the Keras model {getattr(model, 'name', '')!r} cannot be traced "
+        f"({reason}); check that model.fit runs with this data") from error
+  # TensorFlow's graphs hold their variables weakly.
+  function._placeto_model = (model, model.optimizer)
+  return function
+
+
+def compiled_state(model: Any) -> Tuple[int, ...]:
+  """What changes when a model is compiled again."""
+  fields = vars(model)
+  return tuple(
+      id(value) for value in (
+          model.optimizer, *(fields.get(name) for name in (
+              "_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics"))))
+
+
+def steps_per_execution(model: Any) -> int:
+  """How many steps Keras wants of one call of the train function."""
+  found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
+  if not hasattr(found, "numpy"):
+    found = getattr(model, "steps_per_execution", 1)
+  return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)

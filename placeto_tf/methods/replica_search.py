@@ -1,0 +1,186 @@
+"""The search over numbers of replicas: each is tried, those behind are dropped, the best goes on.
+
+1. Every number of replicas is started from placements that need no search. What cannot come close,
+   by its lower bound, is dropped.
+2. The others share two fifths of the budget: replicas are moved together (`symmetric`), a graph
+   without replicas has `auto`.
+3. What is left is for the best, and for the second where it is within 3 %: the trained policy,
+   annealing, refinement, each from the best so far.
+
+What is compared is the time of a step per example, for batches can differ.
+
+Legend: N ops, R replicas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Callable, List, Optional, Sequence
+
+from placeto_tf.errors import SetupError
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.methods import registry, running
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.ledger import Ledger
+from placeto_tf.problem.method import Kind
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
+from placeto_tf.search.lower_bounds import lower_bound_us
+
+FIRST_SHARE = 0.4
+BEHIND, CLOSE = 1.15, 1.03
+# (method, share of what is left of a candidate's time)
+LAST = (("device_pointer", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
+_SECONDS_AN_OP = 1e-4  # what it takes to make units to search with
+
+
+@dataclasses.dataclass(eq=False)
+class Candidate:
+  """One number of replicas.
+
+  Attributes:
+    replicas: R.
+    global_batch: examples of a step; None where the graph has no batch.
+    problem: of the replicated graph.
+    ledger: what each placer did.
+    reference: whether it is there to compare with only.
+    dropped: why it was not searched on, or "".
+  """
+
+  replicas: int
+  global_batch: Optional[int]
+  problem: PlacementProblem
+  ledger: Ledger
+  reference: bool = False
+  dropped: str = ""
+
+  @property
+  def example_us(self) -> float:
+    """Time of a step per example, of the best placement so far; infinite where none fits."""
+    if not self.problem.best_fits:
+      return float("inf")
+    return self.problem.best_objective_us / (self.global_batch or 1)
+
+
+def search_replicas(
+    candidates: Sequence[Candidate], budget: Budget, seed: int = 0,
+    announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
+) -> Candidate:
+  """Searches and returns the best candidate.
+
+  Args:
+    candidates: fewest replicas first.
+    budget: of all together, counted from now.
+    seed: of everything random.
+    announce: called with a problem and the name of each placer before it runs.
+  """
+  search = _Search(candidates, budget, seed, announce)
+  search.run()
+  return min((each for each in candidates if not each.reference or len(candidates) == 1),
+             key=lambda each: (each.example_us, each.replicas))
+
+
+class _Search:
+
+  def __init__(
+      self, candidates: Sequence[Candidate], budget: Budget, seed: int,
+      announce: Callable[[PlacementProblem, str], None]):
+    self._candidates: List[Candidate] = list(candidates)
+    self._budget, self._seed, self._announce = budget, seed, announce
+    self._started = time.monotonic()
+
+  def run(self) -> None:
+    """All three stages; Ctrl-C ends them and keeps what was found."""
+    try:
+      for candidate in self._candidates:
+        self._start(candidate)
+      alive = self._possible([each for each in self._candidates if not each.reference])
+      for i, candidate in enumerate(alive):
+        self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
+      alive = self._ahead(alive, BEHIND)
+      alive = self._ahead(alive, CLOSE)[:2]
+      for i, candidate in enumerate(alive):
+        self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
+    except KeyboardInterrupt:
+      if not all(each.problem.best_placement is not None for each in self._candidates):
+        raise
+
+  def _slice(self, problem: PlacementProblem, share: float) -> Budget:
+    """A share of what is left of the whole budget, for one problem from now on."""
+    evaluations = seconds = None
+    if self._budget.max_evaluations is not None:
+      used = sum(each.problem.evaluations for each in self._candidates)
+      left = max(1, int(share * (self._budget.max_evaluations - used)))
+      evaluations = problem.evaluations + left
+    if self._budget.max_seconds is not None:
+      left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
+      seconds = problem.seconds + max(1e-9, share * left_seconds)
+    return Budget(evaluations, seconds)
+
+  def _over(self) -> bool:
+    used = sum(each.problem.evaluations for each in self._candidates)
+    return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
+        self._budget.max_seconds is not None
+        and time.monotonic() - self._started >= self._budget.max_seconds)
+
+  def _run(self, candidate: Candidate, name: str, budget: Budget, grouped: bool = False) -> None:
+    problem, method = candidate.problem, registry.find(name)
+    self._announce(problem, name)
+    if grouped:
+      units = placed_units(problem, problem.best_known, problem.num_groups)
+      problem = problem.regrouped(number_groups(units.unit_of_op, topological_rank(problem.graph)))
+    candidate.ledger.run(
+        name, lambda problem, budget, seed: running.run(problem, method, budget, seed), budget,
+        self._seed, problem)
+
+  def _start(self, candidate: Candidate) -> None:
+    if candidate.replicas > 1:
+      self._run(candidate, "replica_shares", self._slice(candidate.problem, 1.0))
+      return
+    for method in registry.references():
+      share = 0.05 if method.name == "metis" else 1.0
+      self._run(candidate, method.name, self._slice(candidate.problem, share))
+
+  def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
+    """Those whose lower bound is below what another one has."""
+    best = min(each.example_us for each in candidates)
+    alive = []
+    for each in candidates:
+      if each.example_us > best and each.problem.best_fits:
+        bound = lower_bound_us(each.problem) / (each.global_batch or 1)
+        if bound >= best:
+          each.dropped = "its lower bound is above what another number of replicas takes"
+          continue
+      alive.append(each)
+    return alive
+
+  def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
+    candidates = sorted(candidates, key=lambda each: each.example_us)
+    best = candidates[0].example_us
+    for each in candidates:
+      if each.example_us > factor * best:
+        each.dropped = (
+            f"it was {100 * (each.example_us / best - 1):.0f} % behind" if each.problem.best_fits
+            else "nothing was found that fits")
+    return [each for each in candidates if not each.dropped]
+
+  def _first(self, candidate: Candidate, share: float) -> None:
+    if self._over():
+      return
+    budget = self._slice(candidate.problem, min(1.0, share))
+    self._run(candidate, "symmetric" if candidate.replicas > 1 else "auto", budget)
+
+  def _last(self, candidate: Candidate, share: float) -> None:
+    problem = candidate.problem
+    budget = self._slice(problem, share)
+    for name, part in LAST:
+      left = budget.max_seconds is None or (
+          budget.max_seconds - problem.seconds > _SECONDS_AN_OP * problem.graph.num_ops)
+      if problem.exhausted(budget) or not left:
+        break
+      policy = registry.find(name).kind is Kind.POLICY
+      try:
+        self._run(candidate, name, budget.share(problem, part), grouped=policy)
+      except SetupError as error:  # what policies stand on is not installed: all else works
+        candidate.ledger.skip(name, str(error))

@@ -1,0 +1,185 @@
+"""Moving live variables to other devices.
+
+A variable of TensorFlow 2 is a Python object that holds a handle; the handle names a resource on
+one device. `move_variables` makes a new resource with the same value on the other device and puts
+its handle into the same Python object, so that the model, its optimizer, checkpoints and callbacks
+go on with the variable they have. Functions that were traced before have the old handle among their
+captured inputs: all of them that the process holds are given the new one, so that no function goes
+on with the old value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from typing import Any, Dict, List, Sequence, Tuple
+
+from placeto_tf.clusters import device_names
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs import captures
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+  """What moving some variables came to.
+
+  Attributes:
+    functions: number of functions traced before whose captured inputs were replaced.
+    held: names of variables whose old handle something else still holds; that something reads the
+      old value from now on.
+  """
+
+  functions: int
+  held: Tuple[str, ...]
+
+
+def local_device(device: str) -> str:
+  """A device's canonical name without the job and task of this process."""
+  found = device_names.canonical(device) or device
+  for part in ("/job:localhost", "/task:0"):
+    found = found.replace(part, "", 1)
+  return found
+
+
+def move_variables(moves: Sequence[Tuple[Any, str]]) -> Moved:
+  """Moves variables to other devices; their Python objects stay what they are.
+
+  Args:
+    moves: (variable, device) pairs; the variables of Keras 3 and of mixed precision, which hold
+      others, are understood. Pairs whose variable is on its device already change nothing.
+
+  Raises:
+    PlacementError: a device is not there or has no room, or a variable cannot be moved. What was
+      moved until then stays consistent.
+  """
+  moves = [(captures.unwrapped(variable), device) for variable, device in moves]
+  moves = [(variable, device) for variable, device in moves
+           if local_device(variable.handle.device) != local_device(device)]
+  if not moves:
+    return Moved(0, ())
+  _check_devices([device for _, device in moves])
+  piped = captures.piped_handles()
+  for variable, device in moves:
+    fixed = captures.why_fixed(variable, piped)
+    if fixed:
+      raise PlacementError(
+          f"the variable {variable.name!r} cannot be moved to {device}, because {fixed}; place the "
+          "function again, which plans with the variable where it is")
+  replaced: Dict[int, Tuple[Any, Any]] = {}  # id of the old handle -> (old, new)
+  old = {}
+  try:
+    for variable, device in moves:
+      handle = variable.handle
+      old[variable.name] = weakref.ref(handle)
+      replaced[id(handle)] = (handle, _replace_handle(variable, device))
+      del handle
+  finally:
+    functions = _rebind(replaced)
+    replaced.clear()
+  gc.collect()
+  held = tuple(name for name, handle in old.items() if handle() is not None)
+  return Moved(functions, held)
+
+
+def _check_devices(wanted: Sequence[str]) -> None:
+  import tensorflow as tf
+
+  present = {local_device(device.name) for device in tf.config.list_logical_devices()}
+  for device in wanted:
+    if local_device(device) not in present:
+      raise PlacementError(
+          f"variables are to be moved to {device!r}, but this process has "
+          f"{', '.join(sorted(present))}; place on a cluster of these devices, such as 'local'")
+
+
+def _replace_handle(variable: Any, device: str) -> Any:
+  """Gives a variable a resource on another device, with its value; returns the new handle."""
+  import tensorflow as tf
+
+  old = variable.handle
+  with tf.init_scope(), tf.device(device):
+    try:
+      if bool(variable.is_initialized()):
+        copy = tf.Variable(
+            variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
+            shape=variable.shape, name=variable.name.partition(":")[0])
+        new = copy.handle
+      else:
+        new = _empty_handle(variable)
+    except tf.errors.OpError as error:
+      raise PlacementError(
+          f"the variable {variable.name!r} cannot be moved to {device} ({error.message}); give the "
+          "cluster the memory that the device really has") from error
+  for name in ("_name", "_unique_id", "_handle_data"):
+    if hasattr(old, name):
+      setattr(new, name, getattr(old, name))
+  new._parent_trackable = weakref.ref(variable)
+  variable._handle = new
+  if getattr(variable, "_cached_value", None) is not None:
+    variable._cached_value = variable.read_value()
+  return new
+
+
+def _empty_handle(variable: Any) -> Any:
+  """A resource without a value."""
+  from tensorflow.python.ops import resource_variable_ops
+
+  return resource_variable_ops.UninitializedVariable(
+      trainable=variable.trainable, dtype=variable.dtype, shape=variable.shape,
+      name=variable.name.partition(":")[0]).handle
+
+
+def _rebind(replaced: Dict[int, Tuple[Any, Any]]) -> int:
+  """Replaces handles among the captures of every function in the process.
+
+  Args:
+    replaced: id of the old handle -> (old handle, new handle).
+
+  Returns:
+    The number of ConcreteFunctions that captured one of them.
+  """
+  if not replaced:
+    return 0
+  from tensorflow.python.eager.polymorphic_function import concrete_function
+  from tensorflow.python.framework import func_graph
+
+  count = 0
+  kinds = (concrete_function.ConcreteFunction, func_graph.FuncGraph)
+  for each in list(captures.live_objects(kinds)):
+    if isinstance(each, func_graph.FuncGraph):
+      _rebind_graph(each, replaced)
+      continue
+    inputs = getattr(each, "_captured_inputs", None) or []
+    new = _substituted(inputs, replaced)
+    if new is not inputs:
+      each._captured_inputs = new
+      count += 1
+  return count
+
+
+def _rebind_graph(graph: Any, replaced: Dict[int, Tuple[Any, Any]]) -> None:
+  """The same for a graph, which gives its captures to what is built of it later."""
+  container = graph.function_captures
+  external = container.by_val_external
+  if not any(key in replaced for key in external):
+    return
+  internal = container.by_val_internal
+  types = container._by_val_tracetype
+  for mapping, outside in ((internal, False), (types, False), (external, True)):
+    items = list(mapping.items())
+    mapping.clear()
+    for key, value in items:  # the order of captures is that of the function's inputs
+      new = replaced.get(key)
+      if new is None:
+        mapping[key] = value
+      else:
+        mapping[id(new[1])] = new[1] if outside else value
+  _ = graph.captures  # recomputes what the container keeps, old handles included
+
+
+def _substituted(inputs: List[Any], replaced: Dict[int, Tuple[Any, Any]]) -> Any:
+  if not any(id(tensor) in replaced for tensor in inputs):
+    return inputs
+  return type(inputs)(
+      replaced[id(tensor)][1] if id(tensor) in replaced else tensor for tensor in inputs)

@@ -1,0 +1,95 @@
+"""`PlacingConfig`: how `place()` places, the options of a run in one frozen record."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Optional, Tuple, Union
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.methods import learned_groups, registry
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+DEFAULT_MAX_SECONDS = 60.0
+AUTO = "auto"
+
+# A callback that long work calls every now and then, with the problem and the stage it is in.
+Progress = Callable[[PlacementProblem, str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacingConfig:
+  """How to place; see the flags of `scripts/place.py`.
+
+  Attributes:
+    method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
+      same without policies), or one method of `placeto_tf.methods.registry`.
+    max_seconds: search time; loading and costing are not counted. 60 where no limit is given.
+    max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
+      function of the seed.
+    seed: of everything random.
+    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; "learned" has the
+      hierarchical policy learn it with half of the budget, for one method other than auto.
+    costs: "grappler" or the path of a file of measured costs.
+    existing_devices: devices the graph came with: "keep", "start" from them, or "ignore".
+    pins: (regex, device) pairs; ops whose whole name matches stay on that device.
+    cost: "simulated", or "measured": real sessions decide between what the search found and what
+      the simulator expects around it.
+    max_measurements: placements measured at most, with cost="measured".
+    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
+    device_map: (device of the cluster, device of the workers) pairs, where names differ.
+    replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
+      that trains most examples a second.
+    policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
+      weights.
+  """
+
+  method: str = "auto"
+  max_seconds: Optional[float] = None
+  max_evaluations: Optional[int] = None
+  seed: int = 0
+  grouping: str = "heavy_edge"
+  max_groups: int = 128
+  costs: str = "grappler"
+  existing_devices: str = "start"
+  pins: Tuple[Tuple[str, str], ...] = ()
+  cost: str = "simulated"
+  max_measurements: int = 50
+  workers: Tuple[str, ...] = ()
+  device_map: Tuple[Tuple[str, str], ...] = ()
+  policy_weights: Optional[str] = None
+  replicas: Union[int, str] = 1
+
+  def __post_init__(self) -> None:
+    _check_replicas(self.replicas)
+    if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
+      raise PlacementError(
+          f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
+          "replicas are searched with method auto and simulated steps only")
+    if self.cost not in ("simulated", "measured"):
+      raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
+    if not self.max_measurements >= 1:
+      raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
+    registry.check_weights(registry.find(self.method), self.policy_weights)
+    if self.existing_devices not in ("keep", "start", "ignore"):
+      raise PlacementError(
+          f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
+    learned_groups.check_grouping(self.grouping, self.method)
+    _ = self.budget  # raises where a limit is not positive
+
+  @property
+  def budget(self) -> Budget:
+    """The limits, with the default where none is given."""
+    seconds = self.max_seconds
+    if seconds is None and self.max_evaluations is None:
+      seconds = DEFAULT_MAX_SECONDS
+    return Budget(max_evaluations=self.max_evaluations, max_seconds=seconds)
+
+
+def _check_replicas(replicas: Union[int, str]) -> None:
+  """Raises PlacementError where a number of replicas is neither auto nor at least 1."""
+  if replicas == AUTO:
+    return
+  if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+    raise PlacementError(
+        f"replicas is {replicas!r}; expected auto or a whole number of at least 1")

@@ -1,0 +1,194 @@
+"""TensorBoard of a placing run, written while the search runs.
+
+  StepTime/best_ms     best simulated step time against evaluations, as it is found
+  Timeline/before      picture of the step as the graph came, where that was simulated
+  Timeline/best        picture of the best step
+  graph                the placed graph without the values of its constants, which TensorBoard does
+                       not show and which are megabytes in a frozen graph
+  simulated step       RunMetadata of the graph: when each op runs and what its outputs take, so
+                       that the graph can be coloured by device, compute time and memory
+  hparams              what was placed, and how
+
+Groups of charts are in the order of the alphabet, so that what a policy writes of its learning
+(`Training/`, see `methods.placeto.improve`) comes last.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from placeto_tf.clusters import device_names
+from placeto_tf.costs import OpCosts
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing_result import PlacingResult
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation import SimulationResult, timeline
+
+RUN_METADATA_TAG = "simulated step"
+_FLUSH_SECONDS = 5
+_KEPT_CONSTANT_BYTES = 64  # axes, shapes and numbers stay readable
+_MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
+
+
+class PlacingSummaries:
+  """Writes a run's events; its call is a `progress` callback of `place_with`.
+
+  Use as a context manager: events are flushed every few seconds and when it is left.
+  """
+
+  def __init__(self, directory: str):
+    """Args: directory: where the events go; made when the first is written."""
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    self._writer = EventFileWriter(directory, flush_secs=_FLUSH_SECONDS)
+    self._improvements = 0  # of the history, those that are written
+
+  def __enter__(self) -> PlacingSummaries:
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._writer.close()
+
+  def __call__(self, problem: PlacementProblem, stage: str) -> None:
+    """Writes the improvements since the last call."""
+    del stage
+    history = problem.history
+    if len(history) > self._improvements:
+      self._write_history(history[self._improvements:], time.time() - problem.seconds)
+      self._improvements = len(history)
+
+  def flush(self) -> None:
+    """Writes out what is held back, which happens every few seconds in any case."""
+    self._writer.flush()
+
+  def finish(self, result: PlacingResult) -> None:
+    """Writes what is known at the end: results, pictures, the graph and its simulated step."""
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
+
+    now, last = time.time(), result.evaluations
+    self._write_history(result.history[self._improvements:], now - result.seconds)
+    self._improvements = len(result.history)
+    # The line goes on to the end of the search, so that its length is seen too.
+    self._scalar("StepTime/best_ms", result.step_time_us / 1e3, last, now)
+    self._write(summary_v2.hparams_pb(_hparams(result)), 0, now)
+    self._write(summary.session_end_pb(api_pb2.STATUS_SUCCESS), last, now)
+    if result.graph.num_ops <= _MAX_PICTURED_OPS:
+      self._pictures(result, now)
+    source = result.graph.source
+    if source is not None and source.graph_def is not None:
+      placed = without_constants(result.placement.apply(source.graph_def))
+      self._writer.add_event(event_pb2.Event(
+          wall_time=now, graph_def=placed.SerializeToString()))
+      metadata = run_metadata(result.graph, result.costs, result.simulated)
+      self._writer.add_event(event_pb2.Event(
+          wall_time=now, tagged_run_metadata=event_pb2.TaggedRunMetadata(
+              tag=RUN_METADATA_TAG, run_metadata=metadata.SerializeToString())))
+
+  def _write_history(self, history: List[Any], began: float) -> None:
+    """Args: history: (evaluations, seconds, objective_us); began: when, in seconds of the epoch."""
+    for evaluations, seconds, objective_us in history:
+      self._scalar("StepTime/best_ms", objective_us / 1e3, evaluations, began + seconds)
+
+  def _pictures(self, result: PlacingResult, now: float) -> None:
+    """The timelines before and after."""
+    from placeto_tf.simulation import Simulator
+
+    pictured = {"best": (result.simulated, result.evaluations)}
+    before = result.baselines["current"].placement
+    # With replicas the graph as it is has other ops than the one that is placed.
+    if before is not None and len(before) == result.graph.num_ops and (
+        not np.array_equal(before, result.indices)):
+      simulator = Simulator(result.graph, result.costs, result.cluster)
+      pictured["before"] = simulator.simulate(before), 0
+    for name, (simulated, step) in pictured.items():
+      figure = timeline.timeline_figure(
+          simulated, graph=result.graph, costs=result.costs,
+          title=f"One step: {simulated.step_time_us / 1e3:.1f} ms")
+      png = io.BytesIO()
+      figure.savefig(png, format="png")
+      width, height = figure.canvas.get_width_height()
+      self._write(_summary(tag=f"Timeline/{name}", image=dict(
+          height=height, width=width, colorspace=4, encoded_image_string=png.getvalue())),
+                  step, now)
+
+  def _scalar(self, tag: str, value: float, step: int, wall_time: float) -> None:
+    self._write(_summary(tag=tag, simple_value=value), step, wall_time)
+
+  def _write(self, content: Any, step: int, wall_time: float) -> None:
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+
+    # Which class of Summary the hparams plugin makes depends on whether TensorFlow is there.
+    content = summary_pb2.Summary.FromString(content.SerializeToString())
+    self._writer.add_event(event_pb2.Event(wall_time=wall_time, step=step, summary=content))
+
+
+def _summary(tag: str, image: Optional[Dict[str, Any]] = None, **value: Any) -> Any:
+  from tensorboard.compat.proto import summary_pb2
+
+  if image is not None:
+    value["image"] = summary_pb2.Summary.Image(**image)
+  return summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, **value)])
+
+
+def _hparams(result: PlacingResult) -> Dict[str, Any]:
+  """What the HPARAMS tab shows and compares runs by; plain values."""
+  config, source = result.config, result.graph.source
+  names = ("method", "seed", "grouping", "max_groups", "max_seconds", "max_evaluations", "costs",
+           "existing_devices", "cost")
+  found = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+  found["graph"] = (source.path if source is not None else None) or result.graph.fingerprint[:12]
+  found["devices"] = result.cluster.num_devices
+  found["ops"] = result.graph.num_ops
+  return found
+
+
+def without_constants(graph_def: Any) -> Any:
+  """The GraphDef with the values of its larger constants left out, in place; shapes stay."""
+  nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+  for node in (node for group in nodes for node in group):
+    if node.op != "Const" or "value" not in node.attr:
+      continue
+    tensor = node.attr["value"].tensor
+    if tensor.ByteSize() > _KEPT_CONSTANT_BYTES:
+      kept = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
+      tensor.CopyFrom(kept)
+  return graph_def
+
+
+def run_metadata(graph: ComputationGraph, costs: OpCosts, simulated: SimulationResult) -> Any:
+  """A simulated step as the RunMetadata that TensorFlow would return of a real one.
+
+  Times are whole microseconds, at least 1 for what takes any time; the memory of an op is that of
+  its outputs, temporaries and variables.
+
+  Args:
+    graph: whose ops are listed.
+    costs: of its ops.
+    simulated: when and where they run; its cluster names the devices.
+  """
+  from tensorflow.core.protobuf import config_pb2
+
+  found = config_pb2.RunMetadata()
+  devices = [found.step_stats.dev_stats.add(device=device_names.canonical(name) or name)
+             for name in simulated.cluster.device_names]
+  held_bytes = costs.temporary_bytes + costs.persistent_bytes
+  # Output i of all belongs to the op whose range of `output_offsets` holds it.
+  np.add.at(held_bytes, np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets)),
+            costs.output_bytes)
+  rows = zip(graph.op_names, simulated.placement.tolist(), simulated.start_us.tolist(),
+             simulated.end_us.tolist(), held_bytes.tolist())
+  for name, d, start_us, end_us, held in rows:
+    took = max(1, round(end_us - start_us)) if end_us > start_us else 0
+    stats = devices[d].node_stats.add(
+        node_name=name, all_start_micros=round(start_us), op_end_rel_micros=took,
+        all_end_rel_micros=took)
+    if held:
+      stats.memory.add(allocator_name=devices[d].device, total_bytes=round(held))
+  return found

@@ -1,0 +1,256 @@
+"""`place(replicas=...)`: placement and the number of replicas in one search.
+
+Legend: N ops, D devices, R replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple, Union
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.pins import narrowed_by_pins
+from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.methods.replica_search import Candidate, search_replicas
+from placeto_tf.placements import Placement
+from placeto_tf.placing_config import AUTO, PlacingConfig
+from placeto_tf.placing_result import Baseline, PlacingResult
+from placeto_tf.problem.candidates import compute_devices, fallback_devices
+from placeto_tf.problem.ledger import Ledger
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import (
+  DataParallel,
+  ReplicaSource,
+  ReplicatedGraph,
+  data_parallel,
+  replicated_costs,
+)
+from placeto_tf.replication.batches import split_spec
+from placeto_tf.search.lower_bounds import lower_bound_us
+
+DATA_PARALLEL = "data_parallel"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplicaRow:
+  """What one number of replicas gives; a row of the table of replicas.
+
+  Attributes:
+    replicas: R.
+    global_batch: examples of a step; None where that is not known.
+    step_time_us: of the best placement found.
+    peak_memory_bytes: [D].
+    fits: whether that is within every device's memory.
+    evaluations: placements evaluated.
+    dropped: why it was not searched on, or "".
+  """
+
+  replicas: int
+  global_batch: Optional[int]
+  step_time_us: float
+  peak_memory_bytes: np.ndarray
+  fits: bool
+  evaluations: int
+  dropped: str = ""
+
+  @property
+  def examples_per_second(self) -> Optional[float]:
+    """Of the best placement found."""
+    return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replication:
+  """What `place(replicas=...)` found about replicas.
+
+  Attributes:
+    chosen: the replicas that were placed.
+    rows: R -> its row.
+    data_parallel: the baseline of mirrored variables, None where it cannot be had.
+    data_parallel_batch: its global batch.
+    refused: why the graph is not replicated, or not so often, or "".
+  """
+
+  chosen: Optional[ReplicatedGraph]
+  rows: Dict[int, ReplicaRow]
+  data_parallel: Optional[DataParallel]
+  data_parallel_batch: Optional[int]
+  refused: str = ""
+
+
+def spec_replicas(spec: str) -> Optional[int]:
+  """The number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None."""
+  return split_spec(spec)[1] if spec.startswith(("zoo:", "family:")) else None
+
+
+def place_replicas(
+    source: Union[ReplicaSource, Any],
+    cluster: Cluster,
+    config: PlacingConfig,
+    *,
+    progress: Optional[Callable[[PlacementProblem, str], None]] = None,
+    stage: Callable[[str], ContextManager] = contextlib.nullcontext,
+) -> PlacingResult:
+  """Places a graph on as many replicas as serve it best, or as `config.replicas` says.
+
+  Args:
+    source: the graph as a `ReplicaSource`, or what makes one.
+    cluster: devices and links.
+    config: as for `place_with`; its method is `auto`.
+    progress: called every now and then.
+    stage: entered, with what it is called, around what takes long before the search.
+
+  Raises:
+    PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
+  """
+  source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
+  counts, parallel = _counts(cluster, config.replicas)
+  made, refused = _replicate(source, counts, parallel, config.replicas, stage)
+  candidates: List[Candidate] = []
+  baseline = baseline_batch = None
+  for count, replicated in made.items():
+    graph = source.graph if replicated is None else replicated.graph
+    with stage(f"Estimating costs of {count} replicas"):
+      problem = _problem(graph, replicated, cluster, config)
+    if count == parallel and replicated is not None:
+      devices = compute_devices(problem)[:count]
+      hosts = np.where(
+          problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
+      baseline = data_parallel(replicated, problem.costs, cluster, devices, hosts)
+      baseline_batch = replicated.global_batch
+    if count in counts:
+      batch = replicated.global_batch if replicated is not None else None
+      candidates.append(Candidate(
+          count, batch, problem, Ledger(problem),
+          reference=config.replicas not in (AUTO, count)))
+  if all(each.reference for each in candidates):
+    candidates = [dataclasses.replace(each, reference=False) for each in candidates]
+  started = time.monotonic()
+  best = search_replicas(
+      candidates, config.budget, config.seed, progress or (lambda problem, name: None))
+  return _result(source, made, candidates, best, baseline, baseline_batch, refused, cluster, config,
+                 time.monotonic() - started)
+
+
+def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
+  """Numbers of replicas to look at, 1 first, and that of the baseline of data parallelism."""
+  devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
+  if wanted == AUTO:
+    return [count for count in range(1, devices + 1) if devices % count == 0], devices
+  assert isinstance(wanted, int)
+  if wanted > devices:
+    raise PlacementError(
+        f"{wanted} replicas are more than the cluster's {devices} devices; choose at most "
+        f"{devices}")
+  return sorted({1, wanted}), devices
+
+
+def _replicate(
+    source: ReplicaSource, counts: List[int], parallel: int, wanted: Union[int, str],
+    stage: Callable[[str], ContextManager],
+) -> Tuple[Dict[int, Optional[ReplicatedGraph]], str]:
+  """Replicas by their number, and why there are fewer than asked for; 1 is always there."""
+  made: Dict[int, Optional[ReplicatedGraph]] = {}
+  refused = ""
+  for count in sorted({*counts, parallel}):
+    try:
+      with stage(f"Replicating {count} times") if count > 1 else contextlib.nullcontext():
+        made[count] = source.replicas(count)
+    except GraphError as error:
+      if count == wanted and wanted != 1:
+        raise
+      refused = str(error)
+      if count == 1:
+        made[count] = None
+  return made, refused
+
+
+def _problem(
+    graph: Any, replicated: Optional[ReplicatedGraph], cluster: Cluster, config: PlacingConfig
+) -> PlacementProblem:
+  from placeto_tf.costs import estimate_costs
+
+  costs = (estimate_costs(graph, cluster, source=config.costs) if replicated is None else
+           replicated_costs(replicated, cluster, config.costs))
+  allowed = narrowed_by_pins(
+      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
+      keep_own_devices=config.existing_devices == "keep")
+  problem = PlacementProblem.build(
+      graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
+      allowed_ops=allowed)
+  if replicated is not None and replicated.replicas > 1:
+    problem.replicated = replicated
+  return problem
+
+
+def _result(
+    source: ReplicaSource, made: Dict[int, Optional[ReplicatedGraph]],
+    candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
+    baseline_batch: Optional[int], refused: str, cluster: Cluster, config: PlacingConfig,
+    seconds: float) -> PlacingResult:
+  problem = best.problem
+  simulated = problem.simulator.simulate(problem.best_known)
+  if not simulated.fits:
+    raise PlacementError(
+        f"no placement was found that fits, of any number of replicas ({best.replicas} come "
+        "closest); add devices or memory, or lower the batch size")
+  rows = {}
+  for each in candidates:
+    found = each.problem.simulator.simulate(each.problem.best_known)
+    rows[each.replicas] = ReplicaRow(
+        each.replicas, each.global_batch, float(found.step_time_us), found.peak_memory_bytes,
+        bool(found.fits), each.problem.evaluations, each.dropped)
+  baselines = _baselines(candidates, best, baseline, baseline_batch, cluster)
+  bound_us = lower_bound_us(problem)
+  graph = problem.graph
+  placement = Placement.from_indices(
+      graph, cluster, problem.best_known, method=config.method, seed=config.seed,
+      evaluations=problem.evaluations, step_time_us=simulated.step_time_us,
+      lower_bound_us=bound_us,
+      peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
+      baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
+                 for name, row in baselines.items()})
+  chosen = made[best.replicas]
+  notes = graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
+  if refused:
+    notes += (f"no more replicas: {refused}",)
+  return PlacingResult(
+      placement=placement, step_time_us=simulated.step_time_us,
+      peak_memory_bytes=simulated.peak_memory_bytes, fits=True, baselines=baselines,
+      lower_bound_us=bound_us,
+      evaluations=sum(each.problem.evaluations for each in candidates), seconds=seconds,
+      history=list(problem.history), indices=problem.best_known, simulated=simulated,
+      proven=False, notes=notes, interrupted=False, graph=graph, costs=problem.costs,
+      cluster=cluster, config=config,
+      replication=Replication(chosen, rows, baseline, baseline_batch, refused))
+
+
+def _baselines(
+    candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
+    baseline_batch: Optional[int], cluster: Cluster) -> Dict[str, Baseline]:
+  """The rows of the table: one replica's references, data parallelism, what the best one ran.
+
+  All are of as many examples as a step of the best has.
+  """
+  def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
+    if row.step_time_us is None or not batch or not best.global_batch or (
+        batch == best.global_batch):
+      return row
+    return dataclasses.replace(row, step_time_us=row.step_time_us * best.global_batch / batch)
+
+  rows: Dict[str, Baseline] = {}
+  first = candidates[0]
+  for entry in first.ledger.entries:
+    rows[entry.name] = scaled(Baseline.of(first.problem, entry), first.global_batch)
+  if baseline is not None:
+    rows[DATA_PARALLEL] = scaled(Baseline(
+        baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1), baseline_batch)
+  if best is not first:
+    for entry in best.ledger.entries:
+      rows[entry.name] = Baseline.of(best.problem, entry)
+  return rows

@@ -1,0 +1,530 @@
+"""Where the batch is in what an op computes: one rule for each kind of op.
+
+A rule is asked for an op that reads rows of the batch (`kinds.Rows`), and gives the kinds of its
+outputs. What sums over the examples gives `MEAN`; what takes their maximum, or compares them with
+one another, is `Unclear`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.kinds import AFTER, MEAN, MIXES_ROWS, SAME, Kind, Rows, Unclear
+
+_UNKNOWN = "is of a type for which it is not known where the batch is in its result"
+_NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed through it"
+_NOT_LINEAR = "reduces the batch in a way that no mean over replicas gives"
+
+# Outputs as the inputs, broadcast; all of these treat examples one by one.
+ELEMENTWISE = frozenset((
+    "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
+    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sigmoid Softplus Softsign Relu Relu6 Elu "
+    "Selu LeakyRelu Erf Erfc LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite IsNan IsInf "
+    "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
+    "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
+    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr Select SelectV2 ClipByValue MulNoNan Xdivy "
+    "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
+    "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
+    "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
+    "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
+    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma AccumulateNV2 InvertPermutation "
+    "PlaceholderWithDefault Imag Real Conj Complex LookupTableFindV2 LookupTableFind "
+    "StringToHashBucketFast AsString StringToNumber EnsureShape BiasAdd BiasAddV1").split())
+# The first axis counts examples in every input of more than one dimension, and in every output.
+_FIRST_AXIS = frozenset((
+    "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad MaxPool3D "
+    "AvgPool3D MaxPool3DGrad AvgPool3DGrad LRN LRNGrad ResizeBilinear ResizeBilinearGrad "
+    "ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBicubic ResizeBicubicGrad DepthToSpace "
+    "SpaceToDepth Conv2D Conv3D Conv DepthwiseConv2dNative Conv2DBackpropInput "
+    "Conv2DBackpropInputV2 Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Dilation2D "
+    "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
+    "ReverseSequence ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 DecodeRaw").split())
+_FILTERS = frozenset((
+    "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
+    "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter").split())
+_LAST_AXIS = frozenset("Softmax LogSoftmax".split())
+_SHAPES = frozenset("Shape ShapeN Size Rank BroadcastGradientArgs ConcatOffset".split())
+# What a linear reduction gives is a mean over replicas; the others are not.
+_LINEAR_REDUCTIONS = frozenset("Sum Mean".split())
+_REDUCTIONS = frozenset("Sum Mean Max Min Prod All Any EuclideanNorm".split())
+
+
+_RESHAPING = frozenset(
+    "Identity Reshape Cast Transpose ExpandDims Squeeze ConcatV2 StopGradient".split())
+
+
+class AxisRules:
+  """The rules for one graph and its batch."""
+
+  def __init__(self, flow: Dataflow, batch: int):
+    self._flow = flow
+    self._batch = batch
+
+  def outputs(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
+    """Kinds of the outputs of an op that reads rows.
+
+    Args:
+      op: index of the op.
+      kinds: of its data inputs; what is neither `Rows` nor `Unclear` counts as equal for all
+        examples.
+    """
+    flow, kind = self._flow, self._flow.types[op]
+    width = int(flow.graph.output_offsets[op + 1] - flow.graph.output_offsets[op])
+    if kind in _SHAPES:
+      return [SAME] * width
+    unclear = next((each for each in kinds if isinstance(each, Unclear)), None)
+    if unclear is not None:
+      return [unclear] * width
+    try:
+      if kind in ELEMENTWISE:
+        return [self._elementwise(op, kinds, port) for port in range(width)]
+      rule = _RULES.get(kind)
+      if rule is None:
+        return [self._unknown(op, kinds, port) for port in range(width)]
+      found = rule(self, op, kinds)
+    except _NotFollowed as problem:
+      found = Unclear(op, str(problem))
+    return list(found) if isinstance(found, (list, tuple)) else [found] * width
+
+  # Helpers.
+
+  def _shape(self, op: int, i: int) -> Tuple[Optional[int], ...]:
+    """Of an op's i-th data input."""
+    return self._known(self._flow.shape(self._flow.inputs[op][i]))
+
+  def _result(self, op: int, port: int = 0) -> Tuple[Optional[int], ...]:
+    return self._known(self._flow.shape((op, port)))
+
+  def _known(self, shape: Any) -> Tuple[Optional[int], ...]:
+    if shape is None:
+      raise _NotFollowed(_NO_SHAPE)
+    return shape
+
+  def _value(self, op: int, i: int) -> np.ndarray:
+    found = self._flow.value(self._flow.inputs[op][i])
+    if found is None:
+      raise _NotFollowed("takes an argument that is only known when it runs, so that the batch "
+                         "cannot be followed through it")
+    return found
+
+  def _int(self, op: int, name: str, default: int = 0) -> int:
+    attr = self._flow.attr(op, name)
+    return attr.i if attr is not None else default
+
+  def _flag(self, op: int, name: str) -> bool:
+    attr = self._flow.attr(op, name)
+    return attr is not None and attr.b
+
+  def _rows(self, kind: Kind) -> Rows:
+    """The kind, which a rule can follow only if it is rows."""
+    if not isinstance(kind, Rows):
+      raise _NotFollowed(_UNKNOWN)
+    return kind
+
+  def _agree(self, found: Sequence[Rows]) -> Rows:
+    if len(set(found)) > 1:
+      raise _NotFollowed(MIXES_ROWS)
+    return found[0]
+
+  # Rules.
+
+  def _elementwise(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
+    flow = self._flow
+    if flow.types[op] in ("Switch", "RefSwitch"):
+      return kinds[0]
+    if flow.types[op] == "IdentityN":
+      return kinds[port]
+    shape = flow.shape((op, port))
+    found = []
+    for i, kind in enumerate(kinds):
+      if not isinstance(kind, Rows):
+        continue
+      given = flow.shape(flow.inputs[op][i])
+      if shape is None or given is None or len(shape) == len(given):
+        found.append(kind)
+      elif flow.types[op] == "Select" and i == 0:
+        found.append(kind)  # a vector that chooses rows
+      else:
+        found.append(Rows(kind.axis + len(shape) - len(given), kind.outer))
+    if len(set(found)) > 1:
+      return Unclear(op, MIXES_ROWS)
+    return found[0] if found else SAME
+
+  def _unknown(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
+    return Unclear(op, _UNKNOWN)
+
+  def _first_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    return self._agree([self._at_front(kind) for kind in kinds if isinstance(kind, Rows)])
+
+  def _at_front(self, kind: Rows) -> Rows:
+    if kind.axis:
+      raise _NotFollowed("has the batch elsewhere than in the first axis")
+    return kind
+
+  def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
+      raise _NotFollowed(MIXES_ROWS)
+    return kinds[0]
+
+  def _filter(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    for kind in kinds:
+      if isinstance(kind, Rows):
+        self._at_front(kind)
+    return MEAN
+
+  def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
+    self._first_axis(op, kinds)
+    width = len(self._flow.graph.output_offsets) and int(
+        self._flow.graph.output_offsets[op + 1] - self._flow.graph.output_offsets[op])
+    training = self._flow.attr(op, "is_training")
+    is_training = training is None or training.b
+    gradient = "Grad" in self._flow.types[op]
+    found: List[Kind] = [Rows(0, next(k for k in kinds if isinstance(k, Rows)).outer)]
+    return found + [MEAN if is_training or gradient else SAME] * (width - 1)
+
+  def _l2_loss(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    return Unclear(op, _NOT_LINEAR)
+
+  def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    shape, axes = self._shape(op, 0), np.atleast_1d(self._value(op, 1)).tolist()
+    axes = sorted({axis % len(shape) for axis in axes}) if shape else []
+    rows = self._rows(kinds[0])
+    if rows.axis in axes:
+      linear = self._flow.types[op] in _LINEAR_REDUCTIONS
+      return MEAN if linear else Unclear(op, _NOT_LINEAR)
+    if self._flag(op, "keep_dims"):
+      return rows
+    return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
+
+  def _arg_reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rows, rank = self._rows(kinds[0]), len(self._shape(op, 0))
+    axis = int(self._value(op, 1)) % rank
+    if axis == rows.axis:
+      return Unclear(op, _NOT_LINEAR)
+    return Rows(rows.axis - (axis < rows.axis), rows.outer)
+
+  def _reshape(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    if not isinstance(kinds[0], Rows):
+      return SAME
+    rows = kinds[0]
+    given, shape = self._shape(op, 0), self._result(op)
+    return self.reshaped(rows, given, shape)
+
+  def reshaped(self, rows: Rows, given: Sequence[Any], shape: Sequence[Any]) -> Rows:
+    """Where rows are after a reshape: what comes before an example, counted in elements, stays."""
+    if None in given[:rows.axis]:
+      raise _NotFollowed(_NO_SHAPE)
+    before = math.prod(given[:rows.axis]) * rows.outer
+    passed = 1
+    for axis, size in enumerate(shape):
+      if before == 1 and (size is None or size % self._batch == 0):
+        return Rows(axis)
+      if size is None:
+        raise _NotFollowed(_NO_SHAPE)
+      outer, rest = divmod(before, passed)
+      if outer and not rest and size % (outer * self._batch) == 0 and size:
+        return Rows(axis, outer)
+      passed *= size
+    raise _NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
+
+  def _transpose(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    order, rows = self._value(op, 1).tolist(), self._rows(kinds[0])
+    return Rows(order.index(rows.axis), rows.outer)
+
+  def _matmul(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    flags = [self._flag(op, name) for name in (
+        ("transpose_a", "transpose_b") if self._flow.types[op] == "MatMul" else
+        ("adj_x", "adj_y"))]
+    ranks = [len(self._shape(op, i)) for i in range(2)]
+    out = max(ranks)
+    summed = (ranks[0] - (2 if flags[0] else 1), ranks[1] - (1 if flags[1] else 2))
+    found = []
+    contracted = 0
+    for i, kind in enumerate(kinds[:2]):
+      if not isinstance(kind, Rows):
+        continue
+      if kind.axis == summed[i]:
+        contracted += 1
+        continue
+      if kind.axis < ranks[i] - 2:
+        axis = kind.axis + out - ranks[i]
+      else:
+        axis = out - 2 + i
+      found.append(Rows(axis, kind.outer))
+    if contracted and (found or MEAN in kinds or AFTER in kinds):
+      raise _NotFollowed(MIXES_ROWS)
+    return MEAN if contracted else self._agree(found)
+
+  def _einsum(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    equation = self._flow.attr(op, "equation").s.decode().replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    inputs = terms.split(",")
+    if "." in equation or not arrow:
+      raise _NotFollowed(_UNKNOWN)
+    letters = {inputs[i][kind.axis]: kind.outer for i, kind in enumerate(kinds)
+               if isinstance(kind, Rows)}
+    if len(letters) > 1:
+      raise _NotFollowed(MIXES_ROWS)
+    letter, outer = next(iter(letters.items()))
+    return Rows(result.index(letter), outer) if letter in result else MEAN
+
+  def _concat(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    last = self._flow.types[op] == "ConcatV2"
+    parts = kinds[:-1] if last else kinds[1:]
+    first = 0 if last else 1
+    rank = len(self._result(op))
+    axis = int(self._value(op, len(kinds) - 1 if last else 0)) % rank
+    rows = [kind for kind in parts if isinstance(kind, Rows)]
+    if all(kind.axis != axis for kind in rows):
+      return self._agree(rows)
+    inner = set()
+    for i, kind in enumerate(parts):
+      size = self._shape(op, first + i)[axis]
+      if not isinstance(kind, Rows) or kind.axis != axis or size is None:
+        raise _NotFollowed(MIXES_ROWS)
+      inner.add(size // (kind.outer * self._batch))
+    if len(inner) > 1:
+      raise _NotFollowed(MIXES_ROWS)
+    return Rows(axis, sum(kind.outer for kind in rows))
+
+  def _split(self, op: int, kinds: Sequence[Kind]) -> Any:
+    sized = self._flow.types[op] == "SplitV"
+    i = 0 if sized else 1
+    rows, rank = self._rows(kinds[i]), len(self._shape(op, i))
+    axis = int(self._value(op, 2 if sized else 0)) % rank
+    if axis != rows.axis:
+      return rows
+    size = self._shape(op, i)[axis]
+    inner = size // (rows.outer * self._batch) if size is not None else 0
+    parts = []
+    for port in range(self._int(op, "num_split")):
+      part = self._result(op, port)[axis]
+      if not inner or part is None or part % (inner * self._batch):
+        raise _NotFollowed(MIXES_ROWS)
+      parts.append(Rows(axis, part // (inner * self._batch)))
+    return parts
+
+  def _pack(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rank = len(self._result(op))
+    axis = self._int(op, "axis") % rank
+    rows = self._agree([kind for kind in kinds if isinstance(kind, Rows)])
+    return Rows(rows.axis + (axis <= rows.axis), rows.outer)
+
+  def _unpack(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    axis = self._int(op, "axis") % len(self._shape(op, 0))
+    rows = self._rows(kinds[0])
+    if axis == rows.axis:
+      raise _NotFollowed("takes the examples of the batch apart")
+    return Rows(rows.axis - (axis < rows.axis), rows.outer)
+
+  def _slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rows = self._rows(kinds[0])
+    if not isinstance(rows, Rows):
+      raise _NotFollowed("cuts at places that depend on the batch")
+    given, result = self._shape(op, 0), self._result(op)
+    size, part = given[rows.axis], result[rows.axis]
+    if size is None or part is None:
+      raise _NotFollowed(_NO_SHAPE)
+    if size == part:
+      return rows
+    # Whole batches of several that lie one after the other, as in the gradient of their concat.
+    step = size // rows.outer
+    if part % step or int(self._value(op, 1)[rows.axis]) % step:
+      raise _NotFollowed("takes some of the examples of the batch")
+    return Rows(rows.axis, part // step)
+
+  def _strided_axes(self, op: int, begin: int, rank: int) -> List[Optional[int]]:
+    """[rank] the axis of the result that each axis of the input becomes, None where it is gone.
+
+    Args:
+      op: a StridedSlice or its gradient.
+      begin: which data input is `begin`.
+      rank: of what is sliced.
+    """
+    starts = self._flow.shape(self._flow.inputs[op][begin])
+    if starts is None or starts[0] is None:
+      raise _NotFollowed(_NO_SHAPE)
+    masks = {name: self._int(op, f"{name}_mask") for name in ("ellipsis", "new_axis",
+                                                             "shrink_axis")}
+    entries = starts[0]
+    explicit = entries - bin(masks["new_axis"] & ((1 << entries) - 1)).count("1") - (
+        1 if masks["ellipsis"] else 0)
+    axes: List[Optional[int]] = []
+    out = 0
+    for i in range(entries):
+      bit = 1 << i
+      if masks["ellipsis"] & bit:
+        for _ in range(rank - explicit):
+          axes.append(out)
+          out += 1
+      elif masks["new_axis"] & bit:
+        out += 1
+      elif masks["shrink_axis"] & bit:
+        axes.append(None)
+      else:
+        axes.append(out)
+        out += 1
+    while len(axes) < rank:
+      axes.append(out)
+      out += 1
+    return axes
+
+  def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rows = self._rows(kinds[0])
+    if not isinstance(rows, Rows):
+      raise _NotFollowed("cuts at places that depend on the batch")
+    given, result = self._shape(op, 0), self._result(op)
+    axis = self._strided_axes(op, 1, len(given))[rows.axis]
+    if axis is None or given[rows.axis] is None or given[rows.axis] != result[axis]:
+      raise _NotFollowed("takes some of the examples of the batch")
+    return Rows(axis, rows.outer)
+
+  def _strided_slice_grad(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rows, whole, given = kinds[4], self._result(op), self._shape(op, 4)
+    if not isinstance(rows, Rows):
+      return SAME
+    axes = self._strided_axes(op, 1, len(whole))
+    if rows.axis not in axes:
+      raise _NotFollowed(MIXES_ROWS)
+    axis = axes.index(rows.axis)
+    if whole[axis] != given[rows.axis]:
+      raise _NotFollowed("takes some of the examples of the batch")
+    return Rows(axis, rows.outer)
+
+  def _pad(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    given, result = self._shape(op, 0), self._result(op)
+    axis = self._rows(kinds[0]).axis
+    if given[axis] is None or given[axis] != result[axis]:
+      raise _NotFollowed("pads the batch")
+    return kinds[0]
+
+  def _tile(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    if not isinstance(kinds[0], Rows):
+      return SAME
+    times = int(self._value(op, 1)[self._rows(kinds[0]).axis])
+    return Rows(kinds[0].axis, self._rows(kinds[0]).outer * times)
+
+  def _gather(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    batch_dims = self._int(op, "batch_dims")
+    resource = self._flow.types[op] == "ResourceGather"
+    table, indices = kinds[0], kinds[1]
+    axis = 0
+    if self._flow.types[op] == "GatherV2":
+      axis = int(self._value(op, 2))
+      if axis < 0:
+        axis += len(self._shape(op, 0))
+    if isinstance(table, Rows) and isinstance(indices, Rows):
+      if table.axis < batch_dims and table == indices:
+        return table
+      raise _NotFollowed(MIXES_ROWS)
+    if isinstance(indices, Rows):
+      if resource and batch_dims:
+        raise _NotFollowed(_UNKNOWN)
+      return Rows(indices.axis if indices.axis < batch_dims else
+                  axis + indices.axis - batch_dims, indices.outer)
+    table = self._rows(table)
+    if table.axis == axis:
+      raise _NotFollowed("takes some of the examples of the batch")
+    rank = len(self._shape(op, 1)) - batch_dims
+    return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
+
+  def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    data, ids = kinds[0], kinds[1]
+    if isinstance(ids, Rows):
+      if isinstance(data, Rows) and data != ids:
+        raise _NotFollowed(MIXES_ROWS)
+      return self._segments_of_examples(op) or MEAN
+    rank, data = len(self._shape(op, 1)), self._rows(data)
+    if data.axis < rank:
+      return MEAN
+    return Rows(data.axis - rank + 1, data.outer)
+
+  def _segments_of_examples(self, op: int) -> Optional[Rows]:
+    """Rows where each example has segments of its own, as in the gradient of a batched gather.
+
+    There the indices are `example * size + index`. Otherwise all share the segments: None.
+    """
+    flow, tensor = self._flow, self._flow.inputs[op][1]
+    while flow.types[tensor[0]] in _RESHAPING or flow.types[tensor[0]] in ("Add", "AddV2"):
+      before = flow.inputs[tensor[0]]
+      if flow.types[tensor[0]] in _RESHAPING:
+        tensor = before[0]
+        continue
+      for offset in before:
+        value = flow.value(offset)
+        if value is None or value.size == 1:
+          continue
+        segments = self._result(op)[0]
+        size = segments // self._batch if segments else 0
+        if value.reshape(-1).tolist() == [size * i for i in range(self._batch)]:
+          return Rows(0)
+        raise _NotFollowed("adds to indices what may differ by example")
+      known = [flow.value(each) for each in before]
+      if all(value is None for value in known):
+        break  # a sum of two computed indices
+      tensor = before[0] if known[0] is None else before[1]
+    return None
+
+  def _one_hot(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    rank = len(self._result(op))
+    axis = self._int(op, "axis", -1) % rank
+    rows = self._rows(kinds[0])
+    return Rows(rows.axis + (axis <= rows.axis), rows.outer)
+
+  def _along(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    """Ops that work along the axes in their second input."""
+    rank = len(self._shape(op, 0))
+    axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
+    if self._rows(kinds[0]).axis in axes:
+      raise _NotFollowed(MIXES_ROWS)
+    return kinds[0]
+
+  def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    block = self._value(op, 1) if "ND" in self._flow.types[op] else None
+    size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
+    rows = self._at_front(self._rows(kinds[0]))
+    if self._flow.types[op].startswith("SpaceToBatch"):
+      return Rows(0, rows.outer * size)
+    if rows.outer % size:
+      raise _NotFollowed(MIXES_ROWS)
+    return Rows(0, rows.outer // size)
+
+  def _top_k(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    return self._last_axis(op, kinds)
+
+
+class _NotFollowed(Exception):
+  """Why the batch cannot be followed through an op, as a clause whose subject is the op."""
+
+
+_Rule = Callable[[AxisRules, int, Sequence[Kind]], Any]
+_RULES: Dict[str, _Rule] = {
+    **{kind: AxisRules._first_axis for kind in _FIRST_AXIS},
+    **{kind: AxisRules._last_axis for kind in _LAST_AXIS},
+    **{kind: AxisRules._filter for kind in _FILTERS},
+    **{kind: AxisRules._reduce for kind in _REDUCTIONS},
+    **{f"FusedBatchNorm{grad}{version}": AxisRules._batch_norm
+       for grad in ("", "Grad") for version in ("", "V2", "V3")},
+    "L2Loss": AxisRules._l2_loss,
+    "ArgMax": AxisRules._arg_reduce, "ArgMin": AxisRules._arg_reduce,
+    "Reshape": AxisRules._reshape, "Squeeze": AxisRules._reshape,
+    "ExpandDims": AxisRules._reshape, "Transpose": AxisRules._transpose,
+    "MatMul": AxisRules._matmul, "BatchMatMul": AxisRules._matmul,
+    "BatchMatMulV2": AxisRules._matmul, "BatchMatMulV3": AxisRules._matmul,
+    "Einsum": AxisRules._einsum, "Concat": AxisRules._concat, "ConcatV2": AxisRules._concat,
+    "Split": AxisRules._split, "SplitV": AxisRules._split, "Pack": AxisRules._pack,
+    "Unpack": AxisRules._unpack, "Slice": AxisRules._slice,
+    "StridedSlice": AxisRules._strided_slice,
+    "StridedSliceGrad": AxisRules._strided_slice_grad, "Pad": AxisRules._pad,
+    "PadV2": AxisRules._pad, "MirrorPad": AxisRules._pad, "MirrorPadGrad": AxisRules._pad,
+    "Tile": AxisRules._tile, "GatherV2": AxisRules._gather, "Gather": AxisRules._gather,
+    "ResourceGather": AxisRules._gather, "UnsortedSegmentSum": AxisRules._segments,
+    "OneHot": AxisRules._one_hot, "Cumsum": AxisRules._along, "Cumprod": AxisRules._along,
+    "ReverseV2": AxisRules._along, "SpaceToBatchND": AxisRules._to_batch,
+    "BatchToSpaceND": AxisRules._to_batch, "SpaceToBatch": AxisRules._to_batch,
+    "BatchToSpace": AxisRules._to_batch, "TopKV2": AxisRules._top_k, "TopK": AxisRules._top_k,
+}

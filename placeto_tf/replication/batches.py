@@ -1,0 +1,152 @@
+"""One graph as any number of replicas: what becomes of its batch.
+
+Where the batch is free, the global batch stays and is divided: a graph of the zoo is built at the
+smaller batch, a graph whose feeds have an unknown first dimension is read at it. Where the batch is
+baked into shapes, the graph as it is becomes one replica, and the global batch grows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import training_function as one_training_function
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.replication.op_roles import captured_ops
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.replication.replicating import check_replicas, replicate
+
+_ZOO = ("zoo:", "family:")
+_REPLICAS = ":replicas="
+
+
+class ReplicaSource:
+  """Makes R replicas of one graph, for whatever R is asked for.
+
+  Attributes:
+    graph: the graph as it is, with the whole batch where that is free.
+    free_batch: whether the global batch stays as it is and is divided.
+    wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
+  """
+
+  def __init__(self, source: Any, options: Optional[Mapping[str, Any]] = None):
+    """Args: source: anything `load_graph` takes; options: keyword arguments for it."""
+    self._options: Dict[str, Any] = dict(options or {})
+    self._spec: Optional[str] = None
+    self.wanted: Optional[int] = None
+    if isinstance(source, str) and source.startswith(_ZOO):
+      source, self.wanted = split_spec(source)
+      self._spec = source
+    self.graph = source if isinstance(source, ComputationGraph) else load_graph(
+        source, **self._options)
+    self.free_batch = self._spec is not None or _unknown_batch(self.graph)
+    self._made: Dict[int, ReplicatedGraph] = {}
+
+  def replicas(self, count: int) -> ReplicatedGraph:
+    """The graph as `count` replicas.
+
+    Raises:
+      GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
+        results.
+    """
+    count = check_replicas(count)
+    if count not in self._made:
+      self._made[count] = replicate(self._part(count), count)
+    return self._made[count]
+
+  def _part(self, count: int) -> ComputationGraph:
+    """One of `count` replicas."""
+    if count == 1 or not self.free_batch:
+      return self.graph
+    if self._spec is not None:
+      return load_graph(_smaller_spec(self._spec, count), **self._options)
+    source = self.graph.source
+    assert source is not None
+    shapes = {
+        name.rpartition(":")[0]: (divided(shape[0], count, name), *shape[1:])
+        for name, shape in source.feed_shapes.items() if shape}
+    live = source.tf_graph if source.format in ("tf_graph", "concrete_function") else source.proto
+    return load_graph(
+        live, fetches=None if source.format == "concrete_function" else self.graph.fetches,
+        feeds=None if source.format == "concrete_function" else self.graph.feeds,
+        feed_shapes=shapes)
+
+
+def divided(batch: int, replicas: int, what: str) -> int:
+  """Examples of one replica.
+
+  Raises:
+    GraphError: the batch does not divide.
+  """
+  if batch % replicas:
+    raise GraphError(
+        f"the batch of {batch} examples of {what!r} cannot be divided among {replicas} replicas; "
+        f"choose a batch that is a multiple of {replicas}, or another number of replicas")
+  return batch // replicas
+
+
+def split_spec(spec: str) -> Tuple[str, Optional[int]]:
+  """A spec of the zoo without `:replicas=N`, and N or None."""
+  head, found, text = spec.partition(_REPLICAS)
+  if not found:
+    return spec, None
+  number, _, rest = text.partition(":")
+  if not number.isdecimal() or int(number) < 1:
+    raise GraphError(f"replicas is {number!r} in {spec!r}; expected a whole number of at least 1")
+  return head + (f":{rest}" if rest else ""), int(number)
+
+
+def training_function(
+    model: Any, optimizer: Any = None, loss: Any = None, *, batch_size: int, replicas: int = 1,
+    targets: Any = None) -> Any:
+  """A ConcreteFunction of one training step of a Keras model, on R replicas of a divided batch.
+
+  As `placeto_tf.graphs.training_function`; the function takes the global batch.
+
+  Args:
+    model, optimizer, loss, targets: as there; specs of targets are those of one replica.
+    batch_size: examples of all replicas together.
+    replicas: R.
+  """
+  part = divided(batch_size, check_replicas(replicas), getattr(model, "name", "model"))
+  function = one_training_function(model, optimizer, loss, batch_size=part, targets=targets)
+  if replicas == 1:
+    return function
+  replicated = replicate(load_graph(function), replicas)
+  assert replicated.graph.source is not None
+  return replicated.graph.source.tf_graph
+
+
+def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:
+  """A graph as R replicas; `options` are those of `load_graph`."""
+  return ReplicaSource(source, options).replicas(replicas)
+
+
+def _smaller_spec(spec: str, count: int) -> str:
+  """The spec of one of `count` replicas."""
+  from placeto_tf.zoo import registry
+
+  prefix, _, rest = spec.partition(":")
+  name, values = registry.resolve(rest if prefix == "zoo" else spec)
+  if "batch" not in values:
+    raise GraphError(f"{spec!r} has no option batch, so that replicas cannot divide it")
+  values["batch"] = divided(values["batch"], count, spec)
+  return "zoo:" + ":".join([name, *(f"{key}={value}" for key, value in values.items())])
+
+
+def _unknown_batch(graph: ComputationGraph) -> bool:
+  """Whether the first dimension of everything that is fed was unknown before it was bound."""
+  source = graph.source
+  if source is None or source.graph_def is None or not source.feed_shapes:
+    return False
+  nodes: Dict[str, Any] = {
+      source.graph_def.node[position].name: source.graph_def.node[position]
+      for position in np.asarray(source.positions).tolist()}
+  captures = captured_ops(source)
+  declared = [declared_shape(nodes[name.rpartition(":")[0]]) for name in source.feed_shapes
+              if name.rpartition(":")[0] not in captures]
+  return bool(declared) and all(shape and shape[0] == -1 for shape in declared)

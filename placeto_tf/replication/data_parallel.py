@@ -1,0 +1,260 @@
+"""The baseline `data_parallel`: what `tf.distribute.MirroredStrategy` would give, simulated.
+
+One replica a device. Variables and optimizer are mirrored: every device has all of them and does
+every update. Gradients are summed by a ring all-reduce over the links as they are: a tensor is cut
+in R chunks, and each device sends one chunk to the next in 2 (R - 1) rounds (reduce-scatter, then
+all-gather; Patarasuk and Yuan 2009). Rows of sparse gradients are gathered by a ring: R - 1 rounds
+in which each device hands on what it got. Moving averages of batch normalization are each device's
+own until they are read, as there; what is fetched is not averaged here.
+
+What is assumed, each in favour of the baseline:
+
+- a gradient's all-reduce starts as soon as every replica has it, and goes on beside the backward
+  pass; sending takes the links only, adding up the chunks takes no time;
+- gradients are packed into buckets in the order in which they become ready; `bucket_bytes` of
+  several sizes are tried, from each on its own to all in one, and the best counts.
+
+It is a graph for the same simulator, so links, queues, memory and overheads are those of every
+other row. It is no placement of the user's graph: mirrored variables are others.
+
+Legend: N ops of the replicated graph, R replicas, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.simulation import Simulator
+
+# Each tensor on its own, packs as NCCL likes them, all in one after the backward pass.
+BUCKETS_BYTES = (0.0, 4e6, 32e6, float("inf"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DataParallel:
+  """A simulated step of mirrored variables.
+
+  Attributes:
+    step_time_us: of the global batch.
+    peak_memory_bytes: [D].
+    fits: whether that is within every device's memory.
+    bucket_bytes: how the gradients were packed.
+    reduced_bytes: gradients that are summed over the devices, of one replica.
+  """
+
+  step_time_us: float
+  peak_memory_bytes: np.ndarray  # [D]
+  fits: bool
+  bucket_bytes: float
+  reduced_bytes: float
+
+
+def data_parallel(
+    replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, devices: Sequence[int],
+    host_of_op: np.ndarray,
+) -> DataParallel:
+  """Simulates mirrored data parallelism.
+
+  Args:
+    replicated: as many replicas as devices, or fewer.
+    costs: of its graph.
+    cluster: devices and links.
+    devices: the device of each replica.
+    host_of_op: [N] device of an op that cannot run on its replica's, -1 for those that can.
+
+  Returns:
+    The best over `BUCKETS_BYTES`; one that fits before one that does not.
+  """
+  found = []
+  for bucket_bytes in BUCKETS_BYTES if replicated.replicas > 1 else BUCKETS_BYTES[:1]:
+    mirrored = _Mirrored(replicated, costs, devices, host_of_op, bucket_bytes)
+    simulated = Simulator(mirrored.graph, mirrored.costs, cluster).simulate(mirrored.placement)
+    found.append(DataParallel(
+        simulated.step_time_us, simulated.peak_memory_bytes, simulated.fits, bucket_bytes,
+        mirrored.reduced_bytes))
+  return min(found, key=lambda each: (not each.fits, each.step_time_us))
+
+
+class _Mirrored:
+  """The graph of one step; see the module."""
+
+  def __init__(
+      self, replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int],
+      host_of_op: np.ndarray, bucket_bytes: float):
+    self._replicated, self._costs, self._devices = replicated, costs, list(devices)
+    self._hosts, self._bucket_bytes = host_of_op, bucket_bytes
+    self.reduced_bytes = 0.0
+    self._names: List[str] = []
+    self._types: List[str] = []
+    self._outputs: List[List[float]] = []  # bytes
+    self._origin: List[int] = []  # op of the replicated graph whose costs apply, or -1
+    self._place: List[int] = []
+    self._edges: List[Tuple[int, int, int]] = []
+    self._image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
+    self._twins = {
+        (original, r): op for op, (original, r) in enumerate(zip(
+            replicated.original_of_op.tolist(), replicated.replica_of_op.tolist()))
+        if original >= 0 and r != SHARED}
+    self._build()
+
+  def _build(self) -> None:
+    replicated, graph = self._replicated, self._replicated.graph
+    count = replicated.replicas
+    of_op = replicated.replica_of_op.tolist()
+    sums, gathers = self._joins()
+    for op in graph.topological_order.tolist():
+      for r in range(count) if of_op[op] == SHARED else (of_op[op],):
+        if op not in sums:
+          self._image[op, r] = self._add(
+              f"{graph.op_names[op]}/mirror_{r}", graph.op_types[op], self._bytes(op), op,
+              self._device(op, r))
+    parts: Dict[int, Dict[int, Tuple[int, int]]] = {op: {} for op in sums | gathers}
+    of_sums = []
+    for producer, port, consumer in zip(
+        graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+      owner = of_op[producer]
+      if consumer in parts and port != CONTROL and owner != SHARED:
+        parts[consumer][owner] = (self._image[producer, owner], port)
+        continue
+      if consumer in sums:
+        continue
+      for r in range(count) if of_op[consumer] == SHARED else (of_op[consumer],):
+        target = self._image[consumer, r]
+        if producer in sums:
+          of_sums.append((producer, r, target))
+        elif owner in (SHARED, r):
+          self._edges.append((self._image[producer, r], port, target))
+        elif owner == 0:  # what takes the first replica's value takes that of its own here
+          twin = self._twins[int(replicated.original_of_op[producer]), r]
+          self._edges.append((self._image[twin, r], port, target))
+    results = self._reduce(sums, parts)
+    for op in gathers:
+      self._gather(op, parts[op])
+    for producer, r, target in of_sums:
+      self._edges.append((*results[producer][r], target))
+    self._finish()
+
+  def _joins(self):
+    """Ops that sum over replicas, and ops that gather their rows."""
+    replicated, graph = self._replicated, self._replicated.graph
+    sums, gathers = set(), set()
+    for op in np.flatnonzero((replicated.original_of_op < 0)
+                             & (replicated.replica_of_op == SHARED)).tolist():
+      if graph.op_types[op] == "AddN":
+        sums.add(op)
+      elif graph.op_types[op] == "ConcatV2":
+        gathers.add(op)
+    return sums, gathers
+
+  def _reduce(self, sums, reduced) -> Dict[int, List[Tuple[int, int]]]:
+    """Rings over buckets; op -> (op, port) of the sum in each mirror."""
+    replicated, graph = self._replicated, self._replicated.graph
+    results: Dict[int, List[Tuple[int, int]]] = {}
+    depths = graph.depths
+    bucket: List[int] = []
+    filled = 0.0
+    for op in sorted(sums, key=lambda op: (int(depths[op]), op)):
+      parts = reduced[op]
+      size = self._bytes(op)[0]
+      if graph.op_names[op] in replicated.own_joins or replicated.replicas == 1:
+        results[op] = [parts[r] for r in range(replicated.replicas)]
+        continue
+      self.reduced_bytes += size
+      bucket.append(op)
+      filled += size
+      if filled > self._bucket_bytes:
+        self._ring(bucket, reduced, results)
+        bucket, filled = [], 0.0
+    if bucket:
+      self._ring(bucket, reduced, results)
+    return results
+
+  def _ring(self, bucket: List[int], reduced, results) -> None:
+    count = self._replicated.replicas
+    sizes = [self._bytes(op)[0] for op in bucket]
+    chunk = sum(sizes) / count
+    name = f"all_reduce/{self._replicated.graph.op_names[bucket[0]]}"
+    before: List[int] = []
+    for step in range(2 * (count - 1)):
+      now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, self._devices[r])
+             for r in range(count)]
+      for r in range(count):
+        if step == 0:
+          for op in bucket:
+            image, port = reduced[op][r]
+            self._edges.append((image, port, now[r]))
+        else:
+          self._edges.append((before[r - 1], 0, now[r]))
+          self._edges.append((before[r], CONTROL, now[r]))
+      before = now
+    for r in range(count):
+      done = self._add(f"{name}/done_{r}", "RingDone", sizes, -1, self._devices[r])
+      self._edges.append((before[r - 1], 0, done))
+      self._edges.append((before[r], CONTROL, done))
+      for i, op in enumerate(bucket):
+        results.setdefault(op, []).append((done, i))
+
+  def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
+    """A ring in which each device hands on the rows that it got."""
+    count, graph = self._replicated.replicas, self._replicated.graph
+    rows = self._bytes(op)[0] / count
+    before: List[Tuple[int, int]] = [parts[r] for r in range(count)] if len(parts) == count else []
+    if not before:
+      return
+    for r in range(count):
+      self._edges.append((*before[r], self._image[op, r]))
+    for step in range(count - 1):
+      now = []
+      for r in range(count):
+        sent = self._add(f"all_gather/{graph.op_names[op]}/round_{step}/{r}", "RingSend", [rows],
+                         -1, self._devices[r])
+        self._edges.append((*before[r], sent))
+        now.append(sent)
+      received = []
+      for r in range(count):
+        got = self._add(f"all_gather/{graph.op_names[op]}/got_{step}/{r}", "RingDone", [rows], -1,
+                        self._devices[r])
+        self._edges.append((now[r - 1], 0, got))
+        self._edges.append((got, 0, self._image[op, r]))
+        received.append((got, 0))
+      before = received
+
+  def _bytes(self, op: int) -> List[float]:
+    offsets = self._replicated.graph.output_offsets
+    return self._costs.output_bytes[offsets[op]:offsets[op + 1]].tolist()
+
+  def _device(self, op: int, r: int) -> int:
+    host = int(self._hosts[op])
+    return host if host >= 0 else self._devices[r]
+
+  def _add(self, name: str, kind: str, outputs: List[float], origin: int, device: int) -> int:
+    self._names.append(name)
+    self._types.append(kind)
+    self._outputs.append(outputs)
+    self._origin.append(origin)
+    self._place.append(device)
+    return len(self._names) - 1
+
+  def _finish(self) -> None:
+    origin = np.array(self._origin)
+    known = origin >= 0
+    costs = self._costs
+    compute = np.zeros((len(origin), costs.num_kinds))
+    persistent, temporary = np.zeros(len(origin)), np.zeros(len(origin))
+    compute[known] = costs.compute_us[origin[known]]
+    persistent[known] = costs.persistent_bytes[origin[known]]
+    temporary[known] = costs.temporary_bytes[origin[known]]
+    self.graph = ComputationGraph.from_edges(
+        self._names, self._types, [len(outputs) for outputs in self._outputs],
+        np.array(self._edges, dtype=np.int64).reshape(-1, 3))
+    self.costs = OpCosts(
+        compute, np.array([size for outputs in self._outputs for size in outputs]), persistent,
+        temporary)
+    self.placement = np.array(self._place, dtype=np.int32)

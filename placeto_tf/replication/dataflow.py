@@ -1,0 +1,237 @@
+"""`Dataflow`: the needed ops of a graph with their inputs, shapes and constant values.
+
+Legend: N needed ops, in the order of `ComputationGraph`. A tensor is (op index, output port).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs import analysis_graph_def
+from placeto_tf.graphs.computation_graph import ComputationGraph
+
+Tensor = Tuple[int, int]
+Shape = Optional[Tuple[Optional[int], ...]]
+
+_PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
+            "PreventGradient", "CheckNumerics")
+_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
+_DEPTH = 60  # ops that one constant may rest on
+
+
+class Dataflow:
+  """What the replicating needs to know of a graph.
+
+  Attributes:
+    graph: the graph.
+    nodes: [N] NodeDefs of the source.
+    types: [N] op types.
+    inputs: [N] data inputs of each op, back edges of loops included, in order.
+    controls: [N] ops that each op waits for.
+    consumers: [N] ops that read data of each op, each once.
+    frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
+  """
+
+  def __init__(self, graph: ComputationGraph, outputs: Mapping[str, Sequence[Any]]):
+    """Args: outputs: op name -> `OpInfo.TensorProperties` of each output."""
+    self.graph = graph
+    source = graph.origin
+    all_nodes = source.graph_def.node
+    self.nodes = [all_nodes[position] for position in np.asarray(source.positions).tolist()]
+    self.types = list(graph.op_types)
+    index = graph.op_index
+    self.inputs: List[List[Tensor]] = []
+    self.controls: List[List[int]] = []
+    for node in self.nodes:
+      data: List[Tensor] = []
+      controls: List[int] = []
+      for text in node.input if node.name not in source.cut_ops else ():
+        if text.startswith("^"):
+          controls.append(index[text[1:]])
+          continue
+        name, colon, port = text.rpartition(":")
+        tensor = (name, int(port)) if colon and port.isdecimal() else (text, 0)
+        data.append((index[tensor[0]], tensor[1]))
+      self.inputs.append(data)
+      self.controls.append(controls)
+    self.consumers: List[List[int]] = [[] for _ in self.nodes]
+    for op, data in enumerate(self.inputs):
+      for producer in dict.fromkeys(producer for producer, _ in data):
+        self.consumers[producer].append(op)
+    self._outputs = outputs
+    self._values: Dict[Tensor, Optional[np.ndarray]] = {}
+    self._depth = 0
+
+  @functools.cached_property
+  def frames(self) -> List[str]:
+    """[N] see the class."""
+    frames = [""] * len(self.nodes)
+    parents = {"": ""}
+    order = np.argsort(self.graph.depths, kind="stable").tolist()
+    for op in order:
+      if self.types[op] in _ENTER:
+        inner = self.nodes[op].attr["frame_name"].s.decode()
+        parents.setdefault(inner, self._frame_of_inputs(op, frames, parents))
+        frames[op] = inner
+      else:
+        frames[op] = self._frame_of_inputs(op, frames, parents)
+    return frames
+
+  def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
+    """The innermost frame that an input is in; an Exit hands on to the frame outside of its own."""
+    before = [producer for producer, _ in self.inputs[op]] + self.controls[op]
+    for producer in before:
+      frame = frames[producer]
+      if self.types[producer] in _EXIT:
+        frame = parents.get(frame, "")
+      if frame:
+        return frame
+    return ""
+
+  def shape(self, tensor: Tensor) -> Shape:
+    """Dimensions, None for one that is not known; None alone where the rank is not known."""
+    op, port = tensor
+    found = self._outputs.get(self.graph.op_names[op], ())
+    if port >= len(found) or found[port].shape.unknown_rank:
+      return None
+    return tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
+
+  def is_integer(self, tensor: Tensor) -> bool:
+    """Whether the tensor holds integers or booleans, whose mean is none."""
+    from tensorflow.python.framework import dtypes
+
+    dtype = dtypes.as_dtype(self.dtype(tensor) % 100)
+    return dtype.is_integer or dtype.is_bool
+
+  def dtype(self, tensor: Tensor) -> int:
+    """The DataType."""
+    return self._outputs[self.graph.op_names[tensor[0]]][tensor[1]].dtype
+
+  def attr(self, op: int, name: str, default: Any = None) -> Any:
+    """The AttrValue of an op, or the default."""
+    attrs = self.nodes[op].attr
+    return attrs[name] if name in attrs else default
+
+  def origin(self, tensor: Tensor) -> Tensor:
+    """The tensor that reaches this one through ops that only pass it on."""
+    while self.types[tensor[0]] in _PASSING and self.inputs[tensor[0]]:
+      tensor = self.inputs[tensor[0]][0]
+    return tensor
+
+  def value(self, tensor: Tensor) -> Optional[np.ndarray]:
+    """The small whole numbers that a tensor holds in every step, or None."""
+    if tensor not in self._values:
+      self._values[tensor] = None  # what depends on itself is not known
+      if self._depth < _DEPTH:
+        self._depth += 1
+        try:
+          self._values[tensor] = self._compute(tensor)
+        except (ArithmeticError, IndexError, TypeError, ValueError):
+          pass  # inputs are missing or contradict one another
+        self._depth -= 1
+    return self._values[tensor]
+
+  def _compute(self, tensor: Tensor) -> Optional[np.ndarray]:
+    op, port = tensor
+    kind, data = self.types[op], self.inputs[op]
+    if kind == "Const":
+      return _constant(self.nodes[op])
+    if kind in _PASSING:
+      return self.value(data[0])
+    if kind in ("Shape", "ShapeN", "Size", "Rank"):
+      shape = self.shape(data[port])
+      if shape is None or (None in shape and kind != "Rank"):
+        return None
+      return np.array({"Size": math.prod(size or 0 for size in shape),
+                       "Rank": len(shape)}.get(kind, shape))
+    if kind == "BroadcastGradientArgs":
+      return _broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
+    if kind == "ConcatOffset":
+      axis, shapes = int(self._known(data[0])), [self._known(each) for each in data[1:port + 1]]
+      offset = np.zeros_like(self._known(data[1]))
+      offset[axis] = sum(int(shape[axis]) for shape in shapes)
+      return offset
+    rule = _VALUES.get(kind)
+    if rule is None:
+      return None
+    return np.asarray(rule(*[self._known(each) for each in data]))
+
+  def _known(self, tensor: Tensor) -> np.ndarray:
+    value = self.value(tensor)
+    if value is None:
+      raise ValueError
+    return value
+
+
+_VALUES: Dict[str, Callable[..., Any]] = {
+    "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply,
+    "FloorDiv": np.floor_divide, "FloorMod": np.mod, "Maximum": np.maximum,
+    "Minimum": np.minimum, "Neg": np.negative,
+    "Range": lambda start, limit, step: np.arange(start, limit, step),
+    "Pack": lambda *parts: np.stack(parts), "Reshape": lambda value, shape: value.reshape(shape),
+    "ConcatV2": lambda *parts: np.concatenate([np.atleast_1d(part) for part in parts[:-1]]),
+    "Prod": lambda value, axis: np.prod(value, axis=tuple(np.atleast_1d(axis))),
+    "Fill": lambda shape, value: np.full(shape, value),
+    "InvertPermutation": np.argsort,
+    "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
+    "Squeeze": np.squeeze,
+}
+
+
+def _constant(node: Any) -> Optional[np.ndarray]:
+  tensor = node.attr["value"].tensor
+  elements = 1
+  for dim in tensor.tensor_shape.dim:
+    elements *= dim.size
+  if elements > 64 or tensor.dtype not in (3, 9):
+    return None
+  import tensorflow as tf
+
+  return tf.make_ndarray(tensor)
+
+
+def _broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
+  """The axes over which the gradients of a broadcasting op are summed, for either operand."""
+  rank = max(len(first), len(second))
+  a = [1] * (rank - len(first)) + first.tolist()
+  b = [1] * (rank - len(second)) + second.tolist()
+  reduced: List[List[int]] = [[], []]
+  for axis, (x, y) in enumerate(zip(a, b)):
+    if x == 1 and y == 1:
+      # TensorFlow reduces where both are 1 only where one side has no such axis.
+      if axis < rank - len(first):
+        reduced[0].append(axis)
+      if axis < rank - len(second):
+        reduced[1].append(axis)
+    elif x == 1:
+      reduced[0].append(axis)
+    elif y == 1:
+      reduced[1].append(axis)
+  return [np.array(axes, dtype=np.int64) for axes in reduced]
+
+
+def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
+  """The dataflow of a graph, its shapes inferred.
+
+  Raises:
+    CostError: TensorFlow cannot infer the shapes.
+    GraphError: the graph has no TensorFlow nodes.
+  """
+  from placeto_tf.costs import guarded
+
+  return Dataflow(graph, guarded.analyse(analysis_graph_def(graph), counts=False).outputs)
+
+
+def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
+  """The seeds and all that reads them, directly or not."""
+  found, stack = set(seeds), list(seeds)
+  while stack:
+    for consumer in consumers[stack.pop()]:
+      if consumer not in found:
+        found.add(consumer)
+        stack.append(consumer)
+  return found

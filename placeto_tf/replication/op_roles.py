@@ -1,0 +1,136 @@
+"""What ops do beside computing: draw noise, read the input, hold or change state.
+
+Legend: N needed ops.
+"""
+
+from __future__ import annotations
+
+from typing import Any, FrozenSet, List, Optional, Set, Tuple
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.op_defs import registered_op_def
+from placeto_tf.graphs.shapes import PLACEHOLDERS
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+
+# They draw from a state of their own, which the seeds in their attributes start.
+STATEFUL_NOISE = frozenset((
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomGamma RandomPoisson "
+    "RandomPoissonV2 ParameterizedTruncatedNormal Multinomial RandomShuffle RandomCrop "
+    "UniformCandidateSampler LogUniformCandidateSampler LearnedUnigramCandidateSampler "
+    "FixedUnigramCandidateSampler").split())
+# They draw as their first input, a seed, says.
+SEEDED_NOISE = frozenset((
+    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomUniform "
+    "StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
+    "StatelessRandomBinomial StatelessMultinomial").split())
+# They draw from a variable, each call moves it on: every replica may.
+VARIABLE_NOISE = frozenset(
+    "RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
+PIPELINES = frozenset((
+    "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
+    "QueueDequeueMany QueueDequeueUpTo").split())
+# Made anew in each step: each replica needs its own.
+STEP_CONTAINERS = frozenset("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack".split())
+_REF_UPDATES = frozenset("Assign AssignAdd AssignSub CountUpTo".split())
+_HARMLESS_STATE = frozenset((
+    "ReadVariableOp VarHandleOp VarIsInitializedOp VariableV2 Variable Assert Print PrintV2 "
+    "IteratorV2 Iterator IteratorFromStringHandleV2 MakeIterator OneShotIterator "
+    "AnonymousIteratorV2 AnonymousIteratorV3 LookupTableFindV2 LookupTableFind "
+    "LookupTableSizeV2 HashTableV2 MutableHashTableV2 ResourceGather ResourceGatherNd "
+    "VariableShape Placeholder PlaceholderV2 _Retval _Arg FakeParam StackPushV2 StackPopV2 "
+    "StackCloseV2 StackPush StackPop StackClose IsVariableInitialized").split())
+
+
+def is_update(op_type: str) -> bool:
+  """Whether the op changes a variable."""
+  if op_type in _REF_UPDATES or op_type in ("AssignVariableOp", "AssignAddVariableOp",
+                                            "AssignSubVariableOp"):
+    return True
+  if op_type.startswith(("ResourceApply", "ResourceSparseApply", "SparseApply")):
+    return True
+  if op_type.startswith("Apply"):
+    return True
+  return op_type.startswith(("Scatter", "ResourceScatter")) and op_type not in (
+      "ScatterNd", "ScatterNdNonAliasingAdd") or op_type == "ResourceStridedSliceAssign"
+
+
+def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
+  """(values, indices) of an update of some rows of a variable, or None for another op."""
+  if not is_update(flow.types[op]):
+    return None
+  names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
+  if "indices" not in names:
+    return None
+  values = next((name for name in ("grad", "updates") if name in names), None)
+  if values is None:
+    return None
+  return flow.inputs[op][names.index(values)], flow.inputs[op][names.index("indices")]
+
+
+def seeded(node: Any) -> bool:
+  """Whether an op that draws from its own state has a seed."""
+  return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
+
+
+def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
+  """The batch and the ops that are fed with one, or get one from an input pipeline.
+
+  Raises:
+    GraphError: there is none, or a feed is no batch.
+  """
+  graph = flow.graph
+  captures = captured_ops(graph.origin)
+  shapes = {}
+  for name, shape in graph.origin.feed_shapes.items():
+    op_name = name.rpartition(":")[0]
+    if op_name not in captures:
+      shapes[graph.op_index[op_name]] = (name, shape)
+  pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
+  sizes = [shape[0] for _, shape in shapes.values() if shape]
+  for op in pipelines:
+    sizes += [shape[0] for shape in (flow.shape((op, 0)),) if shape and shape[0]]
+  if not sizes:
+    raise GraphError(
+        "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
+        "graph that trains on batches can be replicated")
+  batch = max(set(sizes), key=sizes.count)
+  for name, shape in shapes.values():
+    if not shape or shape[0] != batch:
+      raise GraphError(
+          f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples, so that "
+          "replicas cannot divide it; make it a constant or a variable of the graph, or put the "
+          "batch into its first dimension")
+  return batch, sorted(set(shapes) | set(pipelines))
+
+
+def captured_ops(source: Any) -> FrozenSet[str]:
+  """What a function captures: it comes in as arguments do, but is the same for every batch."""
+  if source.format != "concrete_function":
+    return frozenset()
+  return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
+
+
+def check_state(flow: Dataflow, copied: Set[int]) -> None:
+  """Raises GraphError where a replica would have to share what only one op may hold.
+
+  Args:
+    copied: ops that each replica has of its own, but for updates.
+  """
+  for op in sorted(copied):
+    kind, name = flow.types[op], flow.graph.op_names[op]
+    if kind in STATEFUL_NOISE and not seeded(flow.nodes[op]):
+      raise GraphError(
+          f"op {name!r} ({kind}) draws random numbers without a seed, so that replicas cannot be "
+          "held to what they do together; give it a seed, or call tf.random.set_seed before the "
+          "graph is built")
+    if kind in STATEFUL_NOISE | VARIABLE_NOISE | PIPELINES | STEP_CONTAINERS | _HARMLESS_STATE:
+      continue
+    if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):
+      continue
+    if kind in PLACEHOLDERS:
+      continue
+    op_def = registered_op_def(kind)
+    if op_def is not None and op_def.is_stateful:
+      raise GraphError(
+          f"op {name!r} ({kind}) holds or changes state that is no variable, which replicas cannot "
+          "share; take it out of the training step")

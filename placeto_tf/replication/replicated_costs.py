@@ -1,0 +1,108 @@
+"""Costs of replicas from the costs of one: every copy of an op does the work of the op.
+
+Counting the work of R replicas takes R times as long as that of one and tells nothing new. What
+joins replicas is costed by the bytes that it moves. Ops behind rows of all replicas (sparse
+gradients) have R times the rows of one.
+
+Legend: N ops of the replicated graph, O its outputs, R replicas.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.costs.estimate import from_work, work_of
+from placeto_tf.costs.work import OpWork
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+
+_SCALAR_BYTES = 8
+_CONST_BYTES = 4
+_NO_KERNEL = ("Const", "NoOp")
+
+
+def replicated_costs(
+    replicated: ReplicatedGraph, cluster: Cluster, source: str = "grappler") -> OpCosts:
+  """Costs of the replicas on a cluster.
+
+  Args:
+    replicated: the replicas.
+    cluster: whose devices to estimate for.
+    source: "grappler", or a file of costs measured on the replicated graph.
+  """
+  if source != "grappler" or replicated.replicas == 1:
+    return estimate_costs(replicated.graph, cluster, source=source)
+  return from_work(replicated.graph, cluster, replicated_work(replicated, work_of(
+      replicated.original)))
+
+
+def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
+  """The work of the replicas from the work of one."""
+  graph, original = replicated.graph, replicated.original
+  origin = replicated.original_of_op
+  known = origin >= 0
+  source = np.maximum(origin, 0)
+  fields = {
+      name: np.where(known, getattr(work, name)[source], 0) for name in (
+          "flops", "moved_bytes", "temporary_bytes", "persistent_bytes")}
+  launches = np.where(known, work.launches[source], False)
+  on_gpu = np.where(known, work.launches_on_gpu[source], False)
+  output_bytes = np.zeros(graph.num_outputs)
+  widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
+  for op in np.flatnonzero(known).tolist():
+    start, begin = int(graph.output_offsets[op]), int(original.output_offsets[origin[op]])
+    width = min(int(widths[op]), int(theirs[origin[op]]))
+    output_bytes[start:start + width] = work.output_bytes[begin:begin + width]
+  inputs: list = [[] for _ in range(graph.num_ops)]
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    if port != CONTROL:
+      inputs[consumer].append((producer, port))
+  many = _behind_rows(replicated, inputs, output_bytes)
+  for name in ("flops", "moved_bytes", "temporary_bytes"):
+    fields[name][many] *= replicated.replicas
+  for op in many:
+    output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
+  for op in graph.topological_order.tolist():
+    if known[op]:
+      continue
+    if graph.op_types[op] in _NO_KERNEL:
+      if graph.op_types[op] == "Const":  # a scale, an axis
+        fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = _CONST_BYTES
+      continue
+    read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
+    total, largest = sum(read), max(read, default=0.0)
+    offset = slice(graph.output_offsets[op], graph.output_offsets[op + 1])
+    written = total if graph.op_types[op] == "ConcatV2" else largest
+    output_bytes[offset] = written / max(1, int(widths[op]))
+    launches[op] = on_gpu[op] = True
+    fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
+    if graph.op_types[op] != "ConcatV2":
+      fields["flops"][op] = total / 4
+  return OpWork(
+      fields["flops"], fields["moved_bytes"], launches, on_gpu, fields["temporary_bytes"],
+      fields["persistent_bytes"], output_bytes, work.notes)
+
+
+def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
+  """Ops, there once, that work on the rows of all replicas, up to the updates of variables."""
+  graph = replicated.graph
+  reached = np.zeros(graph.num_ops, dtype=bool)
+  shared = replicated.replica_of_op == SHARED
+  found = []
+  for op in graph.topological_order.tolist():
+    if not shared[op]:
+      continue
+    joins = replicated.original_of_op[op] < 0
+    if joins and graph.op_types[op] == "ConcatV2":
+      reached[op] = True
+    elif any(reached[producer] for producer, _ in inputs[op]):
+      sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]
+      update = op_roles.is_update(graph.op_types[op])
+      reached[op] = joins or (not update and bool((sizes > _SCALAR_BYTES).any()))
+      if not joins:
+        found.append(op)
+  return found

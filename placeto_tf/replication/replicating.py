@@ -1,0 +1,196 @@
+"""`replicate`: a training graph becomes R replicas that share its variables.
+
+What depends on what is fed, or on an input pipeline, is copied for each replica: forward pass and
+gradients. Variables and optimizer are there once. In between,
+
+- gradients are averaged as the optimizer takes them in, or whatever comes before it that is not
+  linear: clipping by the global norm sees the mean;
+- gradients of single rows (IndexedSlices) are the rows of all replicas, scaled by 1 / R;
+- what batch normalization does with a batch each replica does with its own, and the moving
+  averages are updated by the mean over replicas, as `tf.distribute.MirroredStrategy` has it;
+- losses and metrics that are fetched are means over the replicas; so is what is added to a
+  metric's state, whose ratios are those of the global batch; examples that are fetched are those of
+  all replicas in order;
+- random ops draw for each replica as their seed, its number added, says.
+
+So R replicas of batch b do one step as the graph does with a batch of R b, provided that its loss
+is a mean over the batch, not a sum.
+
+Legend: N needed ops, R replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication import rewriting
+from placeto_tf.replication.cuts import find_cut
+from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
+from placeto_tf.replication.propagation import Spread, spread
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.replication.sparse_updates import sparse_updates
+from placeto_tf.replication.statistics import check_statistics
+
+# Collections that refer to ops by what only the building of gradients needs.
+_CONTEXTS = ("while_context", "cond_context")
+# Above this many ops their names are not listed.
+_LISTED = 3
+
+
+def check_replicas(replicas: Any) -> int:
+  """The number of replicas.
+
+  Raises:
+    GraphError: it is no whole number of at least 1.
+  """
+  if not hasattr(replicas, "__index__") or isinstance(replicas, bool) or replicas < 1:
+    raise GraphError(f"the number of replicas is {replicas!r}; expected a whole number of at "
+                     "least 1, or auto")
+  return int(replicas)
+
+
+def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> ReplicatedGraph:
+  """Makes R replicas of a training graph; see the module.
+
+  Args:
+    graph: one replica: a `ComputationGraph` of a GraphDef, MetaGraphDef, `tf.Graph`,
+      ConcreteFunction or graph of the zoo, or what `load_graph` makes one of. Its batch is that of
+      a replica.
+    replicas: R.
+    split_feeds: whether the graph takes the global batch and cuts it itself; otherwise every
+      replica has feeds of its own. A ConcreteFunction always takes the global batch.
+
+  Returns:
+    The replicas; with R = 1 the graph as it is.
+
+  Raises:
+    GraphError: the results would not be those of the global batch, or it is not sure that they
+      are: a feed is no batch, an op draws without a seed or holds state that is no variable, or
+      nothing is trained; the message names the op.
+  """
+  replicas = check_replicas(replicas)
+  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
+  source = graph.origin
+  if source is None or source.graph_def is None:
+    raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
+                     "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
+  live = source.tf_graph if source.format == "tf_graph" else None
+  if live is not None:
+    graph = _frozen(graph)
+  flow = analyse_dataflow(graph)
+  fetched, run = _endpoints(graph)
+  found = spread(flow, sparse_updates(flow))
+  check_statistics(flow, found)
+  cut = find_cut(flow, found, fetched, run)
+  notes = _notes(flow, found, replicas)
+  if replicas == 1:
+    count = np.arange(graph.num_ops, dtype=np.int32)
+    return ReplicatedGraph(
+        graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
+        count, found.batch, {name: (name,) for name in graph.feeds}, notes=notes)
+  function = source.format == "concrete_function"
+  written = rewriting.rewrite(flow, found, cut, replicas, split_feeds or function, fetched, run)
+  result = _load(graph, written, replicas, live is not None)
+  names = graph.op_index
+  return ReplicatedGraph(
+      result, graph, replicas,
+      np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
+      np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
+               np.int32),
+      found.batch * replicas, written.feeds, written.own_joins, notes)
+
+
+def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
+  """Fetched tensors, and ops that are run for what they do."""
+  fetched, run = [], []
+  for name in graph.fetches:
+    op_name, colon, port = name.rpartition(":")
+    if colon and port.isdecimal():
+      fetched.append((graph.op_index[op_name], int(port)))
+    else:
+      run.append(graph.op_index[name])
+  return fetched, run
+
+
+def _frozen(graph: ComputationGraph) -> ComputationGraph:
+  """A live graph as the MetaGraphDef of it, whose function calls are inlined."""
+  import tensorflow as tf
+
+  with graph.origin.tf_graph.as_default():
+    meta_graph = tf.compat.v1.train.export_meta_graph()
+  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
+  return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
+
+
+def _load(
+    graph: ComputationGraph, written: rewriting.Rewritten, replicas: int, live: bool
+) -> ComputationGraph:
+  """The written graph in the format of the source."""
+  source = graph.origin
+  shapes = {}
+  for name, tensors in written.feeds.items():
+    shape = tuple(source.feed_shapes[name])
+    if len(tensors) == 1:
+      shape = (shape[0] * replicas, *shape[1:])
+    shapes.update({tensor.rpartition(":")[0]: shape for tensor in tensors})
+  if source.format == "concrete_function":
+    from placeto_tf.replication.traced import replicated_function
+
+    return load_graph(
+        replicated_function(source.tf_graph, written, replicas), feed_shapes=shapes)
+  proto = written.graph_def
+  if source.format == "meta_graph_def":
+    proto = _meta_graph(source.proto, written)
+  if live:
+    import tensorflow as tf
+
+    proto, graph_def = tf.Graph(), proto
+    with proto.as_default():
+      tf.compat.v1.train.import_meta_graph(graph_def)
+  feeds = [tensor for tensors in written.feeds.values() for tensor in tensors]
+  return load_graph(proto, fetches=graph.fetches, feeds=feeds, feed_shapes=shapes)
+
+
+def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
+  """The MetaGraphDef with the written nodes; what it names is the first replica's where copied."""
+  result = type(original)()
+  result.CopyFrom(original)
+  result.graph_def.CopyFrom(written.graph_def)
+  for key in _CONTEXTS:
+    if key in result.collection_def:
+      del result.collection_def[key]
+  there = {node.name for node in written.graph_def.node}
+  first = {
+      original_name: name for name, original_name in written.original_of.items()
+      if written.replica_of.get(name) == 0}
+
+  def renamed(text):
+    name, colon, port = text.rpartition(":")
+    name = name if colon else text
+    if name in there or name not in first:
+      return text
+    return f"{first[name]}:{port}" if colon else first[name]
+
+  for collection in result.collection_def.values():
+    values = collection.node_list.value
+    for i, text in enumerate(values):
+      values[i] = renamed(text)
+  for signature in result.signature_def.values():
+    for tensors in (signature.inputs, signature.outputs):
+      for info in tensors.values():
+        if info.name:
+          info.name = renamed(info.name)
+  return result
+
+
+def _notes(flow: Dataflow, found: Spread, replicas: int) -> Tuple[str, ...]:
+  if not found.statistics or replicas == 1:
+    return ()
+  names = [flow.graph.op_names[op] for op in sorted(found.statistics)]
+  listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+  return (f"statistics of a batch are each replica's own in {len(names)} ops ({listed})",)

@@ -1,0 +1,78 @@
+"""Where gradients of some rows of a variable (IndexedSlices) end and the optimizer begins.
+
+An embedding's gradient is rows with their indices. What follows may scale the rows, take their
+norm, or add up those of equal index; all of that has to see the rows of every replica. So from an
+update that takes rows, the way is followed back through such ops to the rows as the gradient left
+them. The same goes for rows that are made dense after they have been squared or the like, as
+optimizers of Keras 3 do: the sum of squares is no mean over replicas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Set
+
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+
+_SCALING = frozenset((
+    "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 Maximum "
+    "Minimum ClipByValue Sqrt Rsqrt Pow StopGradient Abs Sign").split())
+_NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
+_UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
+_STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseUpdate:
+  """The rows and their indices as the gradient left them."""
+
+  values: Tensor
+  indices: Tensor
+
+
+def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
+  """Those of all updates of single rows."""
+  found = []
+  for op in range(len(flow.types)):
+    arguments = op_roles.sparse_arguments(flow, op)
+    if arguments is None and flow.types[op] == "UnsortedSegmentSum" and (
+        flow.types[flow.inputs[op][0][0]] in _NOT_LINEAR):
+      arguments = flow.inputs[op][0], flow.inputs[op][1]
+    if arguments is not None:
+      values, indices = arguments
+      first = _gradient_indices(flow, indices)
+      found += [SparseUpdate(rows, first) for rows in sorted(_gradient_rows(flow, values))]
+  return list(dict.fromkeys(found))
+
+
+def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
+  """What indices were before equal ones were joined."""
+  while flow.types[tensor[0]] in (*_UNIQUE, "Identity", "Cast"):
+    tensor = flow.inputs[tensor[0]][0]
+  return tensor
+
+
+def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Set[Tensor]:
+  """What rows were before the optimizer scaled and joined them."""
+  rows, stack, seen = set(), [tensor], {tensor}
+  while stack:
+    tensor = stack.pop()
+    op = tensor[0]
+    kind, before = flow.types[op], flow.inputs[op]
+    if kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
+      before = before[:1]
+    elif kind in _SCALING:
+      shape = flow.shape(tensor)
+      before = [each for each in before
+                if shape is None or len(flow.shape(each) or shape) == len(shape)]
+    elif kind not in _STATE:
+      rows.add(tensor)
+      continue
+    else:
+      continue
+    for each in before:
+      if each not in seen:
+        seen.add(each)
+        stack.append(each)
+  return rows

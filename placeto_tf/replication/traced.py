@@ -1,0 +1,116 @@
+"""Replicas of a ConcreteFunction: a new one that takes the global batch, of the same variables."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from placeto_tf.errors import GraphError
+
+
+def replicated_function(function: Any, written: Any, replicas: int) -> Any:
+  """The ConcreteFunction of a replicated graph.
+
+  Args:
+    function: what was replicated; its variables become those of the result.
+    written: the `rewriting.Rewritten` of its graph, which splits what it is fed.
+    replicas: R; arguments have R times as many examples.
+
+  Raises:
+    GraphError: an output is made of the examples of one replica.
+  """
+  import tensorflow as tf
+  from tensorflow.python.eager.polymorphic_function import concrete_function
+  from tensorflow.python.framework import func_graph
+
+  original = function.graph
+  captures = {inner.op.name: outer for outer, inner in original.captures}
+  body = type(written.graph_def)()
+  body.versions.CopyFrom(written.graph_def.versions)
+  body.library.CopyFrom(written.graph_def.library)
+  body.node.extend(node for node in written.graph_def.node if node.name not in captures)
+  for node in body.node:
+    _forget_colocation(node, captures)
+  used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
+  used.update(tensor.op.name for tensor in original.outputs)
+  graph = func_graph.FuncGraph(f"{original.name}_replicated")
+  inner: Dict[str, Any] = {}
+  with graph.as_default():
+    for i, (name, outer) in enumerate(captures.items()):
+      inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
+    captured = list(graph.inputs)
+    tf.graph_util.import_graph_def(
+        body, name="",
+        input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
+
+  def find(tensor):
+    if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
+      return tensor
+    if tensor.op.name in inner:
+      return inner[tensor.op.name]
+    return graph.get_tensor_by_name(tensor.name)
+
+  arguments = [tensor for tensor in original.inputs if tensor.op.name not in inner]
+  graph.inputs = [find(tensor) for tensor in arguments] + captured
+  graph.outputs = [find(tensor) for tensor in original.outputs]
+  graph.control_outputs = [
+      graph.get_operation_by_name(op.name) for op in original.control_outputs]
+  graph.structured_input_signature = tf.nest.map_structure(
+      lambda spec: _of_global_batch(spec, replicas), original.structured_input_signature)
+  graph.structured_outputs = tf.nest.map_structure(
+      find, original.structured_outputs, expand_composites=True)
+  graph.variables = list(original.variables)
+  result = concrete_function.ConcreteFunction.from_func_graph(
+      graph, _function_type(function, graph), {})
+  for name in ("_arg_keywords", "_num_positional_args"):
+    if hasattr(function, name):
+      setattr(result, name, getattr(function, name))
+  # TensorFlow's graphs hold their variables weakly.
+  result._placeto_variables = tuple(original.variables)
+  if hasattr(function, "_placeto_model"):
+    result._placeto_model = function._placeto_model
+  return result
+
+
+def _forget_colocation(node: Any, captures: Any) -> None:
+  """Drops colocation with captures, which are no ops of the new function."""
+  if "_class" not in node.attr:
+    return
+  classes = list(node.attr["_class"].list.s)
+  kept = [value for value in classes if value.decode().partition("@")[2] not in captures]
+  if len(kept) < len(classes):
+    del node.attr["_class"]
+    if kept:
+      node.attr["_class"].list.s.extend(kept)
+
+
+def _of_global_batch(spec: Any, replicas: int) -> Any:
+  """A TensorSpec with R times as many examples; anything else as it is."""
+  import tensorflow as tf
+
+  if not isinstance(spec, tf.TensorSpec):
+    return spec
+  dims = spec.shape.as_list() if spec.shape.rank is not None else None
+  if not dims:
+    raise GraphError(
+        f"argument {spec.name!r} of the function has no dimension for examples, so that replicas "
+        "cannot divide it; make it a variable or a constant of the function")
+  first = dims[0] * replicas if dims[0] is not None else None
+  return tf.TensorSpec([first, *dims[1:]], spec.dtype, spec.name)
+
+
+def _function_type(function: Any, graph: Any) -> Any:
+  """The parameters of the original, for the global batch."""
+  from tensorflow.core.function import trace_type
+  from tensorflow.core.function.polymorphism import function_type as function_types
+
+  def traced(value):
+    return trace_type.from_value(
+        value, trace_type.InternalTracingContext(is_legacy_signature=True))
+
+  args, kwargs = graph.structured_input_signature
+  parameters = []
+  for i, (name, old) in enumerate(function.function_type.parameters.items()):
+    value = args[i] if i < len(args) else kwargs[name]
+    parameters.append(function_types.Parameter(name, old.kind, old.optional, traced(value)))
+  return function_types.FunctionType(
+      parameters, {}, return_annotation=traced(graph.structured_outputs))

@@ -1,0 +1,225 @@
+"""Searching replicas as one: an op and its copies move together, each on its replica's devices.
+
+Where replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own:
+a permutation of the devices for each replica says so. So a graph of R replicas has hardly more
+units to move than one replica. What there is once (variables, optimizer) moves on its own. In the
+end the symmetry is given up, and `annealing` goes on with single groups.
+
+Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Dict, List, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs.estimate import from_work, work_of
+from placeto_tf.grouping.heavy_edge import heavy_edge
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  best_so_far,
+  compute_devices,
+)
+from placeto_tf.problem.method import Kind, Method, plain
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import Units
+from placeto_tf.replication.layouts import layouts
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.search.annealing import (
+  DEFAULT_BUDGET,
+  AnnealingConfig,
+  anneal,
+  anneal_units,
+)
+from placeto_tf.search.expert import balanced_cuts
+from placeto_tf.search.layers import layer_positions
+
+# Units of one replica and the share of the budget at each level.
+LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
+
+
+class SymmetricUnits(Units):
+  """Units of replicas whose ops are each on the device of their replica.
+
+  Attributes, beside those of `Units`:
+    images: [R, D] where replica r has what replica 0 has on device d.
+  """
+
+  def __init__(
+      self, problem: PlacementProblem, replicated: ReplicatedGraph, unit_of_op: np.ndarray,
+      images: np.ndarray):
+    """Args: unit_of_op [N] labels 0..U-1, equal for an op and its copies."""
+    super().__init__(problem, unit_of_op)
+    self.images = images
+    replica = np.maximum(replicated.replica_of_op, 0)
+    # The first op of a unit is one that is where its unit's device says.
+    self.ops = [ops[np.argsort(replica[ops], kind="stable")] for ops in self.ops]
+    self._replicas: List[np.ndarray] = [replica[ops] for ops in self.ops]
+    self._restrict(problem)
+
+  def _restrict(self, problem: PlacementProblem) -> None:
+    """Leaves only devices of which every op of the unit may use its image."""
+    for u, (ops, replicas) in enumerate(zip(self.ops, self._replicas)):
+      choices = [d for d in range(problem.num_devices)
+                 if problem.allowed_ops[ops, self.images[replicas, d]].all()]
+      self.choices[u] = choices
+      self.allowed_sets[u] = sum(1 << d for d in choices)
+      self.allowed[u] = False
+      self.allowed[u, choices] = True
+    self.movable = [u for u, choices in enumerate(self.choices) if len(choices) > 1]
+
+  def place(self, placement: np.ndarray, unit: int, device: int) -> None:
+    """Puts a unit where replica 0 has it on `device`."""
+    placement[self.ops[unit]] = self.images[self._replicas[unit], device]
+
+
+def place_shares(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best of the layouts: each replica on a share of the devices, cut by layers there.
+
+  A graph without replicas is one replica, on the first device.
+  """
+  del seed
+  replicated = problem.replicated
+  if replicated is None:
+    return best_of(problem, allowed_or_nearest(
+        problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
+  devices = compute_devices(problem)
+  found = list(layouts(replicated, problem.costs, devices))
+  size = len(devices) // replicated.replicas
+  if size > 1:
+    found += list(layouts(replicated, problem.costs, devices, _pieces(problem, replicated, size)))
+  return best_of(
+      problem, np.stack([allowed_or_nearest(problem, each) for each in found]), budget)
+
+
+def anneal_symmetric(
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """[N] the best placement of an annealing that moves an op and its copies together.
+
+  Starts from the best of `place_shares`, whatever was found before: that need not be symmetric.
+  Where the graph has no replicas it is plain annealing. Without a budget it evaluates 10,000
+  placements.
+  """
+  budget = budget or DEFAULT_BUDGET
+  replicated = problem.replicated
+  if replicated is None:
+    return anneal(problem, budget, seed)
+  placement = place_shares(problem, budget)
+  if problem.exhausted(budget):
+    return best_so_far(problem, placement)
+  images = device_images(compute_devices(problem), problem.num_devices, replicated.replicas)
+  objective_us = float(problem.evaluate_ops(placement).objective_us[0])
+  rng = random.Random(seed)
+  quotient = _Quotient(problem, replicated)
+  config = AnnealingConfig()
+  hot = config.start_temperature
+  while not problem.exhausted(budget):
+    before = problem.evaluations
+    for i, (count, share) in enumerate(LEVELS):
+      if problem.exhausted(budget):
+        break
+      part = budget.share(problem, share / sum(later for _, later in LEVELS[i:]))
+      units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
+      placement, objective_us = anneal_units(
+          problem, units, placement, objective_us, part, rng,
+          temperatures=(hot, config.end_temperature))
+    if problem.evaluations == before:
+      break
+    hot = min(0.05, 4 * hot)
+  return best_so_far(problem, placement)
+
+
+def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:
+  """[R, D] where replica r has what replica 0 has on a device; hosts are for all."""
+  images = np.tile(np.arange(count, dtype=np.int32), (replicas, 1))
+  size = max(1, len(devices) // replicas)
+  for r in range(replicas):
+    for position, device in enumerate(devices):
+      images[r, device] = devices[(position + r * size) % len(devices)]
+  return images
+
+
+class _Quotient:
+  """Units of one replica, carried over to all."""
+
+  def __init__(self, problem: PlacementProblem, replicated: ReplicatedGraph):
+    self._problem, self._replicated = problem, replicated
+    original = replicated.original
+    self._costs = from_work(original, problem.cluster, work_of(original))
+    self._allowed = allowed_devices(original, problem.cluster)
+    self._first = np.full(original.num_ops, -1, dtype=np.int64)  # a copy, or what there is once
+    known = np.flatnonzero(replicated.original_of_op >= 0)
+    order = known[np.argsort(-replicated.replica_of_op[known], kind="stable")]
+    self._first[replicated.original_of_op[order]] = order
+    zero = known[replicated.replica_of_op[known] == 0]
+    self._first[replicated.original_of_op[zero]] = zero
+
+  def units(self, placement: np.ndarray, count: int) -> np.ndarray:
+    """[N] about `count` units of one replica, none on two devices, and as many of the rest."""
+    replicated = self._replicated
+    where = placement[np.maximum(self._first, 0)]
+    here = np.arange(self._problem.num_devices) == where[:, None]
+    allowed = (here[:, :, None] & self._allowed[:, None, :]).reshape(len(where), -1)
+    stuck = ~allowed.any(axis=1)
+    allowed[stuck] = True
+    own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
+    own = np.unique(own, return_inverse=True)[1].reshape(-1)
+    labels = own[np.maximum(replicated.original_of_op, 0)].astype(np.int64)
+    width = int(own.max()) + 1
+    shared = replicated.replica_of_op == SHARED
+    labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
+    return np.unique(self._joined(labels, width, placement), return_inverse=True)[1].reshape(-1)
+
+  def _consistent(self, allowed: np.ndarray) -> np.ndarray:
+    """[N0, ...] with what ops that must share a device have in common, or anything at all."""
+    colocation = self._replicated.original.colocation
+    common = np.ones_like(allowed)
+    np.logical_and.at(common, colocation, allowed)
+    common[~common.any(axis=1)] = True
+    return common[colocation]
+
+  def _joined(self, labels: np.ndarray, width: int, placement: np.ndarray) -> np.ndarray:
+    """Gives ops that join replicas the unit of who reads them, and sets of one device one unit."""
+    replicated, graph = self._replicated, self._replicated.graph
+    joining = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
+    shared = replicated.replica_of_op == SHARED
+    reader: Dict[int, int] = {}
+    for producer, consumer in zip(
+        graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+      if joining[producer] and shared[consumer]:
+        reader.setdefault(producer, consumer)
+    for op in graph.topological_order[::-1].tolist():
+      if joining[op]:
+        target = reader.get(op)
+        if target is not None and placement[target] == placement[op]:
+          labels[op] = labels[target]
+        else:
+          labels[op] = labels.max() + 1
+    # A set that has an op of which there is one is a unit of that op.
+    once = np.full(graph.num_ops, -1, dtype=np.int64)
+    order = np.flatnonzero(shared)[::-1]
+    once[graph.colocation[order]] = labels[order]
+    return np.where(once[graph.colocation] >= 0, once[graph.colocation], labels)
+
+
+def _pieces(problem: PlacementProblem, replicated: ReplicatedGraph, size: int) -> np.ndarray:
+  """[N0] one replica cut by layers into as many pieces as it has devices."""
+  original = replicated.original
+  _, layer = np.unique(layer_positions(original), return_inverse=True)
+  layer = layer.reshape(-1)
+  first = np.zeros(original.num_ops)
+  known = replicated.original_of_op >= 0
+  first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
+  cuts = balanced_cuts(np.bincount(layer, first), np.full(size, 1 / size))
+  return np.asarray(np.searchsorted(cuts, layer, side="right"))
+
+
+METHODS = (
+    Method("replica_shares", Kind.CONSTRUCTION, plain(place_shares), "replicas on shares"),
+    Method("symmetric", Kind.SEARCH, plain(anneal_symmetric), "replicas moved together", rank=5))

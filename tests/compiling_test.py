@@ -1,0 +1,88 @@
+"""A Keras model that is compiled placed trains, evaluates, is saved and loaded as any other."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import subprograms
+
+_PROGRAM = pathlib.Path(__file__).parent / "live" / "keras_fit.py"
+
+
+@pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
+def found_fixture(request):
+  """What `keras_fit.py` saw."""
+  if request.param == "2":
+    return subprograms.run(_PROGRAM, "2", timeout=600)
+  pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+  return subprograms.run(_PROGRAM, "3", timeout=600, without=("TF_USE_LEGACY_KERAS",))
+
+
+@pytest.mark.parametrize("case", ["first_batch", "planned"])
+def test_fit_and_train_on_batch_give_what_they_give_unplaced(found, case):
+  assert found[case]["equal"] == found[case]["all"]
+  assert found[case]["same_weights"] and found[case]["predicts"]
+
+
+@pytest.mark.parametrize("case", ["first_batch", "planned"])
+def test_the_step_takes_what_was_promised_on_both_devices(found, case):
+  assert found[case]["applied"] == found[case]["promised"] > 0
+  assert found[case]["devices"] == 2
+  assert "were promised" in found[case]["text"][1]
+
+
+@pytest.mark.parametrize("case", ["first_batch", "planned"])
+def test_a_saved_model_is_loaded_with_its_weights_and_trains_on(found, case):
+  assert found[case]["loaded"] and found[case]["loaded_trains_on"]
+
+
+def test_a_step_is_placed_at_the_first_batch_and_a_partial_one_runs_on_the_same_devices(found):
+  case = found["first_batch"]
+  assert "when the first batch comes" in case["text"][0]
+  assert case["steps"][:2] == [[8, "placed"], [6, "alike"]]
+  assert {how for _, how in case["steps"][1:]} == {"alike"}
+  assert "batches of 6 run alike" in case["text"][1]
+
+
+def test_several_steps_are_run_in_one_execution(found):
+  assert found["first_batch"]["batches"] == 6 and found["planned"]["batches"] == 2
+
+
+def test_an_example_dataset_says_what_to_place(found):
+  assert found["changes"]["planned"]
+
+
+def test_compiling_again_is_noticed_and_can_be_placed_again_and_undone(found):
+  case = found["changes"]
+  assert len(case["warnings"]) == 1 and "call compile_placed again" in case["warnings"][0]
+  assert case["again"] == ["placed", "alike"] and not case["own"]
+
+
+def test_what_cannot_be_placed_is_refused(found):
+  mirrored, bare, eager, number = found["changes"]["errors"]
+  assert "MirroredStrategy" in mirrored and "compile it first" in bare
+  assert "run_eagerly" in eager and "Keras model" in number
+
+
+def test_the_example_of_the_document_runs(tmp_path):
+  pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+  root = pathlib.Path(__file__).resolve().parents[1]
+  text = (root / "docs" / "keras_models.md").read_text()
+  example = re.search(r"## A Keras model.*?```python\n(.*?)```", text, flags=re.DOTALL).group(1)
+  assert "max_seconds=20" in example
+  devices = (
+      "import tensorflow as tf\n"
+      "cpu = tf.config.list_physical_devices('CPU')[0]\n"
+      "tf.config.set_logical_device_configuration("
+      "cpu, [tf.config.LogicalDeviceConfiguration()] * 2)\n")
+  environment = {**os.environ, "PYTHONPATH": str(root)}
+  environment.pop("TF_USE_LEGACY_KERAS", None)
+  done = subprocess.run(
+      [sys.executable, "-c", devices + example.replace("max_seconds=20", "max_evaluations=30")],
+      capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  assert "us were promised" in done.stdout and (tmp_path / "model.keras").exists()

@@ -1,0 +1,58 @@
+"""The examples and the README's Python run as they stand, and show a gain."""
+
+import json
+import pathlib
+import re
+import runpy
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def run_script(name):
+  runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_a_graph_built_in_python_is_placed_and_comes_back_with_devices(capsys):
+  run_script("place_a_training_graph.py")
+  shown = capsys.readouterr().out
+  assert float(re.search(r"\(([\d.]+) times as fast\)", shown).group(1)) > 1.2
+  placed = re.findall(r"^(\d+) ops on (/device:[CG]PU:\d)$", shown, re.MULTILINE)
+  assert {device for _, device in placed} >= {"/device:GPU:0", "/device:GPU:1"}
+
+
+def test_a_second_device_pays_and_faster_links_pay_more(capsys):
+  run_script("compare_clusters.py")
+  rows = re.findall(r"^(.+?) +([\d.]+) ms +([\d.]+) ms +([\d.]+) ms$",
+                    capsys.readouterr().out, re.MULTILINE)
+  placed_ms = {name: float(placed) for name, _, _, placed in rows}
+  assert list(placed_ms) == ["one K80", "two K80s", "two, fast links"]
+  assert placed_ms["two, fast links"] < placed_ms["two K80s"] < placed_ms["one K80"]
+
+
+def test_the_notebooks_cells_run_in_order(capsys):
+  path = EXAMPLES / "look_at_a_placement.ipynb"
+  notebook = json.loads(path.read_text())
+  assert path.stat().st_size < 20_000  # outputs are kept small
+  names = {}
+  for cell in notebook["cells"]:
+    if cell["cell_type"] != "code":
+      continue
+    assert cell["outputs"], "a cell shows nothing"
+    exec(compile("".join(cell["source"]), str(path), "exec"), names)  # as Jupyter runs it
+    assert capsys.readouterr().out
+  single_us, random_us = names["step_time_us"]
+  assert names["result"].lower_bound_us <= names["result"].step_time_us < single_us < random_us
+  assert names["simulated"].step_time_us == pytest.approx(names["result"].step_time_us)
+
+
+def test_the_readmes_example_runs_as_it_stands(capsys):
+  blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+  assert len(blocks) == 1
+  names = {}
+  exec(compile(blocks[0], "README.md", "exec"), names)
+  assert re.search(r"ms on one device, [\d.]+ ms placed", capsys.readouterr().out)
+  assert names["result"].step_time_us < names["single_us"]
+  assert {"/device:GPU:0", "/device:GPU:1"} <= {node.device for node in names["placed"].node}

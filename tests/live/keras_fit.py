@@ -1,0 +1,160 @@
+"""Run as a program: fits Keras models plain and by `compile_placed` on two CPU devices and prints
+what differed as JSON. Argument: the Keras ("2" or "3")."""
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+import keras_proof
+import placeto_tf as placeto
+
+OPTIONS = dict(method="single", max_evaluations=20, seed=0)
+# Models as small as these are best on one device.
+PINNED = dict(OPTIONS, pins=((".*kind.*", "/CPU:1"),))
+ROWS, BATCH = 22, 8  # the last batch has 6
+
+
+def two_losses(keras, **options):
+  keras.utils.set_random_seed(3)
+  layers = keras.layers
+  words = keras.Input([5], dtype="int32")
+  x = layers.BatchNormalization()(layers.Flatten()(layers.Embedding(20, 64)(words)))
+  model = keras.Model(
+      words, [layers.Dense(3, name="kind")(x), layers.Dense(1, name="score")(x)])
+  model.compile(
+      keras.optimizers.SGD(0.01, momentum=0.9),
+      [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"],
+      metrics=[["accuracy"], ["mae"]], **options)
+  return model
+
+
+def rows():
+  rng = np.random.default_rng(0)
+  return (rng.integers(0, 20, [ROWS, 5]).astype(np.int32),
+          [rng.integers(0, 3, [ROWS]), rng.random([ROWS, 1])])
+
+
+def recorder(keras):
+  """A callback that keeps the loss after each batch."""
+
+  class Recorder(keras.callbacks.Callback):
+
+    def __init__(self):
+      super().__init__()
+      self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.losses.append((batch, float(logs["loss"])))
+
+  return Recorder()
+
+
+def same_weights(left, right):
+  return all(np.array_equal(a, b) for a, b in zip(left.get_weights(), right.get_weights()))
+
+
+def fits(keras, planned, **options):
+  """Two epochs with callbacks and validation, then a batch, evaluate, predict, save and load."""
+  x, y = rows()
+  plain, model = two_losses(keras, **options), two_losses(keras, **options)
+  training = placeto.compile_placed(model, "cpu:2", **planned, **PINNED)
+  before = str(training)
+  found = {}
+  seen = []
+  for each in (plain, model):
+    record = recorder(keras)
+    history = each.fit(
+        x[:16] if options else x, [part[:16] if options else part for part in y],
+        batch_size=BATCH, epochs=2, verbose=0, shuffle=False, validation_data=(x, y), callbacks=[
+            record, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            keras.callbacks.EarlyStopping(patience=5)])
+    steps = [] if options else [
+        np.array(each.train_on_batch(x[:BATCH], [part[:BATCH] for part in y])).tolist()]
+    seen.append({
+        "losses": record.losses, "steps": steps,
+        "history": {name: history.history[name] for name in ("loss", "val_loss")},
+        "evaluated": np.array(each.evaluate(x, y, verbose=0)).tolist(),
+        "iterations": int(np.array(each.optimizer.iterations))})
+  found["equal"] = [name for name in seen[0] if seen[0][name] == seen[1][name]]
+  found["all"] = list(seen[0])
+  found["batches"] = len(seen[1]["losses"])
+  found["same_weights"] = same_weights(plain, model)
+  found["predicts"] = all(
+      np.allclose(a, b, atol=1e-6) for a, b in zip(
+          plain.predict(x, verbose=0), model.predict(x, verbose=0)))
+  found["steps"] = [[step.batch_size, step.how] for step in training.steps]
+  found["promised"], found["applied"] = training.applied.promised_us, training.applied.step_time_us
+  found["devices"] = len({variable.device for variable in training.applied.function.variables})
+  found["text"] = [before, str(training)]
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model.keras")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    found["loaded"] = same_weights(model, loaded)
+    for each in (model, loaded):
+      each.fit(x[:BATCH], [part[:BATCH] for part in y], batch_size=BATCH, verbose=0)
+    found["loaded_trains_on"] = np.allclose(
+        np.concatenate([np.ravel(w) for w in model.get_weights()]),
+        np.concatenate([np.ravel(w) for w in loaded.get_weights()]), atol=1e-5)
+  return found
+
+
+def error_of(call):
+  try:
+    call()
+  except placeto.PlacetoError as error:
+    return str(error)
+  return ""
+
+
+def changes(keras):
+  """Another step, compiling again, undoing, and what cannot be placed."""
+  x, y = np.ones([ROWS, 5]), np.zeros([ROWS, 1])
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  model.compile("sgd", "mse")
+  training = placeto.compile_placed(
+      model, "cpu:2", data=tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH), **OPTIONS)
+  planned = training.result is not None
+  with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    model.compile("sgd", "mae")
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+  again = placeto.compile_placed(model, "cpu:2", **OPTIONS)
+  model.fit(x, y, batch_size=BATCH, verbose=0)
+  ran = [step.how for step in again.steps]
+  again.undo()
+  model.fit(x, y, batch_size=BATCH, verbose=0)
+  with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    mirrored = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    mirrored.compile("sgd", "mse")
+  bare = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  eager = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  eager.compile("sgd", "mse", run_eagerly=True)
+  return {
+      "planned": planned, "warnings": [str(warning.message) for warning in seen
+                                       if "compile_placed" in str(warning.message)],
+      "again": ran, "own": "make_train_function" in vars(model),
+      "errors": [error_of(lambda each=each: placeto.compile_placed(each, "cpu:2"))
+                 for each in (mirrored, bare, eager, 3)]}
+
+
+def main(version):
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+  tf.config.set_soft_device_placement(False)
+  keras = keras_proof.the_keras(version)
+  print(json.dumps({
+      "first_batch": fits(keras, {}), "planned": fits(
+          keras, {"batch_size": BATCH}, steps_per_execution=2),
+      "changes": changes(keras)}))
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])

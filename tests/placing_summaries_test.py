@@ -1,0 +1,99 @@
+"""TensorBoard events of a placing run."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2
+
+import graph_files
+from placeto_tf import place, placing_summaries
+from placeto_tf.graphs import load_graph
+from placeto_tf.placing_summaries import PlacingSummaries
+
+
+def _reload(directory):
+  events = EventAccumulator(str(directory))
+  events.Reload()
+  return events
+
+
+@pytest.fixture(scope="module", name="written")
+def written_fixture(tmp_path_factory):
+  """(result, events, step times in the events while the search ran) of a search."""
+  directory = tmp_path_factory.mktemp("events")
+  during = []
+  graph = load_graph(graph_files.meta_graph_def())
+  with PlacingSummaries(str(directory)) as summaries:
+
+    def progress(problem, stage):
+      summaries(problem, stage)
+      if stage == "annealing" and not during:
+        summaries.flush()
+        during.extend(_reload(directory).Scalars("StepTime/best_ms"))
+
+    result = place(graph, "k80:2", "annealing", max_evaluations=90, max_groups=8,
+                   progress=progress)
+    summaries.finish(result)
+  return result, _reload(directory), during
+
+
+def test_step_time_is_written_in_ms_while_the_search_runs(written):
+  result, events, during = written
+  assert during[0].step == 1
+  assert during[0].value == pytest.approx(result.baselines["current"].step_time_us / 1e3)
+  scalars = events.Scalars("StepTime/best_ms")
+  assert [(each.step, pytest.approx(each.value * 1e3)) for each in scalars] == [
+      (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
+
+
+def test_no_chart_has_anything_but_step_times(written):
+  assert written[1].Tags()["scalars"] == ["StepTime/best_ms"]
+
+
+def test_settings_are_values_for_the_hparams_tab(written):
+  content = written[1].PluginTagToContent("hparams")
+  hparams = plugin_data_pb2.HParamsPluginData.FromString(
+      content["_hparams_/session_start_info"]).session_start_info.hparams
+  assert hparams["method"].string_value == "annealing"
+  assert hparams["max_evaluations"].number_value == 90
+  assert hparams["devices"].number_value == 3
+
+
+def test_timelines_before_and_after_are_pictures(written):
+  _, events, _ = written
+  assert set(events.Tags()["images"]) == {"Timeline/before", "Timeline/best"}
+  image = events.Images("Timeline/best")[0]
+  decoded = tf.io.decode_png(image.encoded_image_string)
+  assert decoded.shape[:2] == (image.height, image.width)
+
+
+def test_the_simulated_step_is_there_as_run_metadata_of_the_graph(written):
+  result, events, _ = written
+  graph_def = graph_pb2.GraphDef.FromString(events.Graph().SerializeToString())
+  devices = {node.name: node.device for node in graph_def.node}
+  metadata = config_pb2.RunMetadata.FromString(
+      events.RunMetadata(placing_summaries.RUN_METADATA_TAG).SerializeToString())
+  seen = {}
+  for device in metadata.step_stats.dev_stats:
+    for stats in device.node_stats:
+      seen[stats.node_name] = stats
+      assert device.device.endswith(devices[stats.node_name].rpartition("/")[2])
+  assert set(seen) == set(result.graph.op_names)
+  ends_us = [stats.all_start_micros + stats.all_end_rel_micros for stats in seen.values()]
+  assert max(ends_us) == pytest.approx(result.step_time_us, abs=2)
+  kernel = seen["branch0/layer0/kernel"]
+  assert kernel.memory[0].total_bytes >= 64 * 64 * 4
+
+
+def test_values_of_constants_are_left_out_and_their_shapes_stay():
+  with tf.Graph().as_default() as graph:
+    tf.constant(np.ones([100, 10], np.float32), name="weights")
+    tf.constant([1, 2], name="axes")
+  stripped = placing_summaries.without_constants(graph.as_graph_def())
+  tensors = {node.name: node.attr["value"].tensor for node in stripped.node}
+  assert tensors["weights"].ByteSize() < 64
+  assert [dim.size for dim in tensors["weights"].tensor_shape.dim] == [100, 10]
+  assert tf.make_ndarray(tensors["axes"]).tolist() == [1, 2]

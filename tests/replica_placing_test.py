@@ -1,0 +1,124 @@
+"""`place(replicas=...)` on a small training graph."""
+
+import json
+
+import pytest
+
+from placeto_tf import place
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.graphs import load_graph
+from placeto_tf.replication import ReplicaSource, load_replicas
+from placeto_tf.reporting import replica_table, report, table
+
+
+@pytest.fixture(scope="module", name="graph")
+def graph_fixture():
+  """A deep perceptron with an unknown batch."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    value = v1.placeholder(tf.float32, [None, 512], name="x")
+    for i in range(4):
+      value = tf.nn.relu(tf.matmul(
+          value, v1.get_variable(f"w{i}", [512, 512], use_resource=True), name=f"product_{i}"))
+    v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(value), name="train")
+  return graph.as_graph_def()
+
+
+@pytest.fixture(scope="module", name="placed")
+def placed_fixture(graph):
+  return place(load_graph(graph, fetches=["train"], batch_size=4096), "v100:2", replicas="auto",
+               max_evaluations=400, max_groups=8)
+
+
+def test_auto_has_a_row_for_every_divisor_of_the_devices(placed):
+  rows = placed.replication.rows
+  assert list(rows) == [1, 2]
+  assert all(row.global_batch == 4096 for row in rows.values())
+  assert placed.step_time_us == min(row.step_time_us for row in rows.values() if row.fits)
+  assert placed.evaluations <= 400 + 20
+
+
+def test_where_compute_outweighs_the_links_replicas_win(placed):
+  assert placed.replication.chosen.replicas == 2
+  assert placed.step_time_us < 0.8 * placed.baselines["current"].step_time_us
+  assert placed.replication.data_parallel.step_time_us < (
+      placed.baselines["current"].step_time_us)
+
+
+def test_the_placement_is_of_the_replicated_graph(placed):
+  names = set(placed.placement)
+  assert "replica_0/product_0" in names and "replica_1/product_0" in names
+  placed_graph = placed.placement.apply(placed.graph.source.graph_def)
+  assert all(node.device for node in placed_graph.node)
+
+
+def test_the_report_says_how_to_cut_the_batch(placed):
+  found = json.loads(json.dumps(report(placed)))["replicas"]
+  assert found["placed"]["feeds"] == {"x:0": ["replica_0/x:0", "replica_1/x:0"]}
+  assert found["placed"]["global_batch"] == 4096
+  assert found["rows"]["2"]["examples_per_second"] == pytest.approx(
+      4096e6 / placed.step_time_us)
+
+
+def test_the_table_has_a_row_for_each_number_of_replicas(placed):
+  lines = replica_table(placed.replication)
+  assert [line.split()[0] for line in lines[2:]] == ["1", "2", "data"]
+  assert "placed" in next(line for line in lines if line.startswith("2"))
+  assert "data parallelism" in table(placed)
+
+
+def test_a_batch_that_is_baked_in_grows(graph):
+  import tensorflow as tf
+
+  baked = tf.Graph()
+  with baked.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, [8, 512], name="x")
+    tf.graph_util.import_graph_def(graph, input_map={"x:0": x}, name="")
+  source = ReplicaSource(load_graph(baked.as_graph_def(), fetches=["train"]))
+  assert not source.free_batch and source.replicas(3).global_batch == 24
+
+
+def test_a_batch_that_is_free_is_divided(graph):
+  source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=24))
+  assert source.free_batch and source.replicas(3).global_batch == 24
+  assert source.replicas(3).graph.source.feed_shapes["replica_2/x:0"] == (8, 512)
+
+
+def test_a_spec_of_the_zoo_names_replicas():
+  spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocab=20"
+  with pytest.raises(PlacetoError, match="whole number"):
+    ReplicaSource(f"{spec}:replicas=x")
+  found = load_replicas(f"{spec}:replicas=2", 2)
+  assert found.global_batch == 8 and found.replicas == 2
+
+
+@pytest.mark.parametrize("replicas, words", [
+    (0, "at least 1"), (-1, "at least 1"), ("two", "auto or a whole number"), (2.5, "whole"),
+    (3, "more than the cluster's 2 devices")])
+def test_a_number_of_replicas_that_does_not_fit(graph, replicas, words):
+  with pytest.raises(PlacementError, match=words):
+    place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", replicas=replicas,
+          max_evaluations=10)
+
+
+def test_a_batch_that_replicas_do_not_divide(graph):
+  with pytest.raises(PlacetoError, match="batch of 9 examples of 'x:0' cannot be divided among 2"):
+    place(load_graph(graph, fetches=["train"], batch_size=9), "v100:2", replicas=2,
+          max_evaluations=10)
+
+
+def test_an_inference_graph_is_placed_as_it_is_and_says_why(graph):
+  inference = load_graph(graph, fetches=["product_3"], batch_size=8)
+  with pytest.raises(PlacetoError, match="no variable is updated"):
+    place(inference, "v100:2", replicas=2, max_evaluations=10)
+  found = place(inference, "v100:2", replicas="auto", max_evaluations=30, max_groups=4)
+  assert list(found.replication.rows) == [1] and found.replication.data_parallel is None
+  assert any("no variable is updated" in note for note in found.notes)
+
+
+def test_replicas_are_searched_with_auto_only(graph):
+  with pytest.raises(PlacementError, match="method auto"):
+    place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", "heft", replicas=2)

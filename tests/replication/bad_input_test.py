@@ -1,0 +1,130 @@
+"""What cannot be replicated with equal results is refused in one sentence that names the op."""
+
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+from placeto_tf.replication import replicate
+
+
+@pytest.fixture
+def training():
+  """(build) -> ComputationGraph of the training graph; `build(x)` gives the loss of x [4, 5]."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+
+  def make(build, fetches=("train",), shape=(4, 5)):
+    graph = tf.Graph()
+    with graph.as_default():
+      x = v1.placeholder(tf.float32, shape, name="x")
+      loss = build(x)
+      v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    return load_graph(graph.as_graph_def(), fetches=list(fetches))
+
+  return make
+
+
+def linear(x):
+  import tensorflow as tf
+
+  w = tf.compat.v1.get_variable("w", [5, 3], use_resource=True)
+  return x @ w
+
+
+def refused(graph, *words, replicas=2):
+  with pytest.raises(GraphError) as caught:
+    replicate(graph, replicas)
+  message = str(caught.value)
+  assert all(word in message for word in words), message
+  assert "\n" not in message
+
+
+@pytest.mark.parametrize("replicas", (0, -1, 1.5, True, "two", None))
+def test_a_number_of_replicas_that_is_none(training, replicas):
+  import tensorflow as tf
+
+  refused(training(lambda x: tf.reduce_mean(linear(x))), "replicas", replicas=replicas)
+
+
+def test_an_inference_graph(training):
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.identity(linear(tf.compat.v1.placeholder(tf.float32, [4, 5])), name="y")
+  refused(load_graph(graph.as_graph_def(), fetches=["y"]), "no variable is updated")
+
+
+def test_a_feed_that_is_no_batch(training):
+  import tensorflow as tf
+
+  rate = "rate"
+  refused(training(lambda x: tf.reduce_mean(linear(x)) * tf.compat.v1.placeholder(
+      tf.float32, [], name=rate)), "'rate:0'", "no batch of 4")
+
+
+def test_an_op_that_draws_without_a_seed(training):
+  import tensorflow as tf
+
+  refused(training(lambda x: tf.reduce_mean(linear(
+      x * tf.raw_ops.RandomUniform(shape=[4, 5], dtype=tf.float32, name="noise")))),
+          "'noise'", "without a seed")
+
+
+def test_state_that_is_no_variable(training):
+  import tensorflow as tf
+
+  def build(x):
+    queue = tf.compat.v1.FIFOQueue(10, tf.float32, name="queue")
+    with tf.control_dependencies([queue.enqueue(tf.reduce_sum(x), name="enqueue")]):
+      return tf.reduce_mean(linear(x))
+
+  refused(training(build), "'enqueue'", "no variable")
+
+
+def test_examples_that_are_compared_with_one_another(training):
+  import tensorflow as tf
+
+  def build(x):
+    y = linear(x)
+    return tf.reduce_mean(tf.matmul(y, y, transpose_b=True, name="similarity"))
+
+  refused(training(build), "batch")
+
+
+def test_a_maximum_over_the_batch(training):
+  import tensorflow as tf
+
+  refused(training(lambda x: tf.reduce_max(linear(x), name="worst"), fetches=("train", "worst:0")),
+          "worst")
+
+
+def test_a_variable_that_keeps_examples(training):
+  import tensorflow as tf
+
+  def build(x):
+    last = tf.compat.v1.get_variable("last", [4, 3], use_resource=True, trainable=False)
+    y = linear(x)
+    with tf.control_dependencies([last.assign(y, read_value=False)]):
+      return tf.reduce_mean(y - last, name="loss")
+
+  refused(training(build, fetches=("train", "loss")), "single examples", "'matmul'")
+
+
+def test_a_graph_of_costs_alone():
+  from tensorflow.core.framework import cost_graph_pb2
+
+  costs = cost_graph_pb2.CostGraphDef()
+  costs.node.add(name="a", id=0, compute_cost=1)
+  refused(load_graph(costs), "TensorFlow nodes")
+
+
+def test_a_loss_divided_by_what_is_found_in_the_batch(training):
+  import tensorflow as tf
+
+  def build(x):
+    used = tf.cast(x[:, 0] > 0, tf.float32)
+    return tf.reduce_sum(tf.reduce_sum(linear(x), 1) * used) / tf.reduce_sum(used)
+
+  refused(training(build), "over the whole batch into single examples")

@@ -1,0 +1,150 @@
+"""Replicas as graphs to place: layouts, the symmetric search, the baseline, real sessions."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import data_parallel, replicate, replicated_costs
+from placeto_tf.replication.layouts import layouts, shares
+from placeto_tf.replication.replicated_graph import SHARED
+from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
+
+
+def training_graph(batch=4):
+  """Three dense layers wide enough that compute outweighs what is sent."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    v1.set_random_seed(0)
+    value = v1.placeholder(tf.float32, [batch, 64], name="x")
+    for i in range(3):
+      weights = v1.get_variable(f"w{i}", [64, 64], use_resource=True)
+      value = tf.nn.relu(value @ weights)
+    loss = tf.reduce_mean(value, name="loss")
+    v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, name="train")
+    v1.global_variables_initializer()
+  return graph
+
+
+@pytest.fixture(scope="module", name="replicated")
+def replicated_fixture():
+  return replicate(load_graph(training_graph(), fetches=["train", "loss:0"]), 2)
+
+
+@pytest.fixture(scope="module", name="problem")
+def problem_fixture(replicated):
+  cluster = Cluster.parse("k80:2")
+  problem = PlacementProblem.build(
+      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
+  problem.replicated = replicated
+  return problem
+
+
+def test_costs_of_replicas_are_those_that_counting_their_work_gives(replicated):
+  from placeto_tf.costs import estimate_costs
+
+  cluster = Cluster.parse("k80:2")
+  counted = estimate_costs(replicated.graph, cluster, cache=False)
+  derived = replicated_costs(replicated, cluster)
+  copied = replicated.replica_of_op != SHARED
+  np.testing.assert_allclose(derived.compute_us[copied], counted.compute_us[copied])
+  np.testing.assert_allclose(derived.persistent_bytes, counted.persistent_bytes)
+  np.testing.assert_allclose(derived.output_bytes, counted.output_bytes)
+  assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.01)
+
+
+def test_devices_are_shared_equally_or_in_turn():
+  assert shares([0, 1, 2, 3], 2) == [[0, 1], [2, 3]]
+  assert shares([0, 1], 4) == [[0], [1], [0], [1]]
+  assert shares([0, 1, 2], 2) == [[0], [1]]
+
+
+def test_every_replica_lies_on_its_share(replicated, problem):
+  one, spread = layouts(replicated, problem.costs, [0, 1])
+  for r in range(2):
+    own = replicated.replica_of_op == r
+    together = np.isin(  # what must be with a variable goes with it
+        replicated.graph.colocation[own],
+        replicated.graph.colocation[replicated.replica_of_op == SHARED])
+    assert (one[own][~together] == r).all()
+  assert set(one[replicated.replica_of_op == SHARED]) == {0}
+  variables = [i for i, kind in enumerate(replicated.graph.op_types) if kind == "VarHandleOp"]
+  assert set(spread[variables]) == {0, 1}
+
+
+def test_images_keep_hosts_and_turn_the_devices():
+  assert device_images([0, 1, 2, 3], 5, 2).tolist() == [[0, 1, 2, 3, 4], [2, 3, 0, 1, 4]]
+
+
+def test_replicas_that_move_together_stay_each_others_images(problem, replicated):
+  problem = problem.renewed()
+  start = place_shares(problem)
+  start_us = problem.simulator.simulate(start).step_time_us
+  found = anneal_symmetric(problem, Budget(max_evaluations=300), 0)
+  assert problem.simulator.simulate(found).step_time_us <= start_us
+  assert problem.evaluations <= 300
+  images = device_images([0, 1], problem.num_devices, 2)
+  copies = {}
+  with_shared = set(replicated.graph.colocation[replicated.replica_of_op == SHARED].tolist())
+  for op, (original, r) in enumerate(zip(replicated.original_of_op, replicated.replica_of_op)):
+    if r != SHARED and int(replicated.graph.colocation[op]) not in with_shared:
+      copies.setdefault(int(original), {})[int(r)] = int(found[op])
+  assert copies and all(images[1, where[0]] == where[1] for where in copies.values())
+
+
+def test_mirrored_variables_take_a_ring_and_an_optimizer_each(replicated, problem):
+  """Two devices: half of each gradient goes either way, twice."""
+  hosts = np.where(problem.allowed_ops[:, 0], -1, problem.allowed_ops.argmax(1))
+  found = data_parallel(replicated, problem.costs, problem.cluster, [0, 1], hosts)
+  weights_bytes = 3 * 64 * 64 * 4
+  assert found.reduced_bytes == weights_bytes
+  # Both devices hold all variables and their momenta, and are alike in all else.
+  assert found.fits and found.peak_memory_bytes[0] == found.peak_memory_bytes[1]
+  assert found.peak_memory_bytes[0] > 2 * weights_bytes
+  single = replicate(replicated.original, 1)
+  alone = PlacementProblem.build(single.graph, problem.cluster, max_groups=16)
+  one_us = alone.simulator.simulate(
+      np.where(alone.allowed_ops[:, 0], 0, alone.allowed_ops.argmax(1))).step_time_us
+  bandwidth = problem.cluster.bandwidth_bytes_per_us[0, 1]
+  assert found.step_time_us > one_us
+  # One tensor: its half is sent twice, one after the other; the rest can hide behind compute.
+  assert found.step_time_us > one_us + 2 * (64 * 64 * 4 / 2) / bandwidth - 1
+
+
+def test_in_sessions_every_op_is_where_the_placement_says():
+  import tensorflow as tf
+
+  replicated = replicate(load_graph(training_graph(), fetches=["train", "loss:0"]), 4)
+  cluster = Cluster.parse("cpu:4")
+  graph = replicated.graph.source.tf_graph
+  allowed = allowed_devices(replicated.graph, cluster)
+  indices = layouts(replicated, replicated_costs(replicated, cluster), [0, 1, 2, 3])[1]
+  assert allowed[np.arange(len(indices)), indices].all()
+  placement = Placement.from_indices(replicated.graph, cluster, indices)
+  placement.apply(graph)
+  config = tf.compat.v1.ConfigProto(
+      device_count={"CPU": 4}, allow_soft_placement=False,
+      inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+  config.graph_options.optimizer_options.opt_level = -1
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  options = tf.compat.v1.RunOptions(
+      trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+  metadata = tf.compat.v1.RunMetadata()
+  x = np.ones([16, 64], np.float32)
+  with tf.compat.v1.Session(graph=graph, config=config) as session:
+    session.run("init")
+    session.run(list(replicated.graph.fetches), replicated.cut_batch({"x:0": x}),
+                options=options, run_metadata=metadata)
+  ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
+  names = [name for name in replicated.graph.op_names if name in ran]
+  assert len(names) > 0.8 * replicated.graph.num_ops
+  for name in names:
+    assert ran[name].endswith(placement[name].rpartition("/")[2].replace("device:", "")), name
+  assert {ran[name][-1] for name in names} == {"0", "1", "2", "3"}

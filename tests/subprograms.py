@@ -1,0 +1,31 @@
+"""Runs programs of the tests in processes of their own and reads the JSON that they print."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def run(program, *arguments, timeout=300, without=(), **variables):
+  """What a program prints; fails with the end of its messages.
+
+  Args:
+    program: its path.
+    *arguments: of its command line.
+    timeout: in seconds.
+    without: environment variables that it is not to see.
+    **variables: environment variables it is to see besides.
+  """
+  path = os.pathsep.join(
+      [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+  environment = {**os.environ, "PYTHONPATH": path, **variables}
+  for name in without:
+    environment.pop(name, None)
+  done = subprocess.run(
+      [sys.executable, str(program), *arguments], capture_output=True, text=True, timeout=timeout,
+      env=environment, check=False)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads(done.stdout.splitlines()[-1])
