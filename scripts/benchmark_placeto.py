@@ -39,7 +39,7 @@ flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of zero-shot, untrain
 flags.DEFINE_string("out", None, "A JSON file for every figure.")
 
 _GREEDY_STARTS = 8  # random placements of each graph from which a greedy episode starts
-_MOST_EPISODES = 20  # for each episode that the budget has room for if every decision moves a group
+_MOST_EPISODES = 4  # for each episode that the budget has room for if every decision moves a group
 
 
 def figures(
