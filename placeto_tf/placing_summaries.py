@@ -102,7 +102,9 @@ class PlacingSummaries:
 
     pictured = {"best": (result.simulated, result.evaluations)}
     before = result.baselines["current"].placement
-    if before is not None and not np.array_equal(before, result.indices):
+    # With replicas the graph as it is has other ops than the one that is placed.
+    if before is not None and len(before) == result.graph.num_ops and (
+        not np.array_equal(before, result.indices)):
       simulator = Simulator(result.graph, result.costs, result.cluster)
       pictured["before"] = simulator.simulate(before), 0
     for name, (simulated, step) in pictured.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -104,6 +104,20 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
       "history": [{"measurements": m, "step_time_us": us} for m, us in found.history],
       "placers": {name: None if step.failure else step.step_time_us
                   for name, step in found.by_placer.items()}}
+
+
+def step_line(graph: ComputationGraph) -> str:
+  """What is taken as the step: what it runs and what it is fed."""
+  shapes = graph.source.feed_shapes if graph.source is not None else {}
+  feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
+           for name in graph.feeds]
+  return (f"A step runs {_some(graph.fetches)}"
+          + (f", fed {_some(feeds)}" if feeds else "") + f": {graph.num_ops:,} ops.")
+
+
+def _some(names: Sequence[str], limit: int = 4) -> str:
+  more = f" and {len(names) - limit} more" if len(names) > limit else ""
+  return ", ".join(names[:limit]) + more
 
 
 def table(result: PlacingResult, *, verbose: bool = False) -> str:

@@ -4,9 +4,10 @@ A run keeps its results in a directory of its own inside, `.partial-ID`, until a
 there, and then moves each to its name: inside one directory moving works on any disk, a mounted
 one included. `.results.json` lists what a run wrote, with digests:
 
-  {"version": 1, "files": {"report.json": "sha256 in hex", "saved_model/saved_model.pb": ...}}
+  {"version": 1, "files": {"report.json": "1234:SHA-256 in hex", "saved_model/...": ...}}
 
-What the list holds unchanged is replaced. Anything else in the way is an error before the search
+(The size in bytes comes first, so that a file of another size need not be read.) What the list
+holds unchanged is replaced. Anything else in the way is an error before the search
 begins, and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next
 one removes it, or, where moving had begun, moves the rest. Files of other names stay.
 """
@@ -101,7 +102,7 @@ class ResultDirectory:
         if relative not in known:
           raise PlacetoError(f"{path!r} is in the way and was not written by an earlier run; "
                              f"{_REMEDY}")
-        if _digest(path) not in known[relative]:
+        if not _matches(path, known[relative]):
           raise PlacetoError(f"{path!r} is in the way and was changed after an earlier run wrote "
                              f"it; {_REMEDY}")
 
@@ -138,7 +139,7 @@ class ResultDirectory:
     if not os.path.lexists(path) or any(
         _inside(source, os.path.realpath(path)) for source in self._inputs):
       return False
-    return all(_digest(os.path.join(self.out, relative)) in known.get(relative, ())
+    return all(_matches(os.path.join(self.out, relative), known.get(relative, ()))
                for relative in _files(self.out, name))
 
   def _remove(self) -> None:
@@ -267,7 +268,7 @@ def _read_manifest(out: str) -> Dict[str, List[str]]:
   files = content.get("files")
   if content.get("version") != 1 or not isinstance(files, dict):
     raise PlacetoError(f"{path!r} is no list of results; {remedy}")
-  return {name: [digest] if isinstance(digest, str) else list(digest)
+  return {name: [digest] if isinstance(digest, str) else list(map(str, digest))
           for name, digest in files.items() if isinstance(digest, (str, list))}
 
 
@@ -289,15 +290,21 @@ def _files(root: str, name: str) -> List[str]:
   return [found for entry in sorted(os.listdir(path)) for found in _files(root, f"{name}/{entry}")]
 
 
-def _digest(path: str) -> str:
-  """SHA-256 of a file in hex; of what is no regular file, a word that no file has."""
+def _matches(path: str, digests: Sequence[str]) -> bool:
+  """Whether a file has one of the digests; what is no regular file has none."""
   if os.path.islink(path) or not os.path.isfile(path):
-    return "no regular file"
+    return False
+  size = f"{os.path.getsize(path)}:"
+  return any(digest.startswith(size) for digest in digests) and _digest(path) in digests
+
+
+def _digest(path: str) -> str:
+  """Size and SHA-256 of a regular file."""
   digest = hashlib.sha256()
   with open(path, "rb") as file:
     for chunk in iter(lambda: file.read(1 << 20), b""):
       digest.update(chunk)
-  return digest.hexdigest()
+  return f"{os.path.getsize(path)}:{digest.hexdigest()}"
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -84,6 +84,7 @@ def main() -> None:
         FLAGS.graph, shared_flags.graph_options())
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if source is None else (
         source.graph)
+  placing_progress.say(reporting.step_line(graph))
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
   with reporting.Workspace(FLAGS.out, inputs) as workspace:
     workspace.claim(reporting.result_names(graph))

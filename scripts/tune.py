@@ -124,21 +124,24 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("mutations", (0, 2, 4)),
               ("moves", (_moves(0.1, 0.6, 0.1),))]),
       "uniform": (SweepConfig(
-          levels=FACTORS[1:], block=4, greedy=0, patience=6, scorer_share=0.7, grow=1.5,
-          shrink=0.7, stay=0.0, rounds=1000), [
+          levels=FACTORS[1:], block=4, greedy=0, thorough=0, patience=6, scorer_share=0.7,
+          grow=1.5, shrink=0.7, rounds=1000), [
               ("scorer_share", (0.1, 0.3, 0.5, 1.0)),
               ("levels", (
                   FACTORS, FACTORS[2:], (1.0, 4.0), FACTORS[1:-1], (0.125, 0.5, 2.0, 8.0),
                   FACTORS[1:][::-1], DENSE, DENSE[2:])),
-              ("block", (1, 2, 8, 16)),
-              ("stay", (-20.0, -0.5, 1.0, 2.0)),
-              ("levels", (FACTORS, DENSE, DENSE[2:])),
-              ("scorer_share", (0.3, 0.7, 1.0)),
+              ("thorough", (1, 2)),
+              ("thorough_levels", (DENSE[2:], FACTORS, DENSE[::2], DENSE[2:-1])),
+              ("scorer_share", (0.3, 0.5, 0.7, 1.0)),
+              ("block", (1, 2, 8)),
               ("grow", (1.2,)),
               ("shrink", (0.5,)),
-              ("patience", (12,))]),
-      "device_pointer": (SweepConfig(), [
-          ("scorer_share", (0.1, 0.2, 0.3, 0.5, 1.0))]),
+              ("patience", (2, 12))]),
+      "device_pointer": (SweepConfig(thorough=0), [
+          ("thorough", (1, 2)),
+          ("scorer_share", (0.3, 0.5, 1.0)),
+          ("sure", (2.0, 20.0)),
+          ("thorough_levels", (DENSE[2:], FACTORS[1:]))]),
       # Without what the authors' code has against collapse, then with one after the other.
       "hierarchical": (_replace(HierarchicalSearch(), {
           "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,

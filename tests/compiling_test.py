@@ -68,11 +68,11 @@ def test_what_cannot_be_placed_is_refused(found):
   assert "run_eagerly" in eager and "Keras model" in number
 
 
-def test_the_example_of_the_readme_runs(tmp_path):
+def test_the_example_of_the_document_runs(tmp_path):
   pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
   root = pathlib.Path(__file__).resolve().parents[1]
-  text = (root / "README.md").read_text()
-  example = re.search(r"### A Keras model.*?```python\n(.*?)```", text, flags=re.DOTALL).group(1)
+  text = (root / "docs" / "keras_models.md").read_text()
+  example = re.search(r"## A Keras model.*?```python\n(.*?)```", text, flags=re.DOTALL).group(1)
   assert "max_seconds=20" in example
   devices = (
       "import tensorflow as tf\n"

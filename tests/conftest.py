@@ -1,8 +1,10 @@
 """Set before TensorFlow is first imported: the legacy Keras, no GPU, quiet logs; and a cache of
-costs of its own, so that tests neither use nor fill the user's. And `--cpu=N`, which shows the N
-tests that take most CPU time: unlike `--durations`, it says the same on a busy machine."""
+costs of its own, so that tests neither use nor fill the user's. And `--cpu=N`, which shows the CPU
+time of each room and of the N tests that take most: unlike `--durations`, it says the same on a
+busy machine."""
 
 import atexit
+import collections
 import os
 import shutil
 import tempfile
@@ -25,7 +27,8 @@ _CPU_SECONDS = {}  # test -> of this process and of its children that ended, fix
 def pytest_addoption(parser):
   parser.addoption(
       "--cpu", type=int, default=0, metavar="N",
-      help="show the N tests that take most CPU time, fixtures and child processes included")
+      help="show the CPU time of rooms and of the N tests that take most of it, fixtures and child "
+           "processes included")
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -38,6 +41,12 @@ def pytest_runtest_protocol(item):
 def pytest_terminal_summary(terminalreporter, config):
   if config.getoption("--cpu"):
     terminalreporter.section(f"CPU seconds, {sum(_CPU_SECONDS.values()):.1f} in all tests")
+    rooms = collections.Counter()
+    for test, seconds in _CPU_SECONDS.items():
+      rooms["/".join(test.split("::")[0].split("/")[:2])] += seconds
+    for room, seconds in rooms.most_common():
+      terminalreporter.write_line(f"{seconds:8.2f} {room}")
+    terminalreporter.write_line("")
     slowest = sorted(_CPU_SECONDS.items(), key=lambda entry: -entry[1])[:config.getoption("--cpu")]
     for test, seconds in slowest:
       terminalreporter.write_line(f"{seconds:8.2f} {test}")

@@ -82,6 +82,8 @@ def test_flags_that_are_named_in_the_text_belong_to_a_program(document):
 
 @each_document
 def test_fields_that_training_commands_set_exist(document):
+  if "; commands are of commit " in document.read_text():
+    pytest.skip("its commands are those of an earlier commit")
   for program, arguments in commands(document.read_text()):
     policy = re.search(r"--policy=(\w+)", arguments)
     if program != "train" or policy is None:

@@ -150,38 +150,57 @@ def test_a_damaged_list_of_results_is_an_error(tmp_path, content):
   assert contents(out) == {"a.json": "1"}
 
 
-# Kills itself at the rename of the given number while it publishes.
+# One child for each run: it kills itself at the rename of that number while it publishes. All come
+# from one interpreter, which does nothing else: the tests' own has threads, and must not fork.
 KILLED = """
 import os, pathlib, signal, sys
 from placeto_tf.result_directory import ResultDirectory
-renames = 0
+
 original = os.rename
-def rename(source, target):
-  global renames
-  if publishing and renames == int(sys.argv[2]):
-    os.kill(os.getpid(), signal.SIGKILL)
-  renames += publishing
-  original(source, target)
-publishing = 0
-os.rename = rename
-with ResultDirectory(sys.argv[1]) as results:
-  for name in "abc":
-    pathlib.Path(results.path, name).write_text("2")
-  if sys.argv[2] == "0":
-    os.kill(os.getpid(), signal.SIGKILL)
-  publishing = 1
-  results.publish()
+
+def run(out, last):
+  renames = publishing = 0
+  def rename(source, target):
+    nonlocal renames
+    if publishing and renames == last:
+      os.kill(os.getpid(), signal.SIGKILL)
+    renames += publishing
+    original(source, target)
+  os.rename = rename
+  with ResultDirectory(out) as results:
+    for name in "abc":
+      pathlib.Path(results.path, name).write_text("2")
+    if last == 0:
+      os.kill(os.getpid(), signal.SIGKILL)
+    publishing = 1
+    results.publish()
+
+for number, out in enumerate(sys.argv[1:]):
+  child = os.fork()
+  if not child:
+    run(out, number)
+    os._exit(0)
+  print(-os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
 """
+RENAMES = range(6)
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3, 4, 5])
-def test_a_run_killed_at_any_moment_leaves_old_or_new_results(tmp_path, renames):
-  out = tmp_path / "out"
-  write(out, {"a": "1", "b": "1", "d": "1"})
+@pytest.fixture(name="killed", scope="module")
+def killed_fixture(tmp_path_factory):
+  """Directories of earlier results on which a run was killed, and how each of the runs ended."""
+  outs = [tmp_path_factory.mktemp("killed") / "out" for _ in RENAMES]
+  for out in outs:
+    write(out, {"a": "1", "b": "1", "d": "1"})
   done = subprocess.run(
-      [sys.executable, "-c", KILLED, str(out), str(renames)], check=False,
+      [sys.executable, "-c", KILLED, *map(str, outs)], check=True, capture_output=True, text=True,
       env={**os.environ, "PYTHONPATH": ROOT})
-  assert done.returncode == -9
+  return list(zip(outs, map(int, done.stdout.split())))
+
+
+@pytest.mark.parametrize("renames", RENAMES)
+def test_a_run_killed_at_any_moment_leaves_old_or_new_results(killed, renames):
+  out, returncode = killed[renames]
+  assert returncode == -9
   with ResultDirectory(str(out)):  # the next run tidies up
     pass
   old, new = {"a": "1", "b": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2"}

@@ -1,4 +1,4 @@
-"""Counted work on disk, so that the costs of a graph seen before take no time.
+"""Cache of counted work on disk, for graphs whose costs were estimated before.
 
 An entry holds the `OpWork` of one graph as NumPy arrays. Its key covers all that the counts depend
 on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
@@ -43,7 +43,7 @@ def default_folder() -> str:
 
 
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
-  """Hex digest that is equal only for graphs of equal work."""
+  """Hex digest that differs between graphs of different work."""
   from tensorflow import version
 
   digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
@@ -73,7 +73,7 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
 
 
 def store(folder: str, key: str, work: OpWork) -> None:
-  """Writes an entry, and removes the ones used longest ago where there are too many."""
+  """Writes an entry, and removes the least recently used ones where there are too many."""
   content = io.BytesIO()
   np.savez_compressed(
       content, notes=np.array(json.dumps(work.notes)),

@@ -214,7 +214,7 @@ def _unknown_sizes(names: List[str]) -> Tuple[str, ...]:
 
 
 def _whole(cost: float) -> int:
-  """Rounded, but 0 only for what costs nothing."""
+  """Rounds to a whole number; only what costs nothing becomes 0."""
   return max(1, int(round(cost))) if cost > 0 else 0
 
 

@@ -29,7 +29,7 @@ class OpEstimate:
 
 
 class Question:
-  """A GraphDef put to grappler: shapes are cheap to ask for, counts take three times as long."""
+  """A GraphDef that grappler analyses; counts take three times as long as shapes."""
 
   def __init__(self, graph_def: Any, fetches: Sequence[str]):
     """Analyses a GraphDef.
@@ -90,7 +90,7 @@ class Question:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-  """Turns what grappler throws at a graph it cannot read into a CostError."""
+  """Turns grappler's errors about a graph it cannot read into a CostError."""
   try:
     yield
   except CostError:

@@ -1,14 +1,14 @@
-"""`analyse` in a process of its own, because TensorFlow's C++ aborts on some graphs.
+"""`analyse` run in a process of its own, because TensorFlow's C++ aborts on some graphs.
 
-Where Python would raise, grappler and shape functions stop the whole process with a failed check,
-or go on for ever. So the analysis runs in a child that is forked from this process, which takes
-milliseconds where a new interpreter would import TensorFlow for seconds. What the child says on its
-way down becomes the reason of a `CostError`.
+Where Python would raise, grappler and shape functions end the whole process with a failed check,
+or never return. So the analysis runs in a child that is forked from this process, which takes
+milliseconds where a new interpreter would import TensorFlow for seconds. The child's last message
+becomes the reason of a `CostError`.
 
 A fork has one thread, and may wait for a lock that another thread of this process held. Such a
-child uses no CPU time; it is ended and a new interpreter asked instead.
+child uses no CPU time; it is ended, and a new interpreter does the analysis.
 
-What comes back, in this order: 8 bytes of length, that many bytes of JSON ("error", or "estimates"
+The child writes, in this order: 8 bytes of length, that many bytes of JSON ("error", or "estimates"
 as {name: [flops, moved, temporary]} and "guessed"), and the outputs as an OpPerformanceList.
 """
 
@@ -36,11 +36,11 @@ _POLL_S = 0.5
 
 
 class _Stuck(Exception):
-  """The fork waits for a thread that it does not have."""
+  """Raised where the fork waits for a thread that it does not have."""
 
 
 def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
-  """As `shape_analysis.analyse`; a crash or a hang of TensorFlow is a CostError.
+  """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not come to an end.
@@ -66,7 +66,7 @@ def serve(counts: bool) -> None:
 
 def _ask_fork(graph_def: Any, counts: bool, limit_s: float) -> bytes:
   """The answer of a fork of this process."""
-  import tensorflow  # noqa: F401  (not to be imported by every fork anew)
+  import tensorflow  # noqa: F401  (imported once, not again by every fork)
 
   reader, writer = os.pipe()
   with tempfile.TemporaryFile() as said:
@@ -106,7 +106,7 @@ def _run_child(graph_def: Any, counts: bool, reader: int, writer: int, errors: i
 
 
 def _limit_resources() -> None:
-  """No core files, no more memory than the machine has, and the first to go when there is none."""
+  """Sets limits: no core files, no more memory than there is; the kernel ends this one first."""
   with contextlib.suppress(ImportError, OSError, ValueError):
     import resource
 
@@ -123,7 +123,7 @@ def _limit_resources() -> None:
 
 
 def _read(child: int, reader: int, limit_s: float) -> Tuple[bytes, Optional[str]]:
-  """All that the child writes, and what is wrong with it."""
+  """Reads all that the child writes; returns it and what is wrong with it."""
   chunks: List[bytes] = []
   started = last_busy = time.monotonic()
   used = -1.0

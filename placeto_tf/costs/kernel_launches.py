@@ -1,9 +1,9 @@
 """Which ops launch a kernel: an op that does not costs exactly 0 and pays no per-op overhead.
 
-Two reasons not to launch one:
+An op launches none for one of two reasons:
   - the op only passes a tensor, a handle or a shape on, on any device (`_NEVER`): constants and
-    variables are there before the step begins, reads of variables alias them, and what changes no
-    element (Reshape, Identity, control flow, lists of tensors) moves none;
+    variables exist before the step begins, reads of variables alias them, and ops that change no
+    element (Reshape, Identity, control flow, lists of tensors) move no bytes;
   - on a GPU, TensorFlow registers the kernel with all outputs in host memory: shape arithmetic in
     int32 runs on the host's thread while the GPU computes on.
 """

@@ -1,10 +1,10 @@
-"""Shapes and counts of a graph, also where grappler alone leaves them unknown.
+"""Infers the shapes of a graph's tensors and counts its work, with grappler and beyond it.
 
-Grappler gives up on what comes round a loop (the shape of a Merge and of all that follows), so the
-back edges are cut: a loop variable keeps the shape it enters with. The rest of what it does not
-know is asked of `shape_guesses`, and then of TensorFlow's own shape functions, which evaluate
-what a shape is computed from (`tf.zeros([tf.shape(x)[0], 64])`) but take long for large graphs.
-Each answer is put to grappler again as if it were given, until no more shapes become known.
+Grappler gives up on loop variables (the shape of a Merge and of all that follows), so back edges
+are cut: a loop variable keeps the shape it enters with. Shapes that grappler does not know come
+from `shape_guesses`, and then from TensorFlow's own shape functions, which evaluate what a shape is
+computed from (`tf.zeros([tf.shape(x)[0], 64])`) but take long for large graphs.
+Each shape found is given to grappler as an input, until no more shapes become known.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def analyse(graph_def: Any, counts: bool = True) -> Analysis:
 
 
 def _evaluated_shapes(graph_def: Any, outputs: Mapping[str, Sequence[Any]]) -> Dict[Tensor, Any]:
-  """What TensorFlow's shape functions say of the tensors that are not known."""
+  """Shapes that TensorFlow's shape functions find for tensors of unknown shape."""
   unknown = [(name, port) for name, tensors in outputs.items()
              for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
   if not unknown or len(graph_def.node) > _MAX_IMPORTED:

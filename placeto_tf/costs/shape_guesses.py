@@ -1,4 +1,4 @@
-"""Shapes that grappler's inference does not find but that are plain from the graph.
+"""Shapes that follow from the graph although grappler's inference does not find them.
 
   StackPop, TensorListPopBack   the shape of what was pushed: what the gradient of a loop reads
   Reshape                       one unknown dimension, from the number of elements
@@ -89,7 +89,7 @@ class Guesser:
     return [rows] + data[len(indices):]
 
   def _pushed(self, pop: Any) -> Optional[Tensor]:
-    """The tensor that a pop takes out again."""
+    """The tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
       return split_input(self._nodes[push].input[1]) if push else None

@@ -61,7 +61,7 @@ def tensor_bytes(tensor: Any) -> Tuple[int, bool]:
 
 
 class VariableSizes:
-  """Finds the variable behind a handle or reference, through what only passes it on.
+  """Finds the variable behind a handle or reference, through ops that only pass it on.
 
   Attributes:
     bytes_of: variable op's name -> (bytes, known).

@@ -71,7 +71,7 @@ def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, 
 def apply(
     graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts
 ) -> OpCosts:
-  """Estimated costs with what was measured in their place.
+  """Estimated costs, replaced by measured ones where there are any.
 
   Raises:
     CostError: a measured op has another number of outputs.
@@ -101,7 +101,7 @@ def apply(
 def _apply_memory(
     graph: ComputationGraph, i: int, measurement: Measurement, output_bytes: np.ndarray,
     temporary: np.ndarray, persistent: np.ndarray) -> None:
-  """Puts the sizes that a measurement knows in place of the estimated ones of op `i`."""
+  """Replaces the estimated sizes of op `i` by measured ones."""
   if measurement.output_bytes is not None:
     start, end = graph.output_offsets[i], graph.output_offsets[i + 1]
     if len(measurement.output_bytes) == end - start:

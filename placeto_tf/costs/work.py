@@ -121,7 +121,7 @@ def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
 
 
 class _Counter:
-  """Bytes of tensors and variables, and a memory of which were not known."""
+  """Bytes of tensors and variables; remembers which were not known."""
 
   def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Any]):
     self._outputs = outputs

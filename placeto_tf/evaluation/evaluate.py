@@ -227,7 +227,7 @@ def read_results(path: str) -> List[Row]:
           peak_memory_bytes=float(row["peak_memory_bytes"])))
     except (TypeError, ValueError, KeyError) as error:
       raise PlacetoError(
-          f"line {number} of {path} was not understood ({error}); delete the line to run it anew"
+          f"line {number} of {path} was not understood ({error}); delete the line to run it again"
       ) from None
   return rows
 
@@ -271,7 +271,7 @@ def _key(row: Row) -> Tuple[str, str, str, int]:
 
 
 def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
-  """Problems that count anew but share costs, groups and the simulator."""
+  """Makes problems with counts of their own that share costs, groups and the simulator."""
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
       max_groups=config.max_groups)
@@ -336,7 +336,7 @@ def _has_header(path: str) -> bool:
 
 
 def _drop_cut_line(path: str) -> None:
-  """A run that was killed while writing leaves half a line, which must not swallow the next."""
+  """Removes the half line that a run leaves if it is killed while writing."""
   with open(path, "rb+") as file:
     content = file.read()
     file.truncate(content.rfind(b"\n") + 1)

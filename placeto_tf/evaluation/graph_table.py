@@ -1,4 +1,4 @@
-"""What graphs of the zoo amount to on one device, as rows of a Markdown table."""
+"""Sizes and one-device step times of the zoo's graphs, as rows of a Markdown table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorBoard summaries of an evaluation: a run a row, its settings as hparams.
+"""TensorBoard summaries of an evaluation: one run per row, its settings as hparams.
 
 The HPARAMS tab compares the rows by graph, cluster, method and seed; the SCALARS tab shows the
 best step time so far against evaluations.

@@ -19,7 +19,7 @@ _LEAST = 1e-3  # seconds that no clock tells from none
 
 
 def step_time_table(rows: Sequence[Row]) -> str:
-  """Markdown: a line a graph and cluster, a column a method, step times in ms.
+  """Markdown: a line per graph and cluster, a column per method, step times in ms.
 
   Several seeds stand as mean ± standard deviation. For a policy the share by which it is below
   its starting placement follows in parentheses. The last column is the lower bound, the last
@@ -49,7 +49,7 @@ def step_time_table(rows: Sequence[Row]) -> str:
 
 def comparison_table(
     rows: Sequence[Row], references: Optional[References] = None) -> str:
-  """Markdown: a line a graph, cluster and method, means over seeds.
+  """Markdown: a line per graph, cluster and method, means over seeds.
 
   Step time (with its standard deviation), how often one device and the expert split take that
   long (above 1: faster than they are), its ratio to the best known and to the lower bound, seconds,
@@ -90,7 +90,7 @@ def comparison_table(
 
 
 def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
-  """Markdown: how good the best so far was after so many evaluations of the same run.
+  """Markdown: the best so far after given numbers of evaluations of the same run.
 
   By the objective, in which what does not fit pays for it.
 
@@ -153,7 +153,7 @@ def _budget_table(
 
 
 def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:
-  """Markdown: how soon each method was near its own best, and near the best of another method.
+  """Markdown: evaluations until each method was near its own best, and near another method's.
 
   A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
   means. First the evaluations and seconds until the best so far was within a share of what the run
@@ -200,7 +200,8 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
 
 def _reach(
     row: Row, histories: Mapping[tuple, np.ndarray], reference: str, within: float) -> tuple:
-  """Evaluations, seconds to the run's own best, to the reference's; log of times; 1 if there."""
+  """(evaluations, seconds to the run's own best; the same to the reference's best, or all of the
+  run; log of how many times as many the reference takes; 1 if it got there, else 0)."""
   history, other = histories[_run(row)], histories[_run({**row, "method": reference})]
   own = history[history[:, 2] <= (1 + within) * history[-1, 2]][0, :2]
   target_us = (1 + within) * other[-1, 2]
@@ -299,7 +300,7 @@ def _plot(
 
 
 def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
-  """Shares of runs that are within so much of the best; a logarithm, or the good ones coincide."""
+  """Draws the share of runs within a given excess over the best, on a logarithmic axis."""
   excess = {
       method: sorted(100 * (row["step_time_us"] / best[row["graph"], row["cluster"]] - 1)
                      for row in rows if row["method"] == method)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -24,6 +25,7 @@ _SIDE_COLLECTIONS = (
 )
 # They ask whether a variable is there, for sessions that wait for it.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
+_TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
 # How the types of ops that apply gradients begin.
 _UPDATES = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
 _MAX_COMPARED = 50_000  # names, with one that is not there
@@ -133,7 +135,8 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
     op_name = name
   node = table.index.get(op_name)
   if node is None:
-    remedy = "an op or tensor with --fetches" if what == "fetch" else "a tensor with --feeds"
+    remedy = ("an op or tensor as one of fetches (--fetches)" if what == "fetch"
+              else "a tensor as one of feeds (--feeds)")
     raise GraphError(
         f"{what} {name!r} names no op of the graph{_similar(op_name, table.names)}; pass the name "
         f"of {remedy}")
@@ -156,7 +159,7 @@ def choose_fetches(
     GraphError: a fetch does not exist, or the graph has no ends.
   """
   if given is not None and not given:
-    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
+    raise GraphError("the list of fetches is empty; name at least one op or tensor")
   names = given if given is not None else roles.train_ops
   if names:
     return tuple(find_endpoint(table, name, "fetch") for name in dict.fromkeys(names)), ()
@@ -172,8 +175,8 @@ def choose_fetches(
   wanted = [i for i in ends if not _is_side(table, i, roles.side_ops)] or ends
   if not wanted:
     raise GraphError(
-        "every op of the graph has a consumer, so nothing can be told to be its result; name the "
-        "fetches with --fetches")
+        "every op of the graph has a consumer, so nothing can be told to be its result; name "
+        "what is run with fetches=[...] (--fetches)")
   fetches = []
   for i in wanted:
     width = int(table.num_outputs[i])
@@ -188,7 +191,14 @@ def choose_fetches(
 
 
 def _train_op(table: NodeTable) -> Optional[int]:
-  """The op that waits for all that applies gradients and that no other such op waits for."""
+  """The end that waits for all ops that apply gradients; of several the one that is called so.
+
+  None where no op applies gradients.
+
+  Raises:
+    GraphError: several ends may be the train op. With initialisers and savers among what is run,
+      step times would be of no step that anybody runs.
+  """
   updates = _updates(table)
   if not len(updates):
     return None
@@ -197,10 +207,17 @@ def _train_op(table: NodeTable) -> Optional[int]:
   after = traversal.ancestors(  # of the edges turned round
       table.num_nodes, table.consumers, table.producers, updates.tolist())
   ends = np.flatnonzero(after & ~consumed).tolist()
-  if len(ends) > _MAX_ENDS:
-    return None
-  whole = [end for end in ends if _count(table, end) == len(updates)]
-  return whole[0] if len(whole) == 1 else None
+  whole = [end for end in ends[:_MAX_ENDS] if _count(table, end) == len(updates)]
+  if len(whole) > 1:
+    called_so = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])]
+    whole = called_so or whole
+  if len(whole) == 1:
+    return whole[0]
+  shown = ", ".join(repr(table.names[end]) for end in (whole or ends)[:5])
+  found = "several ops wait" if whole else "no single op waits"
+  raise GraphError(
+      f"{found} for all that applies gradients, which ends in {shown}; name what a step runs with "
+      "fetches=[...] (--fetches)")
 
 
 def _updates(table: NodeTable) -> np.ndarray:

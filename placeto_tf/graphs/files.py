@@ -7,6 +7,7 @@ some. What a wrong file looks like instead is part of the message.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Optional, Tuple
 
@@ -62,10 +63,12 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
   for suffix, suffix_format, text in SUFFIXES:
     if path.endswith(suffix):
       return format or suffix_format, text
+  if format is None and not os.path.exists(path):
+    raise GraphError(f"there is no file or SavedModel directory {path!r}; check the path")
   if format is None:
     raise GraphError(
         f"the suffix of {path!r} is none of {', '.join(s for s, _, _ in SUFFIXES)}; rename the "
-        f"file or pass --format={'|'.join(FORMATS)}")
+        f"file or pass format (--format): one of {', '.join(FORMATS)}")
   return format, path.endswith("txt")
 
 
@@ -77,7 +80,8 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Any:
   message = f"{where!r} is not a {TITLES[format]} in {'text' if text else 'binary'} form: {problem}"
   for other in FORMATS:
     if other != format and not _try_parse(content, other, text)[1]:
-      raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass --format={other}")
+      raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
+                       f"format={other!r} (--format={other})")
   if not text and _looks_like_text(content):
     raise GraphError(f"{message}; it looks like text: give it a name that ends with .pbtxt")
   raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")

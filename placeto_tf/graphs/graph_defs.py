@@ -9,7 +9,7 @@ Legend: M nodes of the file, N needed ops, E edges.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -214,8 +214,9 @@ def _feed_shapes(read, table, keep, cut, fed, batch_size, given):
   for name in given:
     if name not in table.index:
       raise GraphError(
-          f"a shape is given for {name!r}, which is no op of the graph; correct --feed_shapes")
+          f"a shape is given for {name!r}, which is no op of the graph; correct feed_shapes")
   bound, unused = {}, []
+  unknown: List[shapes.UnknownShape] = []
   binds_batch = False
   for i in np.flatnonzero(keep).tolist():
     node = table.nodes[i]
@@ -226,8 +227,13 @@ def _feed_shapes(read, table, keep, cut, fed, batch_size, given):
       declared = shapes.declared_shape(node, port)
       if declared is None:
         declared = read.shape_hint(name)
-      bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
+      try:
+        bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
+      except shapes.UnknownShape as error:
+        unknown.append(error)
       binds_batch |= bool(declared) and declared[0] == -1
+  if unknown:
+    raise GraphError(shapes.unknown_shapes(unknown))
   for name in given:
     if f"{name}:0" not in bound:
       unused.append(f"the shape given for {name!r} is not used: the fetches do not need it fed")

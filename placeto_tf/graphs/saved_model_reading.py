@@ -60,7 +60,8 @@ def _notes(meta_graph: Any, key: str, given: Optional[str]) -> Tuple[str, ...]:
   if others:
     return (
         f"only the signature {key!r} is placed; what {', '.join(map(repr, others))} run besides "
-        "goes with the variables it uses, or else to the host: place another one with --signature",)
+        "goes with the variables it uses, or else to the host: place another one with "
+        "signature=... (--signature)",)
   return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 
@@ -73,8 +74,9 @@ def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> 
   if tags is None and len(found) == 1:
     return proto.meta_graphs[0]
   raise GraphError(
-      f"the SavedModel {path!r} has no graph with the tags {','.join(sorted(wanted))}; pass --tags "
-      f"with one of {' | '.join(','.join(its_tags) for its_tags in found) or '(none)'}")
+      f"the SavedModel {path!r} has no graph with the tags {','.join(sorted(wanted))}; pass "
+      "tags=[...] (--tags) with one of "
+      f"{' | '.join(','.join(its_tags) for its_tags in found) or '(none)'}")
 
 
 def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
@@ -88,7 +90,7 @@ def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
   if key is None or key not in signatures:
     found = f"no signature {key!r}" if key else f"{len(keys)} signatures and none is the default"
     raise GraphError(
-        f"the SavedModel {path!r} has {found}; pass --signature with one of "
+        f"the SavedModel {path!r} has {found}; pass signature=... (--signature) with one of "
         f"{', '.join(keys) or '(it has none: save it with signatures)'}")
   chosen = signatures[key]
   fetches = _tensor_names(chosen.outputs)
@@ -96,7 +98,7 @@ def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
   if not fetches:
     raise GraphError(
         f"signature {key!r} of the SavedModel {path!r} has no outputs; name what is run with "
-        "--fetches or choose another --signature")
+        "fetches=[...] (--fetches) or choose another signature")
   return key, fetches, feeds
 
 

@@ -11,6 +11,35 @@ PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 WITH_DEFAULT = "PlaceholderWithDefault"
 
 
+class UnknownShape(GraphError):
+  """Dimensions of a feed that nobody states."""
+
+  def __init__(self, name: str, shape: Shape):
+    """Args: name: of the feed; shape: as far as it is known."""
+    super().__init__(name, shape)
+    self.name, self.shape = name, shape
+
+  def __str__(self) -> str:
+    return unknown_shapes([self])
+
+
+def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
+  """What is to be given for feeds of unknown shapes, all of them at once."""
+  found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
+  example = {_base(each.name): tuple(
+      32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
+             for each in unknown}
+  flags = " ".join(
+      f"--feed_shapes={name}:{'x'.join(map(str, dims))}" for name, dims in example.items())
+  remedy = f"feed_shapes={example} or the like ({flags})"
+  if all(each.shape and each.shape[0] == -1 and -1 not in each.shape[1:] for each in unknown):
+    remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
+  elif any(each.shape and each.shape[0] == -1 for each in unknown):
+    remedy += ", or batch_size (--batch_size) where only the first dimension is unknown"
+  what = "placeholder has" if len(unknown) == 1 else "placeholders have"
+  return f"{len(unknown)} {what} unknown dimensions: {found}; give {remedy}"
+
+
 def declared_shape(node: Any, port: int = 0) -> Shape:
   """The shape that a node states for an output, by its value, in `shape` or `_output_shapes`."""
   attrs = node.attr
@@ -50,24 +79,12 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
         known not in (-1, dim) for known, dim in zip(shape, given))):
       raise GraphError(
           f"placeholder {name!r} has the shape {format_shape(shape)}, but {format_shape(given)} "
-          "is given for it; correct --feed_shapes")
+          "is given for it; correct feed_shapes")
     shape = given
-  if shape is None:
-    raise GraphError(
-        f"placeholder {name!r} has a shape of unknown rank; give it with "
-        f"--feed_shapes={_base(name)}:32x128 or the like")
   if shape and shape[0] == -1 and batch_size is not None:
     shape = (batch_size,) + shape[1:]
-  if -1 in shape:
-    flags = f"--feed_shapes={_base(name)}:" + "x".join(
-        str(dim) if dim >= 0 else "32" for dim in shape)
-    if shape[0] == -1 and -1 not in shape[1:]:
-      flags = f"--batch_size=32 or {flags}"
-    elif shape[0] == -1:
-      flags = f"{flags}, or with --batch_size where only the first one is unknown"
-    raise GraphError(
-        f"placeholder {name!r} has unknown dimensions in its shape {format_shape(shape)}; give "
-        f"them with {flags}")
+  if shape is None or -1 in shape:
+    raise UnknownShape(name, shape)
   return tuple(shape)
 
 

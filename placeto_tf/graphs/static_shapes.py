@@ -267,6 +267,11 @@ class StaticShapes:
       return self.known(self._values.inputs.data(source)[0])[1:]
     return self.shape(item) if item is not None else None
 
+  def _lookup(self, node: Any, data: List[_Tensor]) -> Shape:
+    """The keys' shape, then that of a value, which the default value has."""
+    _, keys, default = data
+    return (*self.known(keys), *self.known(default))
+
   def _fill(self, node: Any, data: List[_Tensor]) -> Shape:
     return self.partial(data[0])
 
@@ -305,6 +310,7 @@ _RULES: Dict[str, _Rule] = {
     "AvgPool": StaticShapes._window, "TensorListStack": StaticShapes._stack_list,
     "TensorListGetItem": StaticShapes._list_item, "Fill": StaticShapes._fill,
     "Tile": StaticShapes._tile, "Pad": StaticShapes._pad, "PadV2": StaticShapes._pad,
+    "LookupTableFind": StaticShapes._lookup, "LookupTableFindV2": StaticShapes._lookup,
     "Range": StaticShapes._range, "TensorArrayGatherV3": StaticShapes._gather_array,
     "Split": StaticShapes._split, "OneHot": StaticShapes._one_hot,
     **{kind: StaticShapes._reduce for kind in _REDUCTIONS},

@@ -1,4 +1,4 @@
-"""`group_ops`: one door to every way of grouping.
+"""`group_ops`: groups ops by the name of a grouping.
 
 Legend: N ops, D devices.
 """

@@ -18,7 +18,7 @@ _ROUNDS = 20
 def single_ops(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """[N] labels: only what must share a device is together, however many groups that makes."""
+  """[N] labels that keep together only what must share a device, however many groups that makes."""
   del max_groups
   return contract(graph, costs, allowed_ops, graph.colocation).node_of_op
 
@@ -28,8 +28,8 @@ def single_consumer(
 ) -> np.ndarray:
   """[N] labels by the rule of Mirhoseini et al. 2017, section 4.1.
 
-  What has one consumer joins it, however heavy the two are, again and again. The papers then
-  joined the ops of a layer by hand; here the lightest edges that are left over stay cut.
+  An op with one consumer joins it, however heavy the two are; this repeats. The papers then
+  joined the ops of a layer by hand; here merging along the heaviest edges takes that place.
   """
   labels = graph.colocation
   contraction = contract(graph, costs, allowed_ops, labels)

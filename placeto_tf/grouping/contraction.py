@@ -1,4 +1,4 @@
-"""Contracting ops into nodes: what every way of grouping starts from.
+"""`Contraction`: ops contracted into nodes, from which every grouping starts.
 
 Legend: N ops, M nodes of the contracted graph, F pairs of nodes with an edge, D devices.
 """

@@ -40,7 +40,7 @@ def critical_path(
 
 
 class _SlotMerger(Merger):
-  """A merger that knows when each set would run; `slots` [M] are disjoint intervals in order."""
+  """A merger that knows when each set would run: `slots` [M] hold disjoint, sorted intervals."""
 
   def __init__(self, contraction: Contraction, graph: ComputationGraph, costs: OpCosts):
     super().__init__(contraction)
@@ -68,7 +68,7 @@ class _SlotMerger(Merger):
 
 
 def earliest_slots(graph: ComputationGraph, costs: OpCosts) -> Tuple[np.ndarray, np.ndarray]:
-  """Start and end [N] of every op with devices without number and transfers without cost."""
+  """Start and end [N] of every op with unlimited devices and free transfers."""
   compute_us = costs.compute_us.min(axis=1)
   start = np.zeros(graph.num_ops)
   level = graph.depths[graph.edge_consumers]
@@ -82,7 +82,7 @@ def earliest_slots(graph: ComputationGraph, costs: OpCosts) -> Tuple[np.ndarray,
 
 
 def _chains(graph: ComputationGraph, costs: OpCosts) -> List[Tuple[int, int]]:
-  """Pairs (producer, consumer), each op at most once in either role, consumers in order.
+  """Pairs (producer, consumer) in the order of consumers; an op has each role at most once.
 
   The producer is one that ends when the consumer can start; of several the one with fewest
   consumers, for which this one may be the only way on.
@@ -104,7 +104,7 @@ def _chains(graph: ComputationGraph, costs: OpCosts) -> List[Tuple[int, int]]:
 def _union(
     first: List[Tuple[float, float]], second: List[Tuple[float, float]]
 ) -> List[Tuple[float, float]]:
-  """The union of two rows of disjoint intervals, as such a row."""
+  """The union of two rows of disjoint intervals, as a row of disjoint intervals."""
   joined: List[Tuple[float, float]] = []
   for start, end in sorted(first + second):
     if joined and start <= joined[-1][1]:

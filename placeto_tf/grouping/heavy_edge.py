@@ -1,11 +1,11 @@
 """Groups by merging along the heaviest edges, the default.
 
-Three stages, each on what the one before left:
-1. what must share a device is one node (`ComputationGraph.colocation`);
+Three stages, each on the result of the one before:
+1. ops that must share a device become one node (`ComputationGraph.colocation`);
 2. a node with one consumer joins it (Mirhoseini et al. 2017, section 4.1), and a cheap node joins
-   the neighbour it exchanges most bytes with, as long as what comes out is light;
-3. the two nodes with the most traffic between them are merged, again and again, as long as
-   together they stay under a weight cap, which is raised when nothing more can be merged.
+   the neighbour it exchanges most bytes with, as long as the result is light;
+3. the two nodes with the most traffic between them are merged, repeatedly, as long as together
+   they stay under a weight cap, which is raised when nothing more can be merged.
 """
 
 from __future__ import annotations

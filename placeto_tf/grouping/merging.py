@@ -1,4 +1,4 @@
-"""`Merger`: nodes that are merged pair by pair while the traffic between them is kept."""
+"""`Merger`: merges nodes pair by pair and keeps account of the traffic between them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Merger:
     return node
 
   def roots(self) -> List[int]:
-    """Of every set, in the order of the nodes."""
+    """Root of every set, in the order of the nodes."""
     return [node for node, parent in enumerate(self._parent) if node == parent]
 
   def labels(self) -> np.ndarray:
@@ -88,7 +88,7 @@ class Merger:
     return best
 
   def merge_single_device(self) -> None:
-    """Merges all sets that may use the same one device only: there is nothing to decide."""
+    """Merges all sets that may use the same single device only: there is nothing to decide."""
     representative: Dict[int, int] = {}
     for u in self.roots():
       mask = self.mask[u]

@@ -1,4 +1,4 @@
-"""`MetisGraph`: a contracted graph as METIS takes it.
+"""`MetisGraph`: a contracted graph in the form that METIS reads.
 
 Legend: M nodes, P parts.
 """

@@ -1,4 +1,4 @@
-"""What the placers share: candidates, and the best of them within the budget.
+"""Helpers that placers share: candidate placements, and the best of them within the budget.
 
 Legend: N ops, D devices, B placements side by side.
 """
@@ -56,7 +56,7 @@ def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.n
 
 
 def fallback_devices(problem: PlacementProblem) -> np.ndarray:
-  """[N] for each op a host it may use, else the first device it may use."""
+  """[N] device of each op: a host that it may use, else the first device that it may use."""
   hosts = np.array([device.host for device in problem.cluster.devices])
   preference = problem.allowed_ops * (1 + hosts)
   return preference.argmax(axis=1).astype(np.int32)

@@ -18,7 +18,7 @@ Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
 OPTIMUM_FOUND = "the optimum was found before"
 TOO_LITTLE_TIME = "there was too little time"
-# Why a placer may not run though nothing is amiss.
+# Why a placer may not run although nothing is wrong.
 ORDINARY_REASONS = (NO_BUDGET, OPTIMUM_FOUND, TOO_LITTLE_TIME)
 
 

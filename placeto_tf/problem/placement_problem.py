@@ -204,7 +204,7 @@ class PlacementProblem:
     return time.monotonic() - self._record.started
 
   def exhausted(self, budget: Budget) -> bool:
-    """Whether the budget, counted from the making of this problem, is used up."""
+    """Whether the budget is used up, counted since this problem was made."""
     return (
         budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
     ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (

@@ -1,4 +1,4 @@
-"""`Units`: what a search moves as one, and the placement it is moving them in.
+"""`Units`: sets of ops that a search moves together, and their place in a placement.
 
 Groups are the usual units; refinement moves smaller ones. Every unit's ops have the same device
 at all times, so a placement of units [U] and one of ops [N] say the same.
@@ -79,7 +79,7 @@ class Units:
 
 
 def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:
-  """About `count` units of ops that a placement [N] has on one device: it can start from there.
+  """About `count` units, each of ops that a placement [N] has on one device, so it can start there.
 
   The problem's own groups where they do as well.
   """

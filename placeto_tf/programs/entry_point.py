@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import shared_flags
 
 FLAGS = flags.FLAGS
+_SCRIPT = re.compile(r"scripts/with_env python scripts/(\w+)\.py")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -42,7 +44,10 @@ def import_tensorflow_quietly() -> None:
 def _help(main: Callable[[], None]) -> str:
   """The program's docstring and its flags; absl's own leaves out the shared ones."""
   program = sys.modules[main.__module__]
-  sections = [(program.__doc__ or "").strip(), "", "Flags:"]
+  text = (program.__doc__ or "").strip()
+  if not sys.argv[0].endswith(".py"):  # installed, under its console name
+    text = _SCRIPT.sub(r"placeto-\1", text)
+  sections = [text, "", "Flags:"]
   modules = (sys.argv[0], main.__module__, shared_flags.__name__)
   for name, defined in FLAGS.flags_by_module_dict().items():
     if name in modules:
@@ -53,6 +58,15 @@ def _help(main: Callable[[], None]) -> str:
             firstline_indent="  "))
   sections += ["", "--flagfile=FILE reads flags from a file; --helpfull lists those of absl too."]
   return "\n".join(sections)
+
+
+def _show(text: str) -> None:
+  """Prints to a reader who may leave before the end, such as `head`."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # Python flushes stdout once more when it ends, which must not fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminated(number: int, _: Any) -> None:
@@ -78,7 +92,7 @@ def run_program(
 
   def parse(argv: List[str]) -> List[str]:
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-      print("\n\n".join(filter(None, (_help(main), more_help()))))
+      _show("\n\n".join(filter(None, (_help(main), more_help()))))
       sys.exit(0)
     try:
       rest = FLAGS(argv)

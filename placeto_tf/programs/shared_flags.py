@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -13,6 +14,7 @@ from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
 
 FLAGS = flags.FLAGS
+_MOST_ELEMENTS = 2**48  # of a feed
 
 
 def define_graph_flags() -> None:
@@ -45,8 +47,15 @@ def define_reading_flags() -> None:
   flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
   flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
-  flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1)
+  flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1,
+                       upper_bound=2**31 - 1)
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
+
+
+def _require(name: str, example: str) -> None:
+  """Refuses to run without the flag, in a sentence that says what it looks like."""
+  flags.register_validator(
+      name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
 
 
 def define_cluster_flag() -> None:
@@ -54,7 +63,8 @@ def define_cluster_flag() -> None:
   flags.DEFINE_string(
       "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
       "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
-      f"{', '.join(PRESETS)}; see docs/cluster_json.md.", required=True)
+      f"{', '.join(PRESETS)}; see docs/cluster_json.md.")
+  _require("cluster", "v100:4, or --cluster=local for the devices of this machine")
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:
@@ -169,7 +179,11 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     if not match:
       raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128")
     name, dims = match.groups()
-    shapes[name] = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
+    shape = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
+    if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
+      raise PlacetoError(
+          f"--feed_shapes={text:.60} has more than {_MOST_ELEMENTS:,} elements; give a smaller one")
+    shapes[name] = shape
   return shapes
 
 

@@ -311,8 +311,8 @@ def _is_measurement(row: Any) -> bool:
   """Whether a line says what a measurement says."""
   if not isinstance(row, dict) or not isinstance(row.get("placement"), str):
     return False
-  return isinstance(row.get("steady"), bool) and (
-      row.get("measured_us") is None or _is_time(row["measured_us"]))
+  return isinstance(row.get("steady"), bool) and "measured_us" in row and (
+      row["measured_us"] is None or _is_time(row["measured_us"]))
 
 
 def _is_time(value: Any) -> bool:

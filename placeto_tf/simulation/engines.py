@@ -16,7 +16,7 @@ from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:
-  """Whether anything departs from the reference simulator."""
+  """Whether the cluster or the priorities depart from the reference simulator."""
   return bool(
       cluster.transfer_per_destination or cluster.receiver_contention
       or cluster.sender_us_per_transfer or cluster.sender_us_per_byte

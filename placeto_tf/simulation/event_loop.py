@@ -37,7 +37,7 @@ END = np.uint32(2**32 - 1)  # of a queue; also the output of a control segment
 
 
 class LoopTables(NamedTuple):
-  """What does not depend on the placement; `SimulationTables` says more of most of it."""
+  """What does not depend on the placement; `SimulationTables` describes most fields."""
 
   op_segments: np.ndarray  # [N+1] uint32
   segment_edges: np.ndarray  # [S+1] uint32
@@ -91,7 +91,7 @@ class Workspace(NamedTuple):
 
 
 class _State(NamedTuple):
-  """One placement and how far its simulation is; for fields without a comment see `Workspace`."""
+  """One placement and the state of its simulation; see `Workspace` for fields without a comment."""
 
   place: np.ndarray  # [N] int32
   starts: np.ndarray  # [N] float64 us, filled

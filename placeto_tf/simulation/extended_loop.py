@@ -18,15 +18,15 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
   with its own overhead; the lowest free stream takes the next op.
 - order by priority: of the ready ops a device takes the one with the highest priority, by arrival
   among equals.
-- order of TensorFlow's executor, with a thread a device: a device has a queue of inline work and,
-  behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of what
-  an op's end makes ready on its device (consumers of data before those of control, in the order of
-  consumers; packing counts as its first consumer) the ops of inline types go into the queue; so
-  does the last of the others, if the queue is empty then; the rest are put at the front of the
-  deque one by one, so that the last is taken first. What arrives from elsewhere goes to the deque's
-  back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking, which other
-  threads do, begins `delivery_us` after the transfer's end, waits for nothing but earlier
-  unpacking, and stops what its device runs meanwhile.
+- order of TensorFlow's executor, with one thread per device: a device has a queue of inline work
+  and, behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of
+  what an op's end makes ready on its device (consumers of data before those of control, in the
+  order of consumers; packing counts as its first consumer) the ops of inline types go into the
+  queue; so does the last of the others, if the queue is empty then; the rest are put at the front
+  of the deque one by one, so that the last is taken first. What arrives from elsewhere goes to
+  the deque's back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking,
+  which other threads do, begins `delivery_us` after the transfer's end, waits for nothing but
+  earlier unpacking, and stops what its device runs meanwhile.
 
 Legend as in `event_loop`; M streams, X slots, Q places in the compute queues, T transfers of one
 placement (at most E), J jobs of packing and unpacking (at most 2 E). Items are ops, and N + j for

@@ -140,7 +140,7 @@ def memory_report(
 
 
 def _gigabytes(size_bytes: float) -> str:
-  """To a tenth where that says something, else in smaller units."""
+  """Text with one decimal, in GB, MB or kB, whichever shows at least 0.1."""
   for unit, size in (("GB", GB), ("MB", 2**20), ("kB", 2**10)):
     if size_bytes >= 0.1 * size:
       return f"{size_bytes / size:.1f} {unit}"

@@ -16,7 +16,7 @@ from placeto_tf.clusters.cluster import Cluster
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transfers:
-  """What was sent, in the order of (producer, port, destination).
+  """Transfers of one step, in the order of (producer, port, destination).
 
   Attributes:
     ops: [T] int32 producers.
@@ -95,7 +95,7 @@ class SimulationResult:
 
   @property
   def transfers(self) -> Transfers:
-    """What was sent."""
+    """Transfers of the step."""
     return self._schedule[0]
 
   @property

@@ -126,8 +126,8 @@ class SimulationTables:
 
 
 def _rounds(graph: ComputationGraph, first_edges: np.ndarray) -> np.ndarray:
-  """[S] how often each segment is sent if it is: in a loop once a round, also to and from its
-  border, where the ops run once."""
+  """[S] how often each segment is sent if it crosses devices: once per round in a loop, and into or
+  out of one."""
   if not graph.num_edges or (graph.executions == 1).all():
     return np.ones(len(first_edges))
   rounds = np.maximum(

@@ -1,4 +1,4 @@
-"""A simulated step to look at: a Chrome trace for Perfetto, and a picture.
+"""Timelines of a simulated step: a Chrome trace for Perfetto, and a picture.
 
 The trace is a JSON object `{"traceEvents": [...], "displayTimeUnit": "ms"}` in the Trace Event
 Format that chrome://tracing and ui.perfetto.dev read; times are in microseconds. A device is a
@@ -88,7 +88,7 @@ def _slice(
 
 
 def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[str]:
-  """As TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
+  """Tensor names as TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
   labels = []
   for op, port in zip(result.transfers.ops.tolist(), result.transfers.ports.tolist()):
     name = graph.op_names[op]
@@ -132,7 +132,7 @@ def timeline_figure(
   cluster = result.cluster
   d_count = cluster.num_devices
   with_memory = graph is not None and costs is not None
-  figure = Figure(figsize=(12, 1.5 + 0.55 * d_count + (2.2 if with_memory else 0)), dpi=120)
+  figure = Figure(figsize=(10, 1.5 + 0.55 * d_count + (2.2 if with_memory else 0)), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots(
       2 if with_memory else 1, 1, sharex=True, squeeze=False,
@@ -148,10 +148,11 @@ def timeline_figure(
       lanes.broken_barh(spans[spans[:, 1] > 0], (d + low, height), color=colour, linewidth=0)
   lanes.set_yticks(
       [d + y for d in range(d_count) for y in (0.25, 0.69)],
-      [label for name in cluster.device_names for label in (name, "bus")], fontsize=7)
+      [label for name in cluster.device_names for label in (name, "bus")], fontsize=9)
+  lanes.tick_params(labelsize=9)
   lanes.set_ylim(d_count, -0.15)
   lanes.set_xlim(0, max(result.step_time_us / unit, 1e-9))
-  lanes.set_title(title or f"step time {result.step_time_us / unit:.2f} ms", fontsize=10)
+  lanes.set_title(title or f"step time {result.step_time_us / unit:.2f} ms", fontsize=13)
   if graph is not None and costs is not None:
     lifetimes = Lifetimes.of(graph, costs, result)
     for d, name in enumerate(cluster.device_names):
@@ -160,7 +161,7 @@ def timeline_figure(
                    linewidth=1)
     axes[1].set_ylabel("GB")
     axes[1].set_ylim(bottom=0)
-    axes[1].legend(fontsize=7, loc="upper right")
+    axes[1].legend(fontsize=9, loc="upper right")
   axes[-1].set_xlabel("ms")
   figure.tight_layout()
   return figure

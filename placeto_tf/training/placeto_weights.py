@@ -57,8 +57,8 @@ class PlacetoWeights:
           f"the weights in {directory} were not understood ({error}); {remedy}") from None
 
   def check(self, devices: int) -> None:
-    """Raises PlacetoError where the cluster has another number of devices."""
-    if devices != self.devices:
+    """Raises PlacetoError where untied weights are for another number of devices."""
+    if devices != self.devices and not self.config.network.tied:
       raise PlacetoError(
           f"the weights are for clusters of {self.devices} devices, hosts included, this one has "
           f"{devices}; Placeto's network does not carry over, train it for this cluster")

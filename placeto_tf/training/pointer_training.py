@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import json
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -255,15 +254,21 @@ train = functools.partial(runs.train, PointerTrainer)
 
 
 def _hparams(config: PointerTrainingConfig) -> Dict[str, Any]:
-  """What the HPARAMS tab can show: numbers and text."""
+  """What the HPARAMS tab can show and sort by: numbers, text, and lists as text."""
   content = config.to_json()
   del content["features"]
-  return {name: value if isinstance(value, (int, float, str)) else json.dumps(value)
-          for name, value in {**content, **content.pop("environment")}.items()}
+  content.update(content.pop("environment"))
+  found = {}
+  for name, value in content.items():
+    if isinstance(value, (list, tuple)):
+      value = value[0] if len(value) == 1 else ", ".join(map(str, value))
+    if isinstance(value, (bool, int, float, str)):  # neither None nor further settings
+      found[name] = value
+  return found
 
 
 def _picture(simulated: SimulationResult) -> tf.Tensor:
   """[1, height, width, 4] uint8, what each device does in a step."""
   content = io.BytesIO()
-  timeline_figure(simulated).savefig(content, format="png", dpi=80)
+  timeline_figure(simulated).savefig(content, format="png")
   return tf.image.decode_png(content.getvalue(), channels=4)[None]

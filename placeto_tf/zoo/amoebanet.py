@@ -62,7 +62,7 @@ def amoebanet(batch: int, image: int, cells: int, filters: int) -> Model:
 
 
 def _cell(norms: layers.BatchNorms, before: Any, last: Any, width: int, reduces: bool) -> Any:
-  """One cell on the outputs of the last two."""
+  """Builds one cell on the outputs of the two cells before it."""
   import tensorflow as tf
 
   shape, output = (_REDUCTION, _REDUCTION_OUTPUT) if reduces else (_NORMAL, _NORMAL_OUTPUT)

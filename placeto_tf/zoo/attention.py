@@ -27,7 +27,7 @@ class AdditiveAttention:
       self._score = tf.convert_to_tensor(recurrent.weight("score", [hidden]))
 
   def context(self, query: Any) -> Any:
-    """The mean of the memory, weighted by how well each place matches the query [B, H]: [B, H]."""
+    """[B, H] mean of the memory, weighted by how well each position matches the query [B, H]."""
     import tensorflow as tf
 
     with tf.compat.v1.name_scope(f"attention/step_{self._steps}"):

@@ -51,7 +51,7 @@ class BatchNorms:
 
 
 def channels(images: Any) -> int:
-  """The last dimension."""
+  """Number of channels: the last dimension."""
   return images.shape.as_list()[-1]
 
 
@@ -70,7 +70,7 @@ def conv(
 
 def separable(
     norms: BatchNorms, name: str, images: Any, filters: int, size: int, stride: int = 1) -> Any:
-  """Twice ReLU, depthwise and pointwise convolution, batch norm; the stride is the first one's."""
+  """ReLU, depthwise and pointwise convolution, batch norm, twice; only the first has the stride."""
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -96,7 +96,7 @@ def pool(name: str, kind: str, images: Any, size: int, stride: int = 1) -> Any:
 
 
 def halve(norms: BatchNorms, name: str, images: Any, filters: int) -> Any:
-  """Factorised reduction: two convolutions see every other pixel, one shifted by one of them."""
+  """Factorised reduction: two convolutions on every other pixel, the second shifted by one."""
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -121,7 +121,7 @@ def fit(norms: BatchNorms, name: str, images: Any, like: Any, filters: int) -> A
 
 
 def classify(images: Any, labels: Any, classes: int) -> Any:
-  """Global average, one matrix and softmax; the mean loss, a scalar."""
+  """Mean loss (a scalar) of a classifier: global average, one matrix, softmax."""
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope("classifier"):

@@ -52,7 +52,7 @@ def enas_conv(
 
 
 def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
-  """Two earlier states and two operations for every node."""
+  """Draws two earlier states and two operations for every node."""
   def half(states: Any) -> Any:
     return rng.randrange(states), rng.choice(_OPERATIONS)
 
@@ -62,7 +62,7 @@ def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
 def _conv_cell(
     norms: layers.BatchNorms, shape: _ConvCell, before: Any, last: Any, filters: int, stride: int
 ) -> Any:
-  """The states that no node of the cell reads, side by side."""
+  """Builds a cell; returns the states that none of its nodes reads, concatenated."""
   import tensorflow as tf
 
   read = {state for halves in shape for state, _ in halves}
@@ -115,13 +115,13 @@ def enas_recurrent(
 
 
 def _sample_recurrent_cell(rng: random.Random, nodes: int) -> List[Tuple[int, str]]:
-  """An earlier node and an activation for every node; the first one reads the cell's inputs."""
+  """Draws an earlier node and an activation for every node; the first reads the cell's inputs."""
   return [
       (rng.randrange(node) if node else -1, rng.choice(_ACTIVATIONS)) for node in range(nodes)]
 
 
 def _recurrent_layer(shape: List[Tuple[int, str]], inputs: List[Any], hidden: int) -> List[Any]:
-  """The outputs of every step, [B, H] each; variables are read once."""
+  """Outputs of every step, [B, H] each; every variable is read once."""
   import tensorflow as tf
 
   v1 = tf.compat.v1

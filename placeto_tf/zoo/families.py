@@ -17,7 +17,7 @@ from typing import Callable, Dict, List
 from placeto_tf.errors import GraphError
 
 PREFIX = "family:"
-MAX_INDEX = 10**6  # a slice longer than this is a slip of the pen
+MAX_INDEX = 10**6  # a longer slice is a typing error
 _NMT_STEPS = {1: (8, 16), 2: (6, 10), 3: (5, 7), 4: (4, 5)}  # layers -> steps, for 4,000 ops
 
 
@@ -93,7 +93,7 @@ def _ptb(rng: random.Random, index: int) -> str:
 
 
 def _nmt(rng: random.Random, index: int) -> str:
-  """Translation with attention; deep ones are unrolled less, so that sizes stay alike."""
+  """Translation with attention; deep members have fewer steps, so that sizes stay alike."""
   del index
   layers = rng.randint(1, 4)
   steps = rng.randint(*_NMT_STEPS[layers])

@@ -66,7 +66,7 @@ def _classifier(architecture: str, batch: int, image: int) -> Model:
 
 @contextlib.contextmanager
 def _quiet_log(tf: Any) -> Iterator[None]:
-  """Holds back TensorFlow's notes on deprecated calls, which are Keras's own and not the user's."""
+  """Hides TensorFlow's notes on deprecated calls that Keras makes, not the user."""
   logger = tf.get_logger()
   level = logger.level
   logger.setLevel(logging.ERROR)

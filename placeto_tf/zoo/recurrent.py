@@ -35,7 +35,7 @@ def embed(ids: Any, vocab: int, hidden: int) -> List[Any]:
 
 
 def cross_entropy(outputs: Sequence[Any], labels: Any, vocab: int) -> Any:
-  """Projects T outputs [B, H] to V words at once; the mean loss over labels [B, T], a scalar."""
+  """Mean loss (a scalar) over labels [B, T] of T outputs [B, H], projected to V words at once."""
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope("softmax"):

@@ -102,7 +102,7 @@ _COMMON = {"optimizer": word(*training.OPTIMIZERS), "seed": integer(0, minimum=0
 
 
 def model(name: str, **options: Option) -> Callable[[Any], Any]:
-  """Decorator that enters a model function under `name` with the options it takes."""
+  """Decorator that registers a model function under `name` with the options it takes."""
 
   def enter(function: Any) -> Any:
     _ENTRIES[name] = _Entry(function, {**options, **_COMMON})
@@ -150,7 +150,7 @@ def resolve(spec: str) -> Tuple[str, Dict[str, Any]]:
 
 
 def build(spec: str) -> ZooGraph:
-  """Builds the training graph of a spec, "inception_v3:batch=32" or "family:ptb[3]", afresh.
+  """Builds a new training graph of a spec, "inception_v3:batch=32" or "family:ptb[3]".
 
   Nothing is downloaded: weights are random. Every random op carries an op seed that follows from
   `seed`, so two sessions on the graph give the same losses; two builds give the same ops.

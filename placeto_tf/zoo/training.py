@@ -15,7 +15,7 @@ OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
 
 @contextlib.contextmanager
 def python_seed(seed: int) -> Iterator[None]:
-  """Seeds Python's `random` for a while, and leaves it as it was.
+  """Seeds Python's `random` inside a `with` block, and restores its state afterwards.
 
   Keras initialisers draw the seeds of their ops from there when they are given none; after the
   user has called `keras.utils.set_random_seed`, from a generator of Keras's own, which is set

@@ -58,7 +58,7 @@ def _gated(value: Any, dilation: int) -> Any:
 
 
 def delay(value: Any, steps: int) -> Any:
-  """[B, T, C] moved `steps` to the future, zeros before: a causal filter of two taps reads both."""
+  """Shifts [B, T, C] by `steps` to the future, zeros first: the second tap of a causal filter."""
   import tensorflow as tf
 
   batch, samples, channels = value.shape.as_list()

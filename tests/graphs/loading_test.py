@@ -96,6 +96,76 @@ def test_without_a_collection_the_train_op_is_what_applies_all_gradients(trainin
     assert "taken as the step is 'train', which applies gradients" in graph.notes[0]
 
 
+def _two_optimizers(*names):
+  """A GraphDef in which each of these ops applies the gradients of a variable of its own."""
+  with tf.Graph().as_default() as graph:
+    for name in names:
+      variable = v1.get_variable(f"{name}_variable", [2], use_resource=True)
+      v1.train.GradientDescentOptimizer(0.1).minimize(
+          tf.reduce_sum(variable), var_list=[variable], name=name)
+  return graph
+
+
+def test_a_graph_with_two_train_ops_is_refused_with_their_names():
+  graph_def = _two_optimizers("generator", "discriminator").as_graph_def()
+  with pytest.raises(GraphError, match="no single op waits .*'generator', 'discriminator'"):
+    load_graph(graph_def)
+  assert load_graph(graph_def, fetches=["generator"]).fetches == ("generator",)
+
+
+def test_of_several_ends_that_wait_for_all_updates_the_one_called_train_is_the_step():
+  graph = _two_optimizers("first", "second")
+  with graph.as_default():
+    with tf.control_dependencies(["first", "second"]):
+      tf.no_op("train_op")
+      tf.no_op("report")
+  assert load_graph(graph.as_graph_def()).fetches == ("train_op",)
+  with graph.as_default(), tf.control_dependencies(["first", "second"]):
+    tf.no_op("train")
+  with pytest.raises(GraphError, match="several ops wait .*'train_op', 'train'"):
+    load_graph(graph.as_graph_def())
+
+
+def test_all_feeds_of_unknown_shapes_are_named_at_once():
+  with tf.Graph().as_default() as graph:
+    images = v1.placeholder(tf.float32, [None, 4], name="images")
+    mask = v1.placeholder(tf.float32, [None, None], name="mask")
+    tf.identity(tf.matmul(mask, images), name="out")
+  with pytest.raises(GraphError) as caught:
+    load_graph(graph.as_graph_def(), fetches=["out"])
+  assert str(caught.value) == (
+      "2 placeholders have unknown dimensions: 'images:0' [?, 4], 'mask:0' [?, ?]; give "
+      "feed_shapes={'images': (32, 4), 'mask': (32, 32)} or the like (--feed_shapes=images:32x4 "
+      "--feed_shapes=mask:32x32), or batch_size (--batch_size) where only the first dimension is "
+      "unknown")
+
+
+def test_a_lookup_has_the_shape_of_its_keys_on_the_way_to_a_loops_length():
+  with tf.Graph().as_default() as graph:
+    keys = v1.placeholder(tf.string, [7, 3], name="keys")
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1]), default_value=0)
+    found = table.lookup(keys)
+    found.set_shape([None, None])
+    length = tf.shape(found)[0]
+    tf.while_loop(lambda i, x: i < length, lambda i, x: (i + 1, x * 2.0),
+                  [0, tf.constant(1.0)], name="loop")[1]
+    graph_def = graph.as_graph_def()
+  for node in graph_def.node:
+    node.attr.pop("_output_shapes", None)
+  assert load_graph(graph_def).executions.max() in (7, 8)  # 10 where nothing is known
+
+
+def test_a_saved_model_directory_that_is_not_there_is_said_not_to_be_there(tmp_path):
+  with pytest.raises(GraphError, match="there is no file or SavedModel directory .*nowhere"):
+    load_graph(str(tmp_path / "nowhere"))
+
+
+def test_a_fetch_that_is_nearly_a_name_is_answered_with_the_name(training_graph):
+  with pytest.raises(GraphError, match="'trainn' names no op .*there is 'train'"):
+    load_graph(training_graph.meta_graph, fetches=["trainn"], batch_size=32)
+
+
 def test_without_a_train_op_the_ends_are_run_but_no_saver_or_initialiser():
   with tf.Graph().as_default():
     variable = v1.get_variable("variable", [2], use_resource=True)

@@ -45,7 +45,7 @@ def test_two_chains_come_to_be_put_on_two_devices(name, two_chains):
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHES))
-def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name):
+def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, eagerly):
   found = []
   for _ in range(2):
     problem = random_problem()
@@ -57,12 +57,12 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name):
   assert found[0] == found[1]
 
 
-def test_a_method_answers_even_if_loading_took_all_its_time():
+def test_a_method_answers_even_if_loading_took_all_its_time(eagerly):
   problem = random_problem()
   assert running.run(problem, registry.find("rnn"), Budget(max_seconds=1e-3)).shape == (60,)
 
 
-def test_learned_groups_keep_together_what_must_share_a_device():
+def test_learned_groups_keep_together_what_must_share_a_device(eagerly):
   problem = random_problem()
   before = problem.evaluations
   grouping = learn_grouping(

@@ -1,5 +1,7 @@
 """Replicas of a training graph do the step that the graph does with the whole batch."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,7 @@ def placeholder(dtype, shape, name):
   return tf.compat.v1.placeholder(dtype, shape, name=name)
 
 
+@functools.cache  # equal calls give the same function, by which graphs are kept
 def perceptron(trainer):
   def build(batch, dtype):
     import tensorflow as tf
@@ -52,6 +55,7 @@ def dense_inputs(batch, generator, dtype):
           "y:0": generator.normal(size=[batch, 3]).astype(dtype)}
 
 
+@functools.cache
 def embedding(trainer, clip=None):
   def build(batch, dtype):
     import tensorflow as tf
@@ -84,6 +88,7 @@ def word_inputs(batch, generator, dtype):
           "labels:0": generator.integers(0, 3, size=[batch])}
 
 
+@functools.cache
 def lstm(trainer, clip, unrolled):
   """An LSTM over 6 words, in a loop or unrolled; gradients clipped far below their norm."""
 

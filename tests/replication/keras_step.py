@@ -1,17 +1,17 @@
-"""Replicas of a Keras step in a process of one Keras: `keras_step.py 2|3 OPTIMIZER MODEL R`.
+"""Replicas of Keras steps in a process of one Keras: `keras_step.py 2|3 OPTIMIZER/MODEL/R ...`.
 
-Prints the largest difference, relative, between five steps of the model at the global batch and of
-its replicas, over losses and all variables.
+Prints as JSON, case by case, the largest relative difference between five steps of the model at the
+global batch and of its replicas, over losses and all variables.
 """
 
+import json
 import os
 import sys
 
 
-def main(version, optimizer, kind, replicas):
+def the_keras(version):
   if version == "2":
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-  import numpy as np
   import tensorflow as tf
 
   if version == "2":
@@ -22,6 +22,13 @@ def main(version, optimizer, kind, replicas):
   else:
     import keras
   keras.backend.set_floatx("float64")
+  return keras
+
+
+def difference(keras, optimizer, kind, replicas):
+  import numpy as np
+  import tensorflow as tf
+
   from placeto_tf.graphs import load_graph, training_function
   from placeto_tf.replication import replicate
 
@@ -68,8 +75,17 @@ def main(version, optimizer, kind, replicas):
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype.kind == "f":
       worst = max(worst, np.abs(one - other).max() / (np.abs(one).max() or 1))
-  print(f"{worst:.3e}")
+  return float(worst)
+
+
+def main(version, *cases):
+  keras, found = the_keras(version), {}
+  for case in cases:
+    optimizer, kind, replicas = case.split("/")
+    keras.backend.clear_session()
+    found[case] = difference(keras, optimizer, kind, int(replicas))
+  print(json.dumps(found))
 
 
 if __name__ == "__main__":
-  main(*sys.argv[1:4], int(sys.argv[4]))
+  main(*sys.argv[1:])

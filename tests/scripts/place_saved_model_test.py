@@ -68,8 +68,8 @@ def test_signature_and_tags_choose_what_is_placed(place_it, tmp_path):
 
 
 @pytest.mark.parametrize("args, culprit", [
-    (("--signature=nope",), "pass --signature with one of double, serving_default"),
-    (("--tags=gpu,serve",), "pass --tags with one of serve"),
+    (("--signature=nope",), "pass signature=... (--signature) with one of double, serving_default"),
+    (("--tags=gpu,serve",), "pass tags=[...] (--tags) with one of serve"),
     (("--format=graph_def",), "leave format out"), ((), "--batch_size=32"),
 ])
 def test_what_is_wrong_is_said_in_one_line(place_it, args, culprit):

@@ -194,6 +194,32 @@ def test_a_bad_argument_ends_in_one_sentence(arg, culprit, place_it, meta):
   assert_one_sentence(place_it(f"--graph={meta}", arg), culprit)
 
 
+def test_what_is_taken_as_the_step_is_said_first(place_it, meta):
+  done = place_it(f"--graph={meta}", "--method=single")
+  lines = [line for line in done.err.splitlines() if "A step runs" in line]
+  assert lines and lines[0].startswith(
+      "A step runs train, fed features:0 [8, 64], labels:0 [8, 64]: ")
+  assert done.err.index("A step runs") < done.err.index("Estimating costs")
+
+
+def test_a_missing_cluster_is_asked_for_with_an_example(run_program, meta, tmp_path):
+  done = run_program("place", f"--graph={meta}", f"--out={tmp_path / 'placed'}")
+  assert_one_sentence(done, "give --cluster, such as --cluster=v100:4")
+
+
+def test_help_names_the_installed_program_and_survives_a_reader_who_leaves():
+  start = ("import sys; sys.argv = ['/usr/bin/placeto-place', '--help']; "
+           "from scripts import place; place.run()")
+  command = [sys.executable, "-c", start]
+  options = dict(cwd=ROOT, stderr=subprocess.PIPE, text=True)
+  whole = subprocess.run(command, stdout=subprocess.PIPE, timeout=120, check=True, **options)
+  assert "placeto-place --graph=zoo:inception_v3" in whole.stdout
+  assert "with_env" not in whole.stdout
+  with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as gone:
+    gone.stdout.close()
+    assert "Traceback" not in gone.stderr.read() and gone.wait(timeout=120) == 0
+
+
 @pytest.mark.parametrize("text, culprit", [
     ("{", "cluster.json"),
     ('{"devices": []}', "devices"),

@@ -132,7 +132,8 @@ def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(
 
 
 @pytest.mark.parametrize("policy", ["rnn", "hierarchical"])
-def test_a_policy_made_for_one_graph_leaves_a_placement(run_program, tmp_path, policy):
+def test_a_policy_made_for_one_graph_leaves_a_placement(
+    run_program, tmp_path, policy, cheaply):
   flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2",
            "--set=batch_size=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
   done = run_program("train", *flags)

@@ -2,7 +2,7 @@
 
 Written from the rules of docs/simulator.md alone, with other means: one heap of events whose
 entries sort in the order of rule 4, every moment at which a device or bus gets free an event of its
-own, and memory counted afterwards from the lifetimes of tensors not by references on the way.
+own, and memory counted afterwards from the lifetimes of tensors, not by references on the way.
 
 Heap entries are (time, producer, port, device): an op's end has port -2, so that it sorts by its
 producer; "device is free" and "bus is free" have producers N and N + 1, behind all else.

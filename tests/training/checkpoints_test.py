@@ -17,6 +17,8 @@ from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
 
+pytestmark = pytest.mark.usefixtures("eager_module", "unsaved_module")
+
 CONFIG = PointerTrainingConfig(
     graphs=("a",), clusters=("k80:3",), max_devices=5, iterations=8, checkpoint_every=2,
     watch_every=8, environment=MovesConfig(rows=2, steps=3))

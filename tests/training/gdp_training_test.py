@@ -3,7 +3,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.methods.gdp.search import PPO
@@ -12,6 +11,8 @@ from placeto_tf.policies.gdp.node_inputs import node_problem
 from placeto_tf.policies.gdp.policy import load_network, save_weights
 from placeto_tf.training.gdp_training import GdpTrainer, GdpTrainingConfig, train
 from random_problem import random_problem
+
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 NETWORK = GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16)
 CONFIG = GdpTrainingConfig(
@@ -27,14 +28,6 @@ def problems():
 def trainer(root_dir, config=CONFIG, **options):
   return GdpTrainer(
       config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
-
-
-@pytest.fixture(name="eager", scope="module", autouse=True)
-def eager_fixture():
-  """Without tracing, which takes longer than the few updates of these runs."""
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
 
 
 def weights_of(run):

@@ -3,7 +3,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
@@ -13,6 +12,8 @@ from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.training.one_graph_policies import HierarchicalSearch, RnnSearch
 from placeto_tf.training.one_graph_training import OneGraphConfig, OneGraphTrainer, train
 from random_problem import random_problem
+
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 OPTIONS = {
     "rnn": RnnSearch(policy=RnnConfig(placer=PlacerConfig(hidden=8), type_width=4)),
@@ -32,14 +33,6 @@ def trainer(root_dir, given, **options):
   return OneGraphTrainer(
       given, str(root_dir), problem=random_problem(num_ops=30, devices="k80:2", seed=3),
       options=OPTIONS[given.policy], **options)
-
-
-@pytest.fixture(name="eager", scope="module", autouse=True)
-def eager_fixture():
-  """Without tracing, which takes longer than the few updates of these runs."""
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
 
 
 @pytest.mark.parametrize("policy", sorted(OPTIONS))

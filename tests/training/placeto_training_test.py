@@ -72,7 +72,8 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
-def test_all_values_are_learned_from_and_evaluated_in_training_only(tmp_path):
+def test_all_values_are_learned_from_and_evaluated_in_training_only(
+    tmp_path, eagerly, unsaved):
   all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
   run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
   before = run.learner.weights
@@ -139,7 +140,8 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
     np.testing.assert_array_equal(one, other)
 
 
-def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(tmp_path):
+def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
+    tmp_path, eagerly):
   trainer(tmp_path / "run")
   with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
     trainer(tmp_path / "run", dataclasses.replace(CONFIG, seed=1))
@@ -147,7 +149,8 @@ def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
     trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=5))
 
 
-def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_path):
+def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
+    tmp_path, eagerly, unsaved):
   run = trainer(tmp_path / "run")
   run.save()
   weights = PlacetoWeights.load(str(tmp_path / "run"))
@@ -168,13 +171,25 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(tmp_
       for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
   assert problem.evaluations <= 150
+  other = random_problem()  # on four devices, which tied weights fit too
+  found = improve_with(
+      str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+  assert found.objective_us <= found.start_objective_us
+
+
+def test_untied_weights_are_for_one_number_of_devices(tmp_path):
+  untied = dataclasses.replace(
+      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
+  run.save()
+  other = random_problem()
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
     improve_with(
-        str(tmp_path / "run"), "greedy", random_problem(), start[:60], Budget(100))
+        str(tmp_path), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
-  with pytest.raises(PlacetoError, match="were not understood"):
+  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
     PlacetoWeights.load(str(tmp_path))
 
 

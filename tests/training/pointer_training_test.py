@@ -14,8 +14,15 @@ from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.pointer_problems import with_starts
-from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig, train
+from placeto_tf.training.pointer_training import (
+  PointerTrainer,
+  PointerTrainingConfig,
+  _hparams,
+  train,
+)
 from random_problem import random_problem
+
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 CONFIG = PointerTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), max_devices=5, iterations=6, checkpoint_every=2,
@@ -33,7 +40,7 @@ def trainer(root_dir, config=CONFIG, **options):
 
 
 @pytest.fixture(name="whole", scope="module")
-def whole_fixture(tmp_path_factory):
+def whole_fixture(tmp_path_factory, eager_module):
   """A run from its beginning to its end, its directory and what it reported."""
   root_dir, seen = tmp_path_factory.mktemp("whole"), []
   run = trainer(root_dir)
@@ -66,7 +73,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(whole, tmp_p
 
 def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(whole, tmp_path, unsaved):
   program = (
-      "import pointer_training_test as t, sys; t.trainer(sys.argv[1]).run("
+      "import pointer_training_test as t, sys; t.tf.config.run_functions_eagerly(True); "
+      "t.trainer(sys.argv[1]).run("
       "progress=lambda iteration, _: print(iteration, flush=True))")
   here = os.path.dirname(os.path.abspath(__file__))
   process = subprocess.Popen(
@@ -90,7 +98,7 @@ def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(whole, tmp_pa
     ({"target": 1.0}, 3, "the target was met"),
     ({"patience": 2}, 9, r"nothing better than 1.0000 held out in 2 looks")])
 def test_a_target_or_lost_patience_ends_the_run(
-    tmp_path, monkeypatch, change, iterations, reason, eagerly, unsaved):
+    tmp_path, monkeypatch, change, iterations, reason, unsaved):
   config = dataclasses.replace(CONFIG, held_out=("c",), iterations=30, **change)
   run = trainer(tmp_path, config)
   monkeypatch.setattr(run, "watch", lambda: {"held_out_ratio": 1.0})
@@ -103,7 +111,16 @@ def test_a_target_or_lost_patience_ends_the_run(
   assert json.loads((tmp_path / "weights" / "weights.json").read_text())["iteration"] == iterations
 
 
-def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path, eagerly):
+def test_hparams_are_values_and_not_json():
+  config = PointerTrainingConfig(graphs=("zoo:rnnlm",), clusters=("k80:4", "v100:2"))
+  hparams = _hparams(config)
+  assert hparams["graphs"] == "zoo:rnnlm" and hparams["clusters"] == "k80:4, v100:2"
+  assert hparams["max_groups"] == 128 and hparams["learning_rate"] == 1e-3
+  assert hparams["steps"] == config.environment.steps and "target" not in hparams
+  assert not any(str(value)[:1] in "[{" for value in hparams.values() if value != "")
+
+
+def test_summaries_hold_kl_gradient_norm_hparams_and_a_picture(tmp_path):
   trainer(tmp_path).run(until=3)
   events = event_accumulator.EventAccumulator(
       str(tmp_path / "train"), size_guidance={"tensors": 0}).Reload()
@@ -125,7 +142,7 @@ def test_another_configuration_does_not_resume(tmp_path):
     trainer(tmp_path, dataclasses.replace(CONFIG, entropy=0.5))
 
 
-def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path, eagerly):
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
   run.run(until=4)
   before, learn, calls = run.weights, run._train, []
@@ -152,7 +169,7 @@ def test_a_new_run_can_begin_with_given_weights(tmp_path):
   np.testing.assert_array_equal(run.weights.hidden_1, weights.hidden_1)
 
 
-def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path, eagerly):
+def test_the_checkpoint_within_the_first_minute_is_of_iteration_ten(tmp_path):
   config = dataclasses.replace(CONFIG, iterations=20, checkpoint_every=1000)
   trainer(tmp_path, config).run(until=11)
   assert tf.train.latest_checkpoint(str(tmp_path / "train")) is not None

@@ -1,9 +1,16 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from placeto_tf import zoo
+from sessions import unoptimized
 
 v1 = tf.compat.v1
+
+
+@pytest.fixture(name="built", scope="module")
+def built_fixture():
+  return zoo.build("bert:size=tiny:batch=2:steps=16:vocab=40")
 
 
 def test_sizes_are_those_of_the_papers():
@@ -19,23 +26,21 @@ def test_sizes_are_those_of_the_papers():
   assert 4.3e6 < expected - heads < 4.5e6
 
 
-def test_masked_words_are_found_where_the_positions_say():
-  built = zoo.build("bert:size=tiny:batch=2:steps=16:vocab=40")
+def test_masked_words_are_found_where_the_positions_say(built):
   value, found = (built.graph.get_tensor_by_name(name) for name in (
       "layer_1/norm/batchnorm/add_1:0", "masked/transform/Reshape:0"))
   rng = np.random.default_rng(0)
   positions = np.array([[3, 0], [15, 7]])
   feeds = {"words:0": rng.integers(0, 40, (2, 16)), "segments:0": rng.integers(0, 2, (2, 16)),
            "masked_positions:0": positions}
-  with v1.Session(graph=built.graph) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
     value, found = session.run([value, found], feeds)
   expected = np.concatenate([value[row, positions[row]] for row in range(2)])
   np.testing.assert_array_equal(found, expected)
 
 
-def test_labels_of_masked_words_are_predicted_with_the_table_of_words():
-  built = zoo.build("bert:size=tiny:batch=2:steps=16:vocab=40")
+def test_labels_of_masked_words_are_predicted_with_the_table_of_words(built):
   tables = [v for v in built.graph.get_collection("trainable_variables")
             if v.shape.as_list() == [40, 128]]
   assert [v.op.name for v in tables] == ["embeddings/words"]

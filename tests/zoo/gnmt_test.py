@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf import zoo
+from sessions import unoptimized
 
 v1 = tf.compat.v1
 
@@ -17,7 +18,7 @@ def test_the_first_layer_reads_both_ways(built):
   first, last = (
       built.graph.get_tensor_by_name(f"encoder/{name}:0") for name in ("concat", "concat_2"))
   source = np.array([[1, 2, 3], [4, 5, 6]])
-  with v1.Session(graph=built.graph) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
 
     def run(words):

@@ -13,6 +13,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement, check
+from sessions import unoptimized
 
 v1 = tf.compat.v1
 
@@ -44,10 +45,7 @@ def _feeds(built):
 
 
 def _losses(built, steps):
-  config = v1.ConfigProto()
-  # Optimizing graphs of this size takes longer than running them.
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  with v1.Session(graph=built.graph, config=config) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
     feeds = _feeds(built)
     return [float(session.run([built.train_op, built.loss], feeds)[1]) for _ in range(steps)]

@@ -5,6 +5,7 @@ import tensorflow as tf
 from placeto_tf import zoo
 from placeto_tf.zoo import recurrent
 from placeto_tf.zoo.zoo_graph import ZooGraph
+from sessions import unoptimized
 
 v1 = tf.compat.v1
 
@@ -16,7 +17,7 @@ _SPECS = (
 
 def _losses(built: ZooGraph, steps: int):
   rng = np.random.default_rng(0)
-  with v1.Session(graph=built.graph) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
     feeds = {
         name: rng.integers(0, 11, built.graph.get_tensor_by_name(name).shape.as_list())

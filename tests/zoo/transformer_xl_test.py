@@ -3,6 +3,7 @@ import tensorflow as tf
 
 from placeto_tf import zoo
 from placeto_tf.zoo import transformer_xl
+from sessions import unoptimized
 
 v1 = tf.compat.v1
 
@@ -22,7 +23,7 @@ def test_a_shifted_score_is_that_of_the_distance():
 def _run(built, feeds_list):
   """Losses of the batches in turn, and the memory of the first layer at the end."""
   memory = "layer_0/memory/Read/ReadVariableOp:0"
-  with v1.Session(graph=built.graph) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
     losses = [session.run([built.train_op, built.loss], feeds)[1] for feeds in feeds_list]
     return losses, session.run(memory)
@@ -52,7 +53,7 @@ def test_no_position_sees_what_comes_later():
   changed = tokens.copy()
   changed[:, 3] = (changed[:, 3] + 1) % 20
   logits = built.graph.get_tensor_by_name("softmax/BiasAdd:0")
-  with v1.Session(graph=built.graph) as session:
+  with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
     before, after = (
         session.run(logits, {"tokens:0": words}).reshape(2, 4, -1) for words in (tokens, changed))

@@ -21,7 +21,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
 ONE_PASS = SweepConfig(
-    levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, block=1, greedy_stay=0.0, anneal=False)
+    levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, thorough=0, block=1, anneal=False)
 
 
 def place(

@@ -75,6 +75,7 @@ def improve_with(
       of its likeliest devices, "fine_tune" goes on learning on this graph, "from_scratch" learns
       on this graph alone, "untrained" has neither, "random" draws devices uniformly.
     problem: its groups are those that are placed; they should be about as many as in training.
+      Episodes that learn nothing start from the best placement so far.
     start: [N] devices of ops, which are projected on the problem's groups.
     budget, seed, root_dir, progress: see `improve`.
 
@@ -88,6 +89,10 @@ def improve_with(
   weights = PlacetoWeights.load(directory)
   weights.check(problem.num_devices)
   config = dataclasses.replace(weights.config, learn=learn)
+  if not learn and config.environment.start == "random":
+    # Training begins anywhere, to learn what to do there; a search goes on from the best so far.
+    config = dataclasses.replace(
+        config, environment=dataclasses.replace(config.environment, start="best"))
   if way == "fine_tune":  # it explores as much as it did when training ended
     config = dataclasses.replace(config, entropy=config.final_entropy)
   return improve(

@@ -4,8 +4,9 @@ A sweep visits the groups that can move in topological order. The scorer moves s
 moves (a block) the placement is simulated, kept if it is no worse and undone otherwise, with
 smaller blocks once blocks are undone more often than kept. A round is a sweep at each level: a
 handful of large groups first, which moves whole layers at once, then ever smaller ones, made anew
-from the placement so far. The first rounds take the best score; later ones draw from the softmax.
-The method `device_pointer` gives the rest of the budget to annealing.
+from the placement so far. The first round takes the best score. The second is thorough: each group
+is proposed to go to the best of its other devices, one at a time, also where the scorer would leave
+it. Later ones draw from the softmax. The rest of the budget goes to annealing.
 
 Legend: N ops, G groups, D devices.
 """
@@ -25,36 +26,41 @@ from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
+_TIE = 1e-3  # of scores
+
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
   """How the scorer is put to work.
 
   Attributes:
-    levels: groups over the problem's groups, swept one after the other in every round.
+    levels: groups over the problem's groups, swept one after the other in every round but the
+      thorough ones.
     rounds: how many, at most.
-    greedy: how many rounds take the best score before the draws begin.
+    greedy: how many rounds take the best score, where that is not to leave the group.
+    thorough: how many rounds then move one group at a time, to the best of its other devices, but
+      where the scorer is sure that it should stay. Draws begin after these.
+    thorough_levels: as `levels`, of these rounds.
+    sure: by how much the own device must be ahead of the best other one to be sure.
     block: moves between two simulations, at most and at first.
     temperature: of the draws.
     grow, shrink: what the length of a block is multiplied by after it was kept, and undone.
-    greedy_stay, stay: added to the score of a group's own device in greedy rounds and in draws,
-      here times the temperature. Below 0, another device is also tried where the scorer would
-      leave the group.
     patience: rounds in a row without any gain that end the scorer's work.
     anneal: whether the rest of the budget goes to annealing.
     scorer_share: how much of the budget the scorer takes at most where annealing follows.
   """
 
-  levels: Tuple[float, ...] = (
-      0.0625, 0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 2.0, 4.0, 8.0)
+  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
   rounds: int = 1000
   greedy: int = 1
-  block: int = 1
+  thorough: int = 1
+  thorough_levels: Tuple[float, ...] = (
+      0.0625, 0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 2.0, 4.0, 8.0)
+  sure: float = 5.0
+  block: int = 4
   temperature: float = 3.0
   grow: float = 1.5
   shrink: float = 0.7
-  greedy_stay: float = -5.0
-  stay: float = 0.0
   patience: int = 6
   anneal: bool = True
   scorer_share: float = 0.7
@@ -63,9 +69,10 @@ class SweepConfig:
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
-    if not self.levels or min(self.levels) <= 0:
-      raise PlacementError(
-          f"levels is {self.levels}; expected numbers above 0, such as (0.25, 1.0)")
+    for name in ("levels", "thorough_levels"):
+      levels = getattr(self, name)
+      if not levels or min(levels) <= 0:
+        raise PlacementError(f"{name} is {levels}; expected numbers above 0, such as (0.25, 1.0)")
 
 
 class Sweeper:
@@ -92,7 +99,8 @@ class Sweeper:
 
   def renew(self) -> None:
     """Makes the smallest groups anew: those before may hold what no longer belongs together."""
-    finest = _counts(self._problem, self._config.levels)
+    finest = _counts(
+        self._problem, self._config.levels + self._config.thorough_levels)
     self._levels = PlacedLevels(self._problem, self.placement, max(finest))
     self.regroup(max(finest))
 
@@ -118,46 +126,55 @@ class Sweeper:
     self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
     return True
 
-  def sweep(self, budget: Budget, greedy: bool) -> float:
-    """Visits every group once; returns by how much the objective fell, in us."""
+  def sweep(self, budget: Budget, greedy: bool, thorough: bool = False) -> float:
+    """Visits every group once; returns by how much the objective fell, in us.
+
+    Args:
+      budget: when to stop.
+      greedy: whether to take the best score; else to draw.
+      thorough: whether to move one group at a time, to the best of its other devices.
+    """
     order, before = self._tables.movable, self.objective_us
     config = self._config
     scratch, pairs = self._buffers
     noise = np.zeros((len(order), self._problem.num_devices), np.float32)
-    if not greedy:
+    if thorough:
+      noise[:] = _TIE * self._rng.random(noise.shape)  # where all score alike, any other device
+      noise[np.arange(len(order)), self._groups[order]] = -config.sure
+    elif not greedy:
       noise[:] = config.temperature * self._rng.gumbel(size=noise.shape)
-    noise[np.arange(len(order)), self._groups[order]] += (
-        config.greedy_stay if greedy else config.temperature * config.stay)
     cursor, state = 0, self._state.states[0]
     while cursor < len(order) and not self._problem.exhausted(budget):
       cursor, moves = run_block(
-          order, cursor, max(1, int(self._block)), noise, self._tables.pair_arguments, state,
-          scratch, pairs, self._weights, self._scores)
+          order, cursor, 1 if thorough else max(1, int(self._block)), noise,
+          self._tables.pair_arguments, state, scratch, pairs, self._weights, self._scores)
       if moves:
         groups = state[0].copy()
         kept = self._keep_if_no_worse(self._level.grouping.expand(groups))
         if kept:
           self._groups = groups
         self._look()
-        self._block = min(self._config.block, self._block * self._config.grow) if kept else max(
-            1.0, self._block * self._config.shrink)
+        if not thorough:
+          self._block = min(config.block, self._block * config.grow) if kept else max(
+              1.0, self._block * config.shrink)
     return before - self.objective_us
 
   def run(self, budget: Budget) -> None:
     """Sweeps round after round until the budget ends or rounds no longer gain anything."""
-    problem, idle = self._problem, 0
-    for number in range(self._config.rounds):
+    problem, config, idle = self._problem, self._config, 0
+    for number in range(config.rounds):
       evaluations, gained = problem.evaluations, 0.0
+      thorough = config.greedy <= number < config.greedy + config.thorough
       if number > 0:
         self.renew()
-      for count in _counts(problem, self._config.levels):
+      for count in _counts(problem, config.thorough_levels if thorough else config.levels):
         if problem.exhausted(budget):
           return
         self.regroup(count)
-        gained += self.sweep(budget, number < self._config.greedy)
+        gained += self.sweep(budget, number < config.greedy, thorough)
       idle = 0 if gained > 0 else idle + 1
-      drew = number >= self._config.greedy
-      if idle == self._config.patience or (drew and problem.evaluations == evaluations):
+      drew = number >= config.greedy + config.thorough
+      if idle == config.patience or (drew and problem.evaluations == evaluations):
         return  # nothing is gained, or the scorer moves nothing any more
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import random
+import types
 
 import numpy as np
 import pytest
@@ -28,9 +29,33 @@ def search(evaluations=80, seed=0, **options):
   return problem, improve(problem, start, Budget(max_evaluations=evaluations), seed, **options)
 
 
+@pytest.fixture(name="learned", scope="module")
+def learned_fixture(tmp_path_factory):
+  """One search long enough to learn, for the tests that look at what it did.
+
+  Its problem, what it found, its directory, what progress was told, and the share of groups that
+  stayed, update by update.
+  """
+  told, kept, directory = [], [], tmp_path_factory.mktemp("learned")
+
+  class Watched(improve_lib.PlacetoLearner):
+    def _kept(self, graph):
+      kept.append(super()._kept(graph))
+      return kept[-1]
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(improve_lib, "PlacetoLearner", Watched)
+    patched.setattr(improve_lib, "_MIN_ROWS", 1)
+    problem, found = search(
+        400, root_dir=str(directory), progress=lambda *state: told.append(state))
+  return types.SimpleNamespace(
+      problem=problem, found=found, directory=directory, told=told, kept=kept)
+
+
 @pytest.mark.parametrize("policy", ["placeto", "random"])
-def test_the_result_is_the_best_the_problem_saw_and_never_worse_than_the_start(policy):
-  problem, found = search(policy=policy)
+def test_the_result_is_the_best_the_problem_saw_and_never_worse_than_the_start(policy, learned):
+  problem, found = (
+      (learned.problem, learned.found) if policy == "placeto" else search(policy=policy))
   assert found.objective_us == problem.best_objective_us <= found.start_objective_us
   np.testing.assert_array_equal(found.op_placement, problem.best_placement)
   result = problem.simulator.simulate(found.op_placement)
@@ -57,7 +82,7 @@ def test_the_budget_of_evaluations_is_never_exceeded(evaluations):
   assert problem.evaluations == found.evaluations <= evaluations
 
 
-def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another():
+def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another(eagerly):
   config = dataclasses.replace(SMALL, levels=((1.0, 0.5), (2.0, 0.5)))
   (first, a), (second, b), (third, _) = (search(seed=seed, config=config) for seed in (7, 7, 8))
   np.testing.assert_array_equal(a.op_placement, b.op_placement)
@@ -75,7 +100,7 @@ def test_a_finer_level_starts_from_what_the_coarser_found():
   assert len(np.unique(found.op_placement)) > 1
 
 
-def test_the_process_keeps_its_own_random_states():
+def test_the_process_keeps_its_own_random_states(eagerly):
   np.random.seed(1)
   random.seed(1)
   before = np.random.get_state()[1].tolist(), random.getstate()
@@ -83,13 +108,12 @@ def test_the_process_keeps_its_own_random_states():
   assert (np.random.get_state()[1].tolist(), random.getstate()) == before
 
 
-def test_learning_beats_the_start_of_a_graph_that_can_be_split():
-  _, found = search(400)
-  assert found.updates > 10
-  assert found.objective_us < 0.9 * found.start_objective_us
+def test_learning_beats_the_start_of_a_graph_that_can_be_split(learned):
+  assert learned.found.updates > 10
+  assert learned.found.objective_us < 0.9 * learned.found.start_objective_us
 
 
-def test_the_papers_own_choices_run():
+def test_the_papers_own_choices_run(eagerly):
   paper = PlacetoConfig.paper()
   config = dataclasses.replace(paper, environment=EnvironmentConfig(num_episodes=2))
   _, found = search(60, config=config)
@@ -105,24 +129,21 @@ def _tags(directory):
   return tags
 
 
-def test_tensorboard_gets_step_times_return_and_losses(tmp_path, monkeypatch):
-  monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1)
-  search(60, root_dir=str(tmp_path))
+def test_tensorboard_gets_step_times_return_and_losses(learned):
   assert {"StepTime/best_ms", "StepTime/current_ms", "Training/AverageReturn", "Training/loss",
-          "Training/entropy_loss"} <= _tags(tmp_path / "train")
+          "Training/entropy_loss"} <= _tags(learned.directory / "train")
 
 
-def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
+def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch, eagerly):
   monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
   search(60, root_dir=str(tmp_path))
   assert _tags(tmp_path / "train") == set()
 
 
-def test_progress_is_told_evaluations_and_the_best_so_far():
-  told = []
-  problem, _ = search(60, progress=lambda *state: told.append(state))
-  assert told[-1][2] == problem.best_objective_us
-  assert [evaluations for evaluations, _, _ in told] == sorted(e for e, _, _ in told)
+def test_progress_is_told_evaluations_and_the_best_so_far(learned):
+  assert learned.told[-1][2] == learned.problem.best_objective_us
+  counts = [evaluations for evaluations, _, _ in learned.told]
+  assert counts == sorted(counts)
 
 
 def test_an_unknown_policy_is_named():
@@ -130,14 +151,5 @@ def test_an_unknown_policy_is_named():
     search(policy="dice")
 
 
-def test_the_share_of_groups_that_stay_is_held_near_what_was_asked_for(monkeypatch):
-  kept = []
-
-  class Watched(improve_lib.PlacetoLearner):
-    def _kept(self, graph):
-      kept.append(super()._kept(graph))
-      return kept[-1]
-
-  monkeypatch.setattr(improve_lib, "PlacetoLearner", Watched)
-  search(300)
-  assert 0.7 < np.mean(kept[-10:]) < 0.88
+def test_the_share_of_groups_that_stay_is_held_near_what_was_asked_for(learned):
+  assert 0.7 < np.mean(learned.kept[-10:]) < 0.88

@@ -39,6 +39,30 @@ def test_a_sweep_balances_load_and_counts_every_simulation():
   assert problem.evaluate_ops(sweeper.placement).objective_us[0] == sweeper.objective_us
 
 
+def test_a_thorough_sweep_proposes_another_device_for_each_group_by_itself():
+  problem = random_problem(num_ops=200, num_groups=24)
+  weights = ScorerWeights.untrained()
+  alike = ScorerWeights(*weights.arrays[:4], np.zeros(32))  # never asks for a move by itself
+  sweeper = Sweeper(problem, start_of(problem), alike)
+  sweeper.regroup(24)
+  assert sweeper.sweep(Budget(), greedy=True) == 0 and problem.evaluations == 1
+  gained = sweeper.sweep(Budget(), greedy=False, thorough=True)
+  assert problem.evaluations == 1 + int((sweeper._level.allowed.sum(axis=1) > 1).sum())
+  assert gained > 0
+
+
+def test_a_thorough_sweep_leaves_groups_where_the_scorer_is_sure():
+  problem = random_problem(num_ops=200, num_groups=24)
+  hidden_1, output = np.zeros((len(NAMES), 32)), np.zeros(32)
+  hidden_1[NAMES.index("stays"), 0] = output[0] = 1
+  hidden_2 = np.eye(32)
+  stay = ScorerWeights(hidden_1, np.zeros(32), hidden_2, np.zeros(32), 8 * output)
+  sweeper = Sweeper(problem, start_of(problem), stay, config=SweepConfig(sure=2.0))
+  sweeper.regroup(24)
+  sweeper.sweep(Budget(), greedy=False, thorough=True)
+  assert problem.evaluations == 1
+
+
 def test_worse_blocks_are_undone():
   problem = random_problem(num_ops=200, num_groups=24)
   # From the best placement known, whatever untrained weights propose can only be kept if no worse.
@@ -80,11 +104,11 @@ def test_finer_levels_keep_what_was_found():
   problem = random_problem(num_ops=200, num_groups=12)
   found = improve(
       problem, start_of(problem), greedy_balancer(), Budget(max_evaluations=300),
-      config=SweepConfig(anneal=False, levels=(1.0, 4.0)))
+      config=SweepConfig(anneal=False, thorough=0, levels=(1.0, 4.0)))
   coarse = random_problem(num_ops=200, num_groups=12)
   other = improve(
       coarse, start_of(coarse), greedy_balancer(), Budget(max_evaluations=300),
-      config=SweepConfig(anneal=False, levels=(1.0,)))
+      config=SweepConfig(anneal=False, thorough=0, levels=(1.0,)))
   assert problem.evaluate_ops(found).objective_us[0] < coarse.evaluate_ops(other).objective_us[0]
 
 
@@ -105,14 +129,15 @@ def test_a_run_of_one_round_sweeps_each_level_once():
   counts = []
 
   class Recording(Sweeper):
-    def sweep(self, budget, greedy):
-      counts.append((len(np.unique(self._groups)), self._level.num_groups, greedy))
-      return super().sweep(budget, greedy)
+    def sweep(self, budget, greedy, thorough=False):
+      counts.append((len(np.unique(self._groups)), self._level.num_groups, (greedy, thorough)))
+      return super().sweep(budget, greedy, thorough)
 
   problem = random_problem(num_ops=200, num_groups=24)
   Recording(problem, start_of(problem), greedy_balancer(), config=SweepConfig(
-      levels=(0.25, 1.0, 2.0), rounds=2)).run(Budget())
-  assert len(counts) == 6 and [greedy for _, _, greedy in counts] == [True] * 3 + [False] * 3
+      levels=(0.25, 1.0, 2.0), thorough_levels=(0.5, 1.0), rounds=3)).run(Budget())
+  assert [kind for _, _, kind in counts] == (
+      [(True, False)] * 3 + [(False, True)] * 2 + [(False, False)] * 3)
   assert counts[0][1] < counts[1][1] < counts[2][1]
 
 

@@ -97,7 +97,7 @@ def test_gradients_do_not_depend_on_the_order_in_which_threads_come(grouped):
       loss = tf.reduce_sum(layer(embedding.group_graph(tables(grouped), raw)) ** 2)
     return [tf.convert_to_tensor(g) for g in tape.gradient(loss, layer.trainable_weights)]
 
-  raw = tf.random.stateless_normal((grouped.num_groups, 2, 3), (1, 2))
+  raw = tf.constant(raw_features(grouped, 2))
   layer(embedding.group_graph(tables(grouped), raw))  # makes the weights
   traced = tf.function(gradients, autograph=False).get_concrete_function(
       tf.TensorSpec(raw.shape, raw.dtype))
