@@ -37,4 +37,5 @@ def test_a_step_of_keras_is_that_of_the_global_batch(version, case):
 
 @pytest.mark.parametrize("replicas", MIRRORED)
 def test_batch_normalization_is_that_of_mirrored_strategy(replicas):
-  assert differences("mirrored_step.py", *map(str, MIRRORED))[str(replicas)] < 1e-5
+  # Collective groups are of a process: one of another size needs another one.
+  assert differences("mirrored_step.py", str(replicas))[str(replicas)] < 1e-5
