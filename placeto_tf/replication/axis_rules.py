@@ -72,8 +72,8 @@ class AxisRules:
       kinds: of its data inputs; what is neither `Rows` nor `Unclear` counts as equal for all
         examples.
     """
-    flow, kind = self._flow, self._flow.types[op]
-    width = int(flow.graph.output_offsets[op + 1] - flow.graph.output_offsets[op])
+    kind = self._flow.types[op]
+    width = self._width(op)
     if kind in _SHAPES:
       return [SAME] * width
     unclear = next((each for each in kinds if isinstance(each, Unclear)), None)
@@ -91,6 +91,11 @@ class AxisRules:
     return list(found) if isinstance(found, (list, tuple)) else [found] * width
 
   # Helpers.
+
+  def _width(self, op: int) -> int:
+    """How many outputs an op has."""
+    offsets = self._flow.graph.output_offsets
+    return int(offsets[op + 1] - offsets[op])
 
   def _shape(self, op: int, i: int) -> Tuple[Optional[int], ...]:
     """Of an op's i-th data input."""
@@ -178,8 +183,7 @@ class AxisRules:
 
   def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
     self._first_axis(op, kinds)
-    width = len(self._flow.graph.output_offsets) and int(
-        self._flow.graph.output_offsets[op + 1] - self._flow.graph.output_offsets[op])
+    width = self._width(op)
     training = self._flow.attr(op, "is_training")
     is_training = training is None or training.b
     gradient = "Grad" in self._flow.types[op]

@@ -8,14 +8,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
-
-WORKER_CLUSTER = {
-    "devices": [
-        {"name": f"/job:worker/task:{i}/device:CPU:0", "type": "CPU", "memory_bytes": 2**30,
-         "properties": {"type": "CPU", "frequency": 2000, "numCores": 32, "bandwidth": 16000000}}
-        for i in range(2)],
-    "links": {"default": {"bandwidth_bytes_per_us": 1000, "latency_us": 100}},
-    "op_overhead_us": 3.0}
+from worker_cluster import WORKER_CLUSTER
 
 
 @pytest.fixture(name="workers", scope="session")

@@ -7,15 +7,9 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.runtime.calibrating import write_costs
+from worker_cluster import WORKER_CLUSTER
 
 SPEC = "zoo:enas_recurrent:cell=0:batch=2:steps=2:nodes=2:hidden=4:vocab=9"
-CLUSTER = {
-    "devices": [
-        {"name": f"/job:worker/task:{i}/device:CPU:0", "type": "CPU", "memory_bytes": 2**30,
-         "properties": {"type": "CPU", "frequency": 2000, "numCores": 32, "bandwidth": 16000000}}
-        for i in range(2)],
-    "links": {"default": {"bandwidth_bytes_per_us": 1000, "latency_us": 100}},
-    "op_overhead_us": 3.0}
 
 
 def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_program, tmp_path):
@@ -26,7 +20,7 @@ def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_progra
   directory = out / SPEC.replace(":", "_")
   (directory / "calibration").mkdir(parents=True)
   (directory / "core_speed.json").write_text(json.dumps({"full_speed_us": 1000.0}))
-  graph, cluster = load_graph(SPEC), Cluster.from_json(CLUSTER)
+  graph, cluster = load_graph(SPEC), Cluster.from_json(WORKER_CLUSTER)
   cluster.save(str(directory / "calibration" / "cluster.json"))
   compute_us = np.full((graph.num_ops, 2), 20.0)
   write_costs(graph, cluster, compute_us, str(directory / "calibration" / "costs.pb"))
