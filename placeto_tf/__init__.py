@@ -33,14 +33,14 @@ _HOMES = {
     "MeasuredStep": "placeto_tf.runtime.measuring",
     "OpCosts": "placeto_tf.costs",
     "Placement": "placeto_tf.placements",
-    "PlacingResult": "placeto_tf.placing_result",
-    "compile_placed": "placeto_tf.compiling",
+    "PlacingResult": "placeto_tf.placing.result",
+    "compile_placed": "placeto_tf.placing.compiling",
     "estimate_costs": "placeto_tf.costs",
     "load_graph": "placeto_tf.graphs",
     "load_placed": "placeto_tf.placements",
     "measure": "placeto_tf.runtime.measuring",
-    "place": "placeto_tf.placing",
-    "simulate": "placeto_tf.placing",
+    "place": "placeto_tf.placing.run",
+    "simulate": "placeto_tf.placing.run",
 }
 
 __all__ = sorted(_HOMES) + [

@@ -36,8 +36,8 @@ flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
 def main() -> None:
   """Measures and writes."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
-  from placeto_tf import result_directory
   from placeto_tf.clusters import Cluster
+  from placeto_tf.files import result_directory
   from placeto_tf.graphs import load_graph
   from placeto_tf.runtime import calibrating
 

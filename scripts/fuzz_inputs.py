@@ -100,7 +100,7 @@ def _peak_kb() -> int:
 def run_all(made: Dict[str, input_mutants.Kind]) -> Iterator[Outcome]:
   """Sends mutants of placements, clusters and costs through programs, a fork each."""
   import placeto_tf  # noqa: F401  (not to be imported by every fork anew)
-  from placeto_tf import placing, reporting  # noqa: F401
+  from placeto_tf.placing import reports, run  # noqa: F401
 
   graph = "--graph=zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
   place = ["place", graph, "--max_evaluations=5", "--max_groups=8"]

@@ -47,18 +47,13 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Loads, places, writes and prints."""
-  from placeto_tf import (
-    placing,
-    placing_progress,
-    placing_summaries,
-    replica_placing,
-    reporting,
-    result_directory,
-  )
   from placeto_tf.clusters import Cluster
+  from placeto_tf.files import result_directory
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import writing
-  from placeto_tf.placing_config import PlacingConfig
+  from placeto_tf.placing import progress_bar, replica_search, reports, run
+  from placeto_tf.placing.config import PlacingConfig
+  from placeto_tf.placing.summaries import PlacingSummaries
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource
 
@@ -74,42 +69,42 @@ def main() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   if config.replicas == 1:
     config = dataclasses.replace(
-        config, replicas=replica_placing.spec_replicas(FLAGS.graph) or 1)
+        config, replicas=replica_search.spec_replicas(FLAGS.graph) or 1)
   cluster = Cluster.parse(FLAGS.cluster)
   result_directory.check(FLAGS.out)
   started = time.monotonic()
-  with placing_progress.stage(f"Loading {FLAGS.graph}"):
+  with progress_bar.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
     source = None if config.replicas == 1 else ReplicaSource(
         FLAGS.graph, shared_flags.graph_options())
     graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if source is None else (
         source.graph)
-  placing_progress.say(reporting.step_line(graph))
+  progress_bar.say(reports.step_line(graph))
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
-  with reporting.Workspace(FLAGS.out, inputs) as workspace:
-    workspace.claim(reporting.result_names(graph))
+  with reports.Workspace(FLAGS.out, inputs) as workspace:
+    workspace.claim(reports.result_names(graph))
     writing.check_writable(graph, workspace.path)
     board = workspace.tensorboard_dir
-    placing_progress.say(f"To watch the search: tensorboard --logdir={board}")
-    with placing_summaries.PlacingSummaries(os.path.join(board, "placing")) as summaries:
-      with placing_progress.ProgressBar(config.budget) as bar:
+    progress_bar.say(f"To watch the search: tensorboard --logdir={board}")
+    with PlacingSummaries(os.path.join(board, "placing")) as summaries:
+      with progress_bar.ProgressBar(config.budget) as bar:
 
         def progress(problem: PlacementProblem, stage_name: str) -> None:
           bar(problem, stage_name)
           summaries(problem, stage_name)
 
-        stage = placing_progress.stage
+        stage = progress_bar.stage
         if source is not None:
-          result = replica_placing.place_replicas(
+          result = replica_search.place_replicas(
               source, cluster, config, progress=progress, stage=stage)
         else:
-          result = placing.place_with(
+          result = run.place_with(
               graph, cluster, config, root_dir=board, progress=progress, stage=stage)
-      with placing_progress.stage("Writing"):
-        reporting.write_result(result, workspace)
+      with progress_bar.stage("Writing"):
+        reports.write_result(result, workspace)
         summaries.finish(result)
     workspace.publish()
-  print(reporting.table(result, verbose=FLAGS.verbose))
+  print(reports.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 

@@ -25,9 +25,9 @@ from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
-from placeto_tf import atomic, user_files
 from placeto_tf.clusters.cluster import Cluster, Device
 from placeto_tf.errors import ClusterError
+from placeto_tf.files import atomic, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
 _PROPERTY_FIELDS = frozenset(

@@ -22,9 +22,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from placeto_tf import atomic
 from placeto_tf.costs.work import OpWork
 from placeto_tf.errors import CostError
+from placeto_tf.files import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _FORMAT = 3  # to be raised whenever ops are counted differently

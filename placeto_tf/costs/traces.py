@@ -16,16 +16,16 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf import user_files
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.cost_graph import (
-    Measurement,
-    device_type,
-    of_cost_graph,
-    of_op_performances,
+  Measurement,
+  device_type,
+  of_cost_graph,
+  of_op_performances,
 )
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError
+from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _Measurements = Mapping[str, Sequence[Measurement]]

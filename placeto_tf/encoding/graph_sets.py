@@ -18,11 +18,12 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Optional
 
-from placeto_tf import atomic, zoo
+from placeto_tf import zoo
 from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import encoder, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
+from placeto_tf.files import atomic
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem

@@ -29,10 +29,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf import atomic, result_directory, user_files
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.summaries import write_summaries
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.graphs import load_graph
 from placeto_tf.methods import learned_groups, registry, running
 from placeto_tf.placements import Placement

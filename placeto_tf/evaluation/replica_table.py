@@ -23,10 +23,10 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from placeto_tf import placing, replica_placing
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
-from placeto_tf.placing_config import PlacingConfig
+from placeto_tf.placing import replica_search, run
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.replication import ReplicaSource
 
 FIELDS = (
@@ -106,10 +106,10 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
   cluster = Cluster.parse(cluster_name)
   alone: Any = None
   try:
-    alone = placing.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
+    alone = run.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
   except PlacementError:
     pass  # nothing fits without replicas; the column stays empty
-  found = replica_placing.place_replicas(
+  found = replica_search.place_replicas(
       source, cluster, config.placing_config(int(seed), config.replicas))
   replication = found.replication
   assert replication is not None

@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf import atomic
+from placeto_tf.files import atomic
 from placeto_tf.runtime.study import StudyConfig, graph_directory, measured_rows, predicted_us
 
 

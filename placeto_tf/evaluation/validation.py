@@ -13,17 +13,17 @@ import dataclasses
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from placeto_tf import user_files
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluate import (
-    KEY,
-    EvaluationConfig,
-    Row,
-    digest_of,
-    problem_factory,
-    read_results,
+  KEY,
+  EvaluationConfig,
+  Row,
+  digest_of,
+  problem_factory,
+  read_results,
 )
+from placeto_tf.files import user_files
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem

@@ -11,8 +11,8 @@ import os
 import re
 from typing import Any, Optional, Tuple
 
-from placeto_tf import user_files
 from placeto_tf.errors import GraphError
+from placeto_tf.files import user_files
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
 SUFFIXES = (

@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any, Dict, Mapping
 
-from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacementError
+from placeto_tf.files import atomic, user_files
 from placeto_tf.placements.placement import Placement
 
 VERSION = 1

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
-from placeto_tf import user_files
+from placeto_tf.files import user_files
 
 _GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 _VALUES: Tuple[Any, ...] = (
@@ -301,7 +301,7 @@ def _study() -> Kind:
 
 
 def _manifest() -> Kind:
-  from placeto_tf.result_directory import MANIFEST, ResultDirectory
+  from placeto_tf.files.result_directory import MANIFEST, ResultDirectory
 
   def save(folder: str) -> None:
     with ResultDirectory(folder) as results:

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Mapping, Union
 
 import numpy as np
 
-from placeto_tf import user_files
 from placeto_tf.errors import MeasurementError
+from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacetoError
+from placeto_tf.files import atomic, user_files
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 

@@ -9,7 +9,6 @@ import shutil
 import pytest
 
 import graph_files
-from placeto_tf import result_directory
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import (
   EvaluationConfig,
@@ -18,6 +17,7 @@ from placeto_tf.evaluation import (
   read_results,
   validate,
 )
+from placeto_tf.files import result_directory
 from placeto_tf.methods.hierarchical import search as hierarchical
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import PLACERS

@@ -3,10 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from placeto_tf import placing
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods import registry, running
 from placeto_tf.methods.gdp.search import WAYS, GdpSearch, search_gdp
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
 from placeto_tf.problem.budget import Budget
@@ -85,8 +85,8 @@ def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
 def test_place_offers_the_methods_and_says_what_they_need(weights):
   assert {"gdp", *(f"gdp_{way}" for way in WAYS[1:])} <= set(registry.names())
   with pytest.raises(PlacementError, match="needs policy_weights.*--policy=gdp"):
-    placing.PlacingConfig(method="gdp_zero_shot")
-  placing.PlacingConfig(method="gdp", policy_weights=weights)
+    PlacingConfig(method="gdp_zero_shot")
+  PlacingConfig(method="gdp", policy_weights=weights)
   with pytest.raises(PlacementError, match="'fine_tune' of GDP needs weights"):
     search_gdp(random_problem(), Budget(max_evaluations=5), way="fine_tune")
   problem = random_problem()

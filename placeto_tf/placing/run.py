@@ -17,7 +17,6 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Union
 
 import numpy as np
 
-from placeto_tf import placing_progress, replica_placing
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
@@ -28,8 +27,9 @@ from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.live import fixed_cost_note
 from placeto_tf.methods import learned_groups, measured_search, registry, running
 from placeto_tf.placements import Placement
-from placeto_tf.placing_config import PlacingConfig, Progress
-from placeto_tf.placing_result import Baseline, PlacingResult
+from placeto_tf.placing import progress_bar, replica_search
+from placeto_tf.placing.config import PlacingConfig, Progress
+from placeto_tf.placing.result import Baseline, PlacingResult
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.method import Kind
@@ -73,8 +73,8 @@ def place(
   if loading and isinstance(graph, ComputationGraph):
     raise TypeError(
         f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  if isinstance(graph, str) and replica_placing.spec_replicas(graph) is not None:
-    options.setdefault("replicas", replica_placing.spec_replicas(graph))
+  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
+    options.setdefault("replicas", replica_search.spec_replicas(graph))
   config = PlacingConfig(method=method, **options)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
@@ -82,17 +82,17 @@ def place(
       report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
   ) -> PlacingResult:
     if config.replicas != 1:
-      return replica_placing.place_replicas(
+      return replica_search.place_replicas(
           ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
     read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
     return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
 
   if callable(progress):
     return run(progress)
-  if not (placing_progress.is_watched() if progress is None else progress):
+  if not (progress_bar.is_watched() if progress is None else progress):
     return run(None)
-  with placing_progress.ProgressBar(config.budget) as bar:
-    return run(bar, placing_progress.stage)
+  with progress_bar.ProgressBar(config.budget) as bar:
+    return run(bar, progress_bar.stage)
 
 
 def place_with(

@@ -13,15 +13,15 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from placeto_tf.files.result_directory import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing_result import PlacingResult
+from placeto_tf.placing.replica_search import DATA_PARALLEL, Replication
+from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem import ledger
-from placeto_tf.replica_placing import DATA_PARALLEL, Replication
-from placeto_tf.result_directory import ResultDirectory
 
 # Beside them stands the placed graph, in the format that came in.
 _NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")

@@ -18,8 +18,8 @@ from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
-from placeto_tf.placing_config import AUTO, PlacingConfig
-from placeto_tf.placing_result import Baseline, PlacingResult
+from placeto_tf.placing.config import AUTO, PlacingConfig
+from placeto_tf.placing.result import Baseline, PlacingResult
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem

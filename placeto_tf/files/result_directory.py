@@ -22,8 +22,8 @@ import shutil
 import tempfile
 from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
 
-from placeto_tf import atomic, user_files
 from placeto_tf.errors import PlacetoError
+from placeto_tf.files import atomic, user_files
 
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"

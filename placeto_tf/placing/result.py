@@ -17,13 +17,13 @@ from placeto_tf.graphs.concrete_functions import is_concrete_function, is_functi
 from placeto_tf.live import apply_checked
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import Placement
-from placeto_tf.placing_config import PlacingConfig
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult
 
 if TYPE_CHECKING:
-  from placeto_tf.replica_placing import Replication
+  from placeto_tf.placing.replica_search import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

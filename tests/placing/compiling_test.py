@@ -10,7 +10,7 @@ import pytest
 
 import subprograms
 
-_PROGRAM = pathlib.Path(__file__).parent / "live" / "keras_fit.py"
+_PROGRAM = pathlib.Path(__file__).parent.parent / "live" / "keras_fit.py"
 
 
 @pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
@@ -70,7 +70,7 @@ def test_what_cannot_be_placed_is_refused(found):
 
 def test_the_documented_example_runs(tmp_path):
   pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
-  root = pathlib.Path(__file__).resolve().parents[1]
+  root = pathlib.Path(__file__).resolve().parents[2]
   text = (root / "docs" / "keras_models.md").read_text()
   example = next(
       found for found in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

@@ -9,9 +9,10 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
 
 import graph_files
-from placeto_tf import place, placing_summaries
+from placeto_tf import place
 from placeto_tf.graphs import load_graph
-from placeto_tf.placing_summaries import PlacingSummaries
+from placeto_tf.placing import summaries
+from placeto_tf.placing.summaries import PlacingSummaries
 
 
 def _reload(directory):
@@ -75,7 +76,7 @@ def test_the_simulated_step_is_there_as_run_metadata_of_the_graph(written):
   graph_def = graph_pb2.GraphDef.FromString(events.Graph().SerializeToString())
   devices = {node.name: node.device for node in graph_def.node}
   metadata = config_pb2.RunMetadata.FromString(
-      events.RunMetadata(placing_summaries.RUN_METADATA_TAG).SerializeToString())
+      events.RunMetadata(summaries.RUN_METADATA_TAG).SerializeToString())
   seen = {}
   for device in metadata.step_stats.dev_stats:
     for stats in device.node_stats:
@@ -92,7 +93,7 @@ def test_values_of_constants_are_left_out_and_their_shapes_stay():
   with tf.Graph().as_default() as graph:
     tf.constant(np.ones([100, 10], np.float32), name="weights")
     tf.constant([1, 2], name="axes")
-  stripped = placing_summaries.without_constants(graph.as_graph_def())
+  stripped = summaries.without_constants(graph.as_graph_def())
   tensors = {node.name: node.attr["value"].tensor for node in stripped.node}
   assert tensors["weights"].ByteSize() < 64
   assert [dim.size for dim in tensors["weights"].tensor_shape.dim] == [100, 10]

@@ -7,8 +7,8 @@ import pytest
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
+from placeto_tf.placing.reports import replica_table, report, table
 from placeto_tf.replication import ReplicaSource, load_replicas
-from placeto_tf.reporting import replica_table, report, table
 
 
 @pytest.fixture(scope="module", name="graph")

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from placeto_tf import result_directory
 from placeto_tf.errors import PlacetoError
-from placeto_tf.result_directory import ResultDirectory
+from placeto_tf.files import result_directory
+from placeto_tf.files.result_directory import ResultDirectory
 
-ROOT = str(pathlib.Path(__file__).resolve().parents[1])
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
 def write(out, files, inputs=()):
@@ -154,7 +154,7 @@ def test_a_damaged_list_of_results_is_an_error(tmp_path, content):
 # from one interpreter, which does nothing else: the tests' own has threads, and must not fork.
 KILLED = """
 import os, pathlib, signal, sys
-from placeto_tf.result_directory import ResultDirectory
+from placeto_tf.files.result_directory import ResultDirectory
 
 original = os.rename
 

@@ -18,8 +18,8 @@ from placeto_tf.live import keras_batches
 from placeto_tf.live.applied import AppliedFunction
 from placeto_tf.live.following import placed_alike
 from placeto_tf.placements import place_function
-from placeto_tf.placing import place
-from placeto_tf.placing_result import PlacingResult
+from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.run import place
 
 _ENOUGH = 0.9  # share of ops known by name from which on a trace is the same step
 

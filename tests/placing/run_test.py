@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import graph_files
-from placeto_tf import place, placing
+from placeto_tf import place
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.methods import registry
+from placeto_tf.placing import run
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
 
@@ -212,7 +213,7 @@ def test_learned_groups_take_half_of_the_budget_and_a_row_of_their_own(graph):
 
 
 def test_simulate_takes_indices_and_placements(automatic):
-  indices = placing.simulate(automatic.graph, automatic.cluster, automatic.indices)
-  named = placing.simulate(automatic.graph, automatic.cluster, automatic.placement)
+  indices = run.simulate(automatic.graph, automatic.cluster, automatic.indices)
+  named = run.simulate(automatic.graph, automatic.cluster, automatic.placement)
   assert indices.step_time_us == named.step_time_us == automatic.step_time_us
   assert np.array_equal(indices.peak_memory_bytes, automatic.peak_memory_bytes)

@@ -26,7 +26,7 @@ import numpy as np
 from placeto_tf.clusters import device_names
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.placing_result import PlacingResult
+from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult, timeline
 

@@ -1,0 +1,1 @@
+"""How files that users name are read, and how results are published."""

@@ -1,0 +1,1 @@
+"""`place()` and what it needs: options, progress, results, reports, replicas, Keras models."""
