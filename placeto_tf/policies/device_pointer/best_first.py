@@ -117,13 +117,12 @@ class BestFirst(PlacedGroups):
       temperature: of the draws; 0 takes the best.
     """
     self.renew()
-    left = sum(share for _, share in levels)
-    for factor, share in levels:
+    for i, (factor, share) in enumerate(levels):
       if self.problem.exhausted(budget):
         return
       self.regroup(group_counts(self.problem, (factor,))[0])
+      left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem, share / left), temperature)
-      left -= share
 
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
     """Improves the placement by moves of this level's groups until none is left to be tried."""
