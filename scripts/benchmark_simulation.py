@@ -83,7 +83,7 @@ _START = """
 import time; started = time.perf_counter()
 import numpy as np
 from placeto_tf.simulation.simulator import Simulator
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 graph = ComputationGraph.from_edges(["a"], ["X"], [1], [])
@@ -170,7 +170,7 @@ def benchmark_graph(name: str) -> None:
 
 def large_case(n: int, count: int, seed: int) -> Tuple[Any, Any, Any, np.ndarray]:
   """A random layered graph of n ops, its costs, four devices, and placements [count, n]."""
-  from placeto_tf.clusters.cluster import Cluster, Device
+  from placeto_tf.clusters import Cluster, Device
   from placeto_tf.costs.op_costs import OpCosts
   from placeto_tf.graphs.computation_graph import ComputationGraph
 

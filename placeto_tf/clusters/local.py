@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters import presets
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 
 # Compute capability -> multiprocessors of 64 cores that one of its own is worth. Those of consumer
@@ -39,8 +39,8 @@ _CPU_FREQUENCY = 2_500
 _UNKNOWN_MEMORY_BYTES = 16 * 2**30
 
 
-def local_cluster() -> Cluster:
-  """Describes this machine.
+def found_devices() -> Dict[str, Any]:
+  """The fields of a `Cluster` that describes this machine.
 
   With GPUs, "/CPU:0" is their host. CPU devices that were split with
   `tf.config.set_logical_device_configuration` are devices of their own.
@@ -64,8 +64,8 @@ def local_cluster() -> Cluster:
   return from_properties(logical)
 
 
-def from_properties(named: Sequence[Tuple[str, Any]]) -> Cluster:
-  """A cluster of (name, DeviceProperties) pairs, GPUs first.
+def from_properties(named: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
+  """The fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
 
   Raises:
     ClusterError: there is no device.
@@ -91,7 +91,9 @@ def from_properties(named: Sequence[Tuple[str, Any]]) -> Cluster:
       link = a.peer if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
   overhead = max(preset.op_overhead_us for preset in members)
-  return Cluster(tuple(devices), bandwidth, latency, overhead)
+  return dict(
+      devices=tuple(devices), bandwidth_bytes_per_us=bandwidth, latency_us=latency,
+      op_overhead_us=overhead)
 
 
 def _grappler_devices() -> List[Any]:

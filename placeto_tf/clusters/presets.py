@@ -36,13 +36,12 @@ Where the figures come from:
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 
 _GB = 2**30
@@ -157,16 +156,12 @@ _PRESETS: Dict[str, Preset] = {
 PRESETS: Tuple[str, ...] = tuple(_PRESETS)
 
 
-def parse(text: str) -> Cluster:
-  """See `Cluster.parse`."""
-  if not isinstance(text, str) or not text.strip():
-    raise ClusterError(f"the cluster is {text!r}; {_expected()}")
-  text = text.strip()
-  if text == "local":
-    from placeto_tf.clusters import local  # needs TensorFlow
-    return local.local_cluster()
-  if text.endswith(".json") or os.sep in text or os.path.isfile(text):
-    return Cluster.load(text)
+def parse(text: str) -> Dict[str, Any]:
+  """The fields of the `Cluster` that a string such as "k80:4" or "v100:4x2@100gbit" describes.
+
+  Raises:
+    ClusterError: an unknown preset, or a count or a rate that is wrong.
+  """
   text, at, network = text.partition("@")
   parsed = [_term(term, text) for term in text.split("+")]
   if len({hosts for _, _, hosts in parsed}) > 1:
@@ -181,8 +176,9 @@ def parse(text: str) -> Cluster:
 
 
 def from_counts(
-    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS) -> Cluster:
-  """A cluster of (preset, count) pairs; devices of one type are numbered through.
+    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS
+) -> Dict[str, Any]:
+  """The fields of a `Cluster` of (preset, count) pairs; devices of one type are numbered through.
 
   Args:
     terms: what each host has.
@@ -214,7 +210,9 @@ def from_counts(
       bandwidth[i, j] = link.bandwidth_bytes_per_us
       latency[i, j] = link.latency_us
   overhead = max(preset.op_overhead_us for preset, _, _ in members)
-  return Cluster(tuple(device for _, device, _ in members), bandwidth, latency, overhead)
+  return dict(
+      devices=tuple(device for _, device, _ in members), bandwidth_bytes_per_us=bandwidth,
+      latency_us=latency, op_overhead_us=overhead)
 
 
 def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
@@ -240,7 +238,7 @@ def _term(term: str, text: str) -> Tuple[str, int, int]:
   name, colon, counts = (part.strip() for part in term.partition(":"))
   name = name.lower()
   if name not in _PRESETS:
-    raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {_expected()}")
+    raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {expected()}")
   if not colon:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")
   count, times, hosts = counts.partition("x")
@@ -263,6 +261,7 @@ def _network(rate: str, text: str) -> Link:
   return Link(int(match.group(1)) * _BYTES_PER_US_PER_GBIT, _BETWEEN_HOSTS.latency_us)
 
 
-def _expected() -> str:
+def expected() -> str:
+  """What `Cluster.parse` takes, for errors."""
   return (f"expected preset:count[+preset:count] of {', '.join(PRESETS)}, the path of a JSON file, "
           "or local")

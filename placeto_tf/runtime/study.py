@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
