@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 
@@ -67,9 +66,7 @@ def main() -> None:
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-  if config.replicas == 1:
-    config = dataclasses.replace(
-        config, replicas=replica_search.spec_replicas(FLAGS.graph) or 1)
+  config = replica_search.with_replicas_of_spec(config, FLAGS.graph)
   cluster = Cluster.parse(FLAGS.cluster)
   result_directory.check(FLAGS.out)
   started = time.monotonic()

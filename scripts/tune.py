@@ -171,7 +171,7 @@ def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
   from placeto_tf.methods.device_pointer.placers import improve, indifferent
   from placeto_tf.methods.gdp.search import search_gdp
-  from placeto_tf.methods.hierarchical.search import search_hierarchical
+  from placeto_tf.methods.one_graph.search import search_one_graph
   from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.genetic import evolve
@@ -182,7 +182,7 @@ def placer(method: str, config: Any) -> Callable:
 
   searches: Dict[str, Callable[..., Any]] = {
       "annealing": anneal, "local_search": search_locally, "genetic": evolve,
-      "hierarchical": search_hierarchical, "gdp": gdp}
+      "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()

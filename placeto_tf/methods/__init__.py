@@ -5,5 +5,5 @@
   auto             runs others in turn
   learned_groups   groups that a policy learns
   measured_search  goes on from what placers found, in real sessions
-  device_pointer/, placeto/, rnn/, hierarchical/, gdp/: the policies as methods
+  device_pointer/, placeto/, one_graph/, gdp/: the policies as methods
 """

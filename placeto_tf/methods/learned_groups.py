@@ -35,5 +35,5 @@ def first_grouping(grouping: str) -> str:
 def with_learned_groups(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
   """The problem in groups that the hierarchical policy learns with half of what is left."""
-  learn: Any = deferred("placeto_tf.methods.hierarchical.search", "learn_grouping")()
+  learn: Any = deferred("placeto_tf.methods.one_graph.search", "learn_grouping")()
   return problem.regrouped(learn(problem, budget.share(problem, _SHARE), seed))

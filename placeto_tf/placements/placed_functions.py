@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.placements import applying, coverage, moving
-from placeto_tf.placements.placement import Placement
+from placeto_tf.placements import coverage, moving
+from placeto_tf.placements.node_devices import place_nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +75,14 @@ class PlacedFunction:
 
 
 def place_function(
-    placement: Placement, function: Any, *, move_variables: bool = True,
+    placement: Mapping[str, str], function: Any, *, move_variables: bool = True,
     recreate_variables: bool = False,
 ) -> PlacedFunction:
   """Makes a placed copy of a ConcreteFunction.
 
   Args:
-    placement: of all ops of the function, calls inlined, as `load_graph(function)` names them.
+    placement: op name -> device name, for all ops of the function, calls inlined, as
+      `load_graph(function)` names them.
     function: a ConcreteFunction.
     move_variables: whether captured variables that are elsewhere are moved to their devices, for
       this function and all else that uses them. If not, they stay, and the ops that touch them
@@ -95,7 +96,7 @@ def place_function(
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
   graph_def, _ = inline_functions(read_concrete_function(function)[0].graph_def)
-  applying.place_nodes(placement, graph_def.node)
+  place_nodes(placement, graph_def.node)
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
   captures = {names.get(inner.op.name, inner.op.name): outer

@@ -18,7 +18,8 @@ from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
-from placeto_tf.placements import applying, saved_model_files
+from placeto_tf.placements import saved_model_files
+from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
 
 NAME = "saved_model"  # of the directory that is written
@@ -96,7 +97,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   placed = type(source.proto)()
   placed.CopyFrom(rewritten_proto(graph))
   meta_graph = placed.meta_graphs[chosen]
-  applying.place_nodes(placement, meta_graph.graph_def.node)
+  place_nodes(placement, meta_graph.graph_def.node)
   library = meta_graph.graph_def.library
   nodes = {node.name: node for node in meta_graph.graph_def.node}
   originals = {node.name: node for node in source.meta_graph.graph_def.node}

@@ -23,9 +23,11 @@ from typing import Any, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import applying, coverage, placement_json
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -109,8 +111,6 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: `indices` has another shape or type, or names a device there is not.
     """
-    from placeto_tf.placements import coverage
-
     names = cluster.device_names
     indices = _checked_indices(graph, cluster, indices)
     ops, devices = coverage.cover(graph, cluster, indices)
@@ -126,9 +126,6 @@ class Placement(collections.abc.Mapping):
       PlacementError: an op of the graph has no device, the placement names an op that the graph's
         file does not have, or a device is not the cluster's.
     """
-    from placeto_tf.clusters import device_names
-    from placeto_tf.placements import coverage
-
     column = device_names.match(self.devices, cluster.device_names)
     missing = next((op for op in graph.op_names if op not in self.op_devices), None)
     if missing is not None:
@@ -166,18 +163,14 @@ class Placement(collections.abc.Mapping):
         captures cannot be moved; nothing is changed then.
       GraphError: function calls of the target cannot be inlined.
     """
-    from placeto_tf.placements import applying
-
     return applying.apply(self, target)
 
-  def device_function(self) -> Any:
+  def device_function(self) -> applying.DeviceFunction:
     """A function for `tf.compat.v1.device(...)`, for a graph that is being built.
 
     A scope does not reach every op; the function's `report(graph)` says which it missed, and its
     `place_missed(graph)` places them.
     """
-    from placeto_tf.placements import applying
-
     return applying.DeviceFunction(self)
 
   def save(self, path: str) -> None:
@@ -186,9 +179,7 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: the file cannot be written.
     """
-    from placeto_tf.placements import placement_json
-
-    placement_json.save(self, path)
+    placement_json.save(vars(self), path)
 
   @classmethod
   def load(cls, path: str) -> Placement:
@@ -197,9 +188,11 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: there is no such file, or a field of it is wrong or missing.
     """
-    from placeto_tf.placements import placement_json
-
-    return placement_json.load(path)
+    fields = placement_json.load(path)
+    try:
+      return cls(**fields)
+    except PlacementError as error:
+      raise PlacementError(f"{path}: {error}") from None
 
 
 def _checked_indices(graph: ComputationGraph, cluster: Cluster, indices: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, PlacingConfig
-from placeto_tf.placing.result import Baseline, PlacingResult
+from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -36,56 +36,17 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 DATA_PARALLEL = "data_parallel"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReplicaRow:
-  """What one number of replicas gives; a row of the table of replicas.
+def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
+  """With the number of replicas that a spec of the zoo names, as "zoo:rnnlm:replicas=4" does.
 
-  Attributes:
-    replicas: R.
-    global_batch: examples of a step; None where that is not known.
-    step_time_us: of the best placement found.
-    peak_memory_bytes: [D].
-    fits: whether that is within every device's memory.
-    evaluations: placements evaluated.
-    dropped: why it was not searched on, or "".
+  Args:
+    config: if it asks for more than one replica, that holds.
+    graph: the spec; of anything else the config is returned as it is.
   """
-
-  replicas: int
-  global_batch: Optional[int]
-  step_time_us: float
-  peak_memory_bytes: np.ndarray
-  fits: bool
-  evaluations: int
-  dropped: str = ""
-
-  @property
-  def examples_per_second(self) -> Optional[float]:
-    """Of the best placement found."""
-    return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Replication:
-  """What `place(replicas=...)` found about replicas.
-
-  Attributes:
-    chosen: the replicas that were placed.
-    rows: R -> its row.
-    data_parallel: the baseline of mirrored variables, None where it cannot be had.
-    data_parallel_batch: its global batch.
-    refused: why the graph is not replicated, or not so often, or "".
-  """
-
-  chosen: Optional[ReplicatedGraph]
-  rows: Dict[int, ReplicaRow]
-  data_parallel: Optional[DataParallel]
-  data_parallel_batch: Optional[int]
-  refused: str = ""
-
-
-def spec_replicas(spec: str) -> Optional[int]:
-  """The number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None."""
-  return split_spec(spec)[1] if spec.startswith(("zoo:", "family:")) else None
+  if config.replicas != 1 or not (
+      isinstance(graph, str) and graph.startswith(("zoo:", "family:"))):
+    return config
+  return dataclasses.replace(config, replicas=split_spec(graph)[1] or 1)
 
 
 def place_replicas(

@@ -19,8 +19,8 @@ from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing.replica_search import DATA_PARALLEL, Replication
-from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.replica_search import DATA_PARALLEL
+from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.problem import ledger
 
 # Beside them stands the placed graph, in the format that came in.

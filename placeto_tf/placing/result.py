@@ -1,12 +1,12 @@
 """What `place()` returns: the placement, and a row of the comparison table per placer.
 
-Legend: N ops, D devices.
+Legend: N ops, D devices, R replicas.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import DataParallel, ReplicatedGraph
 from placeto_tf.simulation import SimulationResult
-
-if TYPE_CHECKING:
-  from placeto_tf.placing.replica_search import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +58,53 @@ class Baseline:
     return cls(
         result.step_time_us, bool(result.fits), result.peak_memory_bytes, entry.placement,
         entry.evaluations, entry.seconds, entry.gain_us)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplicaRow:
+  """What one number of replicas gives; a row of the table of replicas.
+
+  Attributes:
+    replicas: R.
+    global_batch: examples of a step; None where that is not known.
+    step_time_us: of the best placement found.
+    peak_memory_bytes: [D].
+    fits: whether that is within every device's memory.
+    evaluations: placements evaluated.
+    dropped: why it was not searched on, or "".
+  """
+
+  replicas: int
+  global_batch: Optional[int]
+  step_time_us: float
+  peak_memory_bytes: np.ndarray
+  fits: bool
+  evaluations: int
+  dropped: str = ""
+
+  @property
+  def examples_per_second(self) -> Optional[float]:
+    """Of the best placement found."""
+    return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replication:
+  """What `place(replicas=...)` found about replicas.
+
+  Attributes:
+    chosen: the replicas that were placed.
+    rows: R -> its row.
+    data_parallel: the baseline of mirrored variables, None where it cannot be had.
+    data_parallel_batch: its global batch.
+    refused: why the graph is not replicated, or not so often, or "".
+  """
+
+  chosen: Optional[ReplicatedGraph]
+  rows: Dict[int, ReplicaRow]
+  data_parallel: Optional[DataParallel]
+  data_parallel_batch: Optional[int]
+  refused: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -73,9 +73,7 @@ def place(
   if loading and isinstance(graph, ComputationGraph):
     raise TypeError(
         f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
-    options.setdefault("replicas", replica_search.spec_replicas(graph))
-  config = PlacingConfig(method=method, **options)
+  config = replica_search.with_replicas_of_spec(PlacingConfig(method=method, **options), graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
   def run(

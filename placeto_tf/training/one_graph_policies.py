@@ -1,10 +1,12 @@
-"""The policies that are made for one graph, the RNN-based and the hierarchical one: their choices,
-and a policy for a problem."""
+"""The policies that are made for one graph: the RNN-based and the hierarchical one.
+
+Here are their choices, and functions that make a policy for a problem.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
+from typing import Any, Callable, Mapping, Tuple
 
 import numpy as np
 
@@ -57,6 +59,11 @@ def hierarchical_policy(
   units = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
   return units, HierarchicalPolicy(units, config.policy, seed)
+
+
+# Name -> the type of its choices, and what makes the policy for a problem.
+POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rnn": (RnnSearch, rnn_policy), "hierarchical": (HierarchicalSearch, hierarchical_policy)}
 
 
 def seeds(seed: int) -> Tuple[int, int]:

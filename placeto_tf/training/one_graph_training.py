@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,16 +28,11 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import one_graph_policies, runs
+from placeto_tf.training import runs
+from placeto_tf.training.one_graph_policies import POLICIES, seeds
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
 from placeto_tf.training.pointer_problems import make_problem
 from placeto_tf.training.run_config import RunConfig
-
-# What is searched with, and how the policy is made.
-POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
-    "hierarchical": (one_graph_policies.HierarchicalSearch,
-                     one_graph_policies.hierarchical_policy)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +43,7 @@ class OneGraphConfig(RunConfig):
     graphs, clusters: one of each; without held-out graphs nothing is watched.
     iterations: updates, of `training.batch_size` placements each.
     checkpoint_every, seed: see `RunConfig`.
-    policy: of `POLICIES`.
+    policy: a name in `one_graph_policies.POLICIES`.
     training: by default that of the method.
   """
 
@@ -109,7 +104,7 @@ class OneGraphTrainer(runs.TrainingRun):
     training = config.training or options.training
     problem = problem or make_problem(
         load_graph(config.graphs[0]), Cluster.parse(config.clusters[0]))
-    weights, draws = one_graph_policies.seeds(config.seed)
+    weights, draws = seeds(config.seed)
     self.problem, self.policy = make_policy(problem, options, weights)
     self._environment = OneShotEnvironment(
         self.problem.allowed, SimulatedCost(self.problem), batch_size=training.batch_size,
