@@ -43,7 +43,7 @@ def apply(placement: Mapping[str, str], target: Any) -> Any:
     return placed
   if hasattr(target, "get_operations") and hasattr(target, "as_default"):
     ops = target.get_operations()
-    # All looked up before the first is set: a graph is placed wholly or not at all.
+    # All devices are looked up before the first is set: a graph is placed wholly or not at all.
     for op, device in zip(ops, devices_of(placement, [op.name for op in ops])):
       op._set_device(device)
     return target
@@ -56,7 +56,7 @@ def apply(placement: Mapping[str, str], target: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceReport:
-  """What a device scope achieved on a finished graph.
+  """A finished graph that was built in a device scope, compared with the placement.
 
   Attributes:
     placed: number of ops that are on their device.
@@ -86,9 +86,10 @@ class DeviceReport:
 class DeviceFunction:
   """op -> device string, for `tf.compat.v1.device(...)` while a graph is built.
 
-  Scopes do not reach ops that the library colocates, ignores scopes for, or makes elsewhere
-  (initialisers, reads): ask `report` when the graph is finished. And `tf.group` makes one more op
-  for each device whose ops it groups, which the placement cannot know: those keep that device.
+  Scopes do not reach ops that TensorFlow colocates, places without regard to scopes, or makes
+  outside of them (initialisers, reads): call `report` when the graph is finished. `tf.group` makes
+  one more op for each device whose ops it groups. The placement cannot know these ops; they keep
+  that device.
   """
 
   def __init__(self, placement: Mapping[str, str]):
@@ -118,7 +119,7 @@ class DeviceFunction:
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 
   def place_missed(self, graph: Any) -> DeviceReport:
-    """Places what the scope did not reach, before the graph's first run; reports what is left."""
+    """Places the ops that the scope missed, before the graph's first run; reports the rest."""
     for name in self.report(graph).missed:
       device = self._canonical[self._placement[name]]
       graph.get_operation_by_name(name)._set_device(device)
@@ -126,6 +127,6 @@ class DeviceFunction:
 
 
 def _some(names: Tuple[str, ...]) -> str:
-  """The first names, and how many there are."""
+  """The number of names, and the first few."""
   listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
   return f"{len(names)} ops ({listed})"

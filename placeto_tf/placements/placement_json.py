@@ -1,6 +1,6 @@
-"""Reading and writing placement.json, whose format `placement` describes.
+"""Reads and writes placement.json; `placement` describes the format.
 
-Both ends are the fields of a `Placement`, by their names.
+Functions here take and return the fields of a `Placement` by name.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
   if not isinstance(value, kind):
     raise PlacementError(
         f"{what} is {user_files.brief(value)}, expected {expected}; correct it or place the "
-        "graph anew")
+        "graph again")
   return value
 
 
@@ -129,7 +129,7 @@ def _number(what: str, value: Any, whole: bool) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Numbers of numpy as Python's; times that are not finite as null, for JSON has none."""
+  """NumPy's numbers become Python's; times that are not finite become null, as JSON has none."""
   if isinstance(value, Mapping):
     return {key: _plain(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):

@@ -26,7 +26,7 @@ def search_one_graph(
   Args:
     problem: its own groups are not used: the RNN-based placer takes those of the colocation
       heuristic, and the hierarchical placer learns its groups.
-    budget: counted from the making of the problem.
+    budget: counted from when the problem was made.
     seed: of weights and draws.
     policy: a name in `one_graph_policies.POLICIES`.
     config: the policy's choices, such as `RnnSearch`.
