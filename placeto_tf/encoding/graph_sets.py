@@ -2,9 +2,8 @@
 
   graphs.json             the request, and a row per graph: file, ops, groups, step time
   cifar10_0000.meta, ...  one MetaGraph per graph, for `load_graph`
-  graphs.tfrecord         one GraphTensor per graph in the same order: grouped, on the cluster, all
-  on
-                          the best single device, with its simulated times
+  graphs.tfrecord         one GraphTensor per graph in the same order: grouped, on the cluster,
+                          on the best single device, with its simulated times
   schema.pbtxt            the schema of the GraphTensors
 
 Every file appears when it is complete. If a call is interrupted, the same call goes on where it

@@ -7,8 +7,8 @@ root directory holds what `training.runs` says, and
   train/events*    TensorBoard: step time now and best, reward, loss, gradient norm
   placement.json   the best placement so far
 
-A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
-one machine, as one that was not.
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from placeto_tf.training.run_config import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class OneGraphConfig(RunConfig):
-  """What is trained, on what, for how long.
+  """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, clusters: one of each; without held-out graphs nothing is watched.
@@ -64,7 +64,7 @@ class OneGraphConfig(RunConfig):
 
 
 def default_config(policy: str) -> OneGraphConfig:
-  """A configuration with the method's own way of training, its graph yet to be given."""
+  """The configuration that the method uses, still without a graph."""
   return OneGraphConfig((), policy=policy, training=POLICIES[policy][0]().training)
 
 
@@ -72,8 +72,8 @@ class OneGraphTrainer(runs.TrainingRun):
   """One run in its root directory.
 
   Attributes:
-    problem: knows the best placement so far.
-    policy: what is trained.
+    problem: has the best placement so far.
+    policy: that is trained.
   """
 
   rate = "updates_a_second"
@@ -81,10 +81,10 @@ class OneGraphTrainer(runs.TrainingRun):
   def __init__(
       self, config: OneGraphConfig, root_dir: str, *, problem: Optional[PlacementProblem] = None,
       options: Any = None, warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
+    """Resumes the run in the directory, or begins one.
 
     Args:
-      config: what is trained.
+      config: of the run.
       root_dir: its directory.
       problem: instead of the one that `config` names.
       options: the policy's own, see `one_graph_policies`.

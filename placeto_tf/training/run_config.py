@@ -1,4 +1,4 @@
-"""`RunConfig`: what the configurations of all training runs have in common."""
+"""`RunConfig`: the fields that the configurations of all training runs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placeto_tf.errors import PlacetoError
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """What is trained on, for how long; a subclass adds how.
+  """Graphs, clusters and duration of a run; a subclass adds how it learns.
 
   Attributes:
     graphs, clusters: specs of single graphs and of clusters, as `load_graph` and `Cluster.parse`
@@ -41,6 +41,6 @@ class RunConfig:
         raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
 
   def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it: tuples are lists."""
+    """The content of config.json: tuples are lists."""
     found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
     return found
