@@ -2,9 +2,9 @@
 
 A cluster comes from a short string, a JSON file or its parts:
 
-  Cluster.parse("k80:4")          four K80 dies and the host CPU they hang on
+  Cluster.parse("k80:4")          four K80 dies and their host's CPU
   Cluster.parse("a100:2+cpu:1")   two A100s and one CPU that may take any op
-  Cluster.parse("v100:4x2")       two hosts of four V100s and a CPU each
+  Cluster.parse("v100:4x2")       two hosts, each with four V100s and a CPU
   Cluster.parse("local")          what TensorFlow finds on this machine
   Cluster.parse("cluster.json")   as `cluster_json` describes
 
@@ -29,7 +29,7 @@ READY_ORDERS = ("arrival", "critical_path", "executor")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-  """Devices, links, and what the simulator charges for them.
+  """Devices, links, and the parameters of their simulation.
 
   Attributes:
     devices: [D].
@@ -50,9 +50,9 @@ class Cluster:
     compute_streams: how many ops a device runs side by side, each at full speed.
     ready_order: "arrival", or "critical_path": of the ready ops a device takes the one with the
       longest path of compute time to the end of the graph, by arrival among equals. Or "executor":
-      that of TensorFlow's executor with one thread a device, depth first; unpacking then happens
+      that of TensorFlow's executor with one thread per device, depth first; unpacking then happens
       at once, and stops what the device runs.
-    inline_op_types: op types that the executor runs at once, in the thread that made them ready.
+    inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
   """
@@ -99,7 +99,7 @@ class Cluster:
                          f"{', '.join(READY_ORDERS)}")
 
   def _check_scalar(self, name: str, default: Any) -> None:
-    """By the type of the field's default, so that a field added later is checked too."""
+    """Checks a field by the type of its default, so that a field added later is checked too."""
     value = getattr(self, name)
     if isinstance(default, bool):
       if not isinstance(value, bool):
@@ -114,7 +114,7 @@ class Cluster:
             f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
-    """A checked [D, D] copy whose unused diagonal says that staying costs nothing."""
+    """A checked [D, D] copy; its unused diagonal means that staying costs nothing."""
     d, name = len(self.devices), self.device_names
     try:
       matrix = np.array(getattr(self, field), dtype=np.float64)

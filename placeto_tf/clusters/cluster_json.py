@@ -1,6 +1,6 @@
 """The cluster JSON: how a `Cluster` is written to a file and read back.
 
-docs/cluster_json.md says the same to users, field by field; change both.
+docs/cluster_json.md describes it for users, field by field; change both.
 
   {"devices": [{"name": "/GPU:0", "type": "GPU", "memory_bytes": 12884901888,
                 "efficiency": 0.3, "properties": {"type": "GPU", "frequency": 823, ...}}, ...],
@@ -9,11 +9,11 @@ docs/cluster_json.md says the same to users, field by field; change both.
                         "latency_us": 25}, ...]},
    "op_overhead_us": 5.7}
 
-A device may further have "host" (default false) and "op_efficiency" (default empty); its
-"efficiency" is 1 where it is left out, its "properties" those of DeviceProperties in proto JSON.
-Links are directed. "default" stands for every pair that "pairs" does not list; a pair may leave
-out what it shares with the default. Every extension of the simulator is one more field, named as
-in `Cluster`, and is written only where it differs from its default, off.
+A device may also have "host" (default false) and "op_efficiency" (default empty); its
+"efficiency" is 1 if left out; its "properties" are those of DeviceProperties in proto JSON. Links
+are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out what
+it shares with the default. Every extension of the simulator is one more field, named as in
+`Cluster`, and is written only if it differs from its default, off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from placeto_tf.errors import ClusterError
 from placeto_tf.files import atomic, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
-_STRUCTURE = ("devices",) + _LINK_FIELDS  # the fields of `Cluster` that are no extension
+_STRUCTURE = ("devices",) + _LINK_FIELDS  # fields that are no extension of the simulator
 _PROPERTY_FIELDS = frozenset(
     "type vendor model frequency numCores environment numRegisters l1CacheSize l2CacheSize "
     "l3CacheSize sharedMemorySizePerMultiprocessor memorySize bandwidth".split())
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_json_value(value: Any) -> Any:
-  """Lists of numbers become arrays, which is what array fields of `Cluster` hold."""
+  """Lists of numbers become arrays, as fields of `Cluster` are."""
   if not isinstance(value, list):
     return value
   try:

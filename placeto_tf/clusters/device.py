@@ -12,7 +12,7 @@ from placeto_tf.errors import ClusterError
 
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
-MOST = 1e15  # of bytes, microseconds and bytes a microsecond
+MOST = 1e15  # of bytes, microseconds and bytes per microsecond
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Device:
   Attributes:
     name: as TensorFlow writes it: "/GPU:0", "/job:worker/task:1/device:CPU:0".
     type: TensorFlow device type, which decides what kernels there are: "GPU", "CPU".
-    memory_bytes: what placements may fill.
-    efficiency: achieved over peak speed, in (0, 1]; divides estimated compute costs.
+    memory_bytes: the most that placements may use.
+    efficiency: achieved over peak speed, in (0, 1]; estimated compute costs are divided by it.
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
     host: takes only ops that have no kernel on a device that is not a host.
-    op_efficiency: op type -> efficiency, for the types where it is known to differ.
+    op_efficiency: op type -> efficiency, for types known to differ.
   """
 
   name: str

@@ -1,8 +1,8 @@
 """`compile_placed()`: a compiled Keras model whose training step runs placed.
 
 Keras asks a model for its train function before it trains and hands it an iterator of batches. The
-model is given a train function that runs the placed step of the batch's shape; all else of Keras
-(callbacks, metrics, evaluate, predict, saving) is as it was, on the variables where they now are.
+model is given a train function that runs the placed step for the batch's shape. All other parts of
+Keras (callbacks, metrics, evaluate, predict, saving) work as before, with the moved variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placeto_tf.placements import place_function
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 
-_ENOUGH = 0.9  # share of ops known by name from which on a trace is the same step
+_ENOUGH = 0.9  # least share of ops known by name for a trace of the same step
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class BatchStep:
   """The step for batches of one shape.
 
   Attributes:
-    batch_size: of the batches, None where they do not say.
+    batch_size: of the batches; None if it is not known.
     function: takes a batch.
     how: "placed" by a search, "alike" (as the placed one), or "unplaced".
   """
@@ -101,7 +101,7 @@ class PlacedTraining:
     return logs
 
   def train_function(self, iterator: Any) -> Any:
-    """What Keras calls: trains on the next batches, as many as it wants of one call."""
+    """Called by Keras: trains on the next batches, as many as one call should."""
     import tensorflow as tf
 
     logs = None
@@ -116,7 +116,7 @@ class PlacedTraining:
     return logs
 
   def make_train_function(self, force: bool = False) -> Any:
-    """What Keras calls before it trains: stands in for the model's own method."""
+    """Replaces the model's own method, which Keras calls before it trains."""
     if keras_batches.compiled_state(self.model) != self._compiled:
       warnings.warn(
           "the model has been compiled again since compile_placed: its training runs unplaced; "
@@ -165,14 +165,14 @@ def compile_placed(
   Args:
     model: a compiled model of Keras 2 or Keras 3.
     cluster: a `Cluster`, or text for `Cluster.parse`; with devices that this process has.
-    batch_size: places now, for batches of this size of what the model says it takes.
+    batch_size: places now, for batches of this size of the model's inputs.
     data: places now, for a batch like this one: (inputs, targets), as arrays, tensors or
       TensorSpecs, or a `tf.data.Dataset` of batches. Without both the step is placed when the first
       batch comes.
     **options: of `place()`: method, max_seconds, max_evaluations, seed, ...
 
   Returns:
-    What was placed; print it. Its `undo()` gives the model its own step back.
+    The placed training, which can be printed; its `undo()` gives the model its own step back.
 
   Raises:
     PlacetoError: the model is not compiled, belongs to a distribution strategy, or its step cannot
@@ -200,7 +200,7 @@ def compile_placed(
   training = PlacedTraining(model, cluster, options)
   if specs is not None:
     training.plan(specs)
-  # Past __setattr__, for this is no part of the model that Keras should track and save.
+  # Past __setattr__, because Keras should not track and save this.
   model.__dict__["make_train_function"] = training.make_train_function
   return training
 

@@ -37,11 +37,11 @@ DATA_PARALLEL = "data_parallel"
 
 
 def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
-  """With the number of replicas that a spec of the zoo names, as "zoo:rnnlm:replicas=4" does.
+  """The config with the replicas that a spec of the zoo names, such as "zoo:rnnlm:replicas=4".
 
   Args:
-    config: if it asks for more than one replica, that holds.
-    graph: the spec; of anything else the config is returned as it is.
+    config: returned as it is if it asks for more than one replica.
+    graph: the spec; for anything else, too, the config is returned as it is.
   """
   if config.replicas != 1 or not (
       isinstance(graph, str) and graph.startswith(("zoo:", "family:"))):
@@ -57,14 +57,14 @@ def place_replicas(
     progress: Optional[Callable[[PlacementProblem, str], None]] = None,
     stage: Callable[[str], ContextManager] = contextlib.nullcontext,
 ) -> PlacingResult:
-  """Places a graph on as many replicas as serve it best, or as `config.replicas` says.
+  """Places a graph with the best number of replicas, or with `config.replicas`.
 
   Args:
-    source: the graph as a `ReplicaSource`, or what makes one.
+    source: a `ReplicaSource`, or anything that makes one.
     cluster: devices and links.
     config: as for `place_with`; its method is `auto`.
-    progress: called every now and then.
-    stage: entered, with what it is called, around what takes long before the search.
+    progress: called from time to time.
+    stage: a context manager of a name, entered around long work before the search.
 
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
@@ -99,7 +99,7 @@ def place_replicas(
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
-  """Numbers of replicas to look at, 1 first, and that of the baseline of data parallelism."""
+  """Numbers of replicas to try, 1 first, and that of the baseline of data parallelism."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
   if wanted == AUTO:
     return [count for count in range(1, devices + 1) if devices % count == 0], devices
@@ -194,9 +194,9 @@ def _result(
 def _baselines(
     candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
     baseline_batch: Optional[int], cluster: Cluster) -> Dict[str, Baseline]:
-  """The rows of the table: one replica's references, data parallelism, what the best one ran.
+  """The rows of the table: one replica's references, data parallelism, the best one's placers.
 
-  All are of as many examples as a step of the best has.
+  All step times are for as many examples as a step of the best has.
   """
   def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
     if row.step_time_us is None or not batch or not best.global_batch or (

@@ -26,17 +26,17 @@ from placeto_tf.simulation import SimulationResult
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
-  """What one placer gives: a row of the comparison table.
+  """The result of one placer: a row of the comparison table.
 
   Attributes:
     step_time_us: simulated, or None where the placer evaluated no placement.
     fits: whether every device's peak memory is within its limit.
     peak_memory_bytes: [D]; NaN where there is no placement.
-    placement: [N] int32 device of each op, or None. Searches go on from the best before them.
-    evaluations: placements it evaluated.
-    seconds: it took.
-    gain_us: by how much it lowered the best objective (step time, and what does not fit) so far.
-    skipped: why it evaluated none, or "".
+    placement: [N] int32 device of each op, or None. Searches start from the best before them.
+    evaluations: number of placements that it evaluated.
+    seconds: the time that it took.
+    gain_us: by how much it lowered the best objective so far (step time plus penalty for memory).
+    skipped: why it evaluated no placement, or "".
   """
 
   step_time_us: Optional[float]
@@ -62,7 +62,7 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicaRow:
-  """What one number of replicas gives; a row of the table of replicas.
+  """The result for one number of replicas: a row of the table of replicas.
 
   Attributes:
     replicas: R.
@@ -70,8 +70,8 @@ class ReplicaRow:
     step_time_us: of the best placement found.
     peak_memory_bytes: [D].
     fits: whether that is within every device's memory.
-    evaluations: placements evaluated.
-    dropped: why it was not searched on, or "".
+    evaluations: number of placements evaluated.
+    dropped: why its search was ended, or "".
   """
 
   replicas: int
@@ -84,7 +84,7 @@ class ReplicaRow:
 
   @property
   def examples_per_second(self) -> Optional[float]:
-    """Of the best placement found."""
+    """Examples per second with the best placement found."""
     return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
 
 
@@ -95,7 +95,7 @@ class Replication:
   Attributes:
     chosen: the replicas that were placed.
     rows: R -> its row.
-    data_parallel: the baseline of mirrored variables, None where it cannot be had.
+    data_parallel: the baseline of mirrored variables; None if the graph does not allow it.
     data_parallel_batch: its global batch.
     refused: why the graph is not replicated, or not so often, or "".
   """
@@ -123,11 +123,11 @@ class PlacingResult:
     indices: [N] int32 device of each needed op.
     simulated: the step as simulated, for timelines.
     proven: whether the placement is known to be optimal.
-    notes: what had to be assumed, for the user to read.
+    notes: assumptions that were made, for the user to read.
     interrupted: whether Ctrl-C ended the search before its budget did.
-    graph, costs, cluster, config: what was placed, and how.
-    measured: what real sessions said, with cost="measured"; else None.
-    replication: the numbers of replicas that were looked at; None where one was asked for.
+    graph, costs, cluster, config: the inputs and options of the run.
+    measured: the measurements of real sessions, with cost="measured"; else None.
+    replication: the numbers of replicas that were tried; None if one was asked for.
   """
 
   placement: Placement
@@ -163,15 +163,15 @@ class PlacingResult:
             f"{self.evaluations:,} placements evaluated)")
 
   def apply(self, target: Any, **options: Any) -> Any:
-    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+    """`placement.apply(target)`; a live function is also simulated and compared with the promise.
 
     Args:
       target: see `Placement.apply`.
       **options: for a function, those of `place_function`.
 
     Returns:
-      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
-      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+      For a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and has its
+      step time; a warning is given if that is more than was promised. Else as `Placement.apply`.
 
     Raises:
       PlacementError: as `Placement.apply`.

@@ -135,7 +135,7 @@ def _fastest_us(grouped: GroupedGraph) -> np.ndarray:
 
 
 def _traffic(grouped: GroupedGraph) -> np.ndarray:
-  """[G, G] bytes along all edges, also those that `encoding.structure` leaves out: they cost time."""
+  """[G, G] transfer times along all edges, also those that `encoding.structure` leaves out."""
   g, others = grouped.num_groups, ~np.eye(grouped.num_devices, dtype=bool)
   bandwidth = np.median(grouped.bandwidth_bytes_per_us[others]) if others.any() else np.inf
   traffic = np.zeros((g, g))
