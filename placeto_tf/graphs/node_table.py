@@ -35,7 +35,7 @@ class NodeTable:
     producers: [E] int64.
     ports: [E] int64, `CONTROL` for control edges.
     consumers: [E] int64, ascending.
-    input_types: [E] int32 what the consumer asks for, 0 for control edges.
+    input_types: [E] int32 type that the consumer expects, 0 for control edges.
   """
 
   nodes: List[Any]
@@ -65,7 +65,7 @@ def read_nodes(graph_def: Any) -> NodeTable:
   """Checks a GraphDef and turns it into arrays.
 
   Raises:
-    GraphError: no nodes, a name that is wrong or there twice, an unknown op, an attribute that is
+    GraphError: no nodes, a name that is wrong or appears twice, an unknown op, an attribute that is
       missing or wrong, an input that dangles, is out of range, too many or of another type, or a
       version this TensorFlow cannot read.
   """

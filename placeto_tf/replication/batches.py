@@ -1,8 +1,8 @@
-"""One graph as any number of replicas: what becomes of its batch.
+"""Makes any number of replicas of one graph, and divides its batch.
 
-Where the batch is free, the global batch stays and is divided: a graph of the zoo is built at the
-smaller batch, a graph whose feeds have an unknown first dimension is read at it. Where the batch is
-baked into shapes, the graph as it is becomes one replica, and the global batch grows.
+If the batch is free, the global batch stays and is divided: a graph of the zoo is built with the
+smaller batch, and a graph whose feeds have an unknown first dimension is read with it. If the batch
+is baked into shapes, the unchanged graph becomes one replica, and the global batch grows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REPLICAS = ":replicas="
 
 
 class ReplicaSource:
-  """Makes R replicas of one graph, for whatever R is asked for.
+  """Makes R replicas of one graph, for any R.
 
   Attributes:
-    graph: the graph as it is, with the whole batch where that is free.
+    graph: the unchanged graph, with the whole batch if that is free.
     free_batch: whether the global batch stays as it is and is divided.
     wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
   """
@@ -139,7 +139,7 @@ def _smaller_spec(spec: str, count: int) -> str:
 
 
 def _unknown_batch(graph: ComputationGraph) -> bool:
-  """Whether the first dimension of everything that is fed was unknown before it was bound."""
+  """Whether the first dimension of all feeds was unknown before it was bound."""
   source = graph.source
   if source is None or source.graph_def is None or not source.feed_shapes:
     return False

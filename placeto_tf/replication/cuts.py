@@ -1,8 +1,8 @@
-"""The cut: which ops each replica has, which there are once, and what crosses between them.
+"""The cut: which ops each replica has, which exist once, and which tensors cross between them.
 
-From what changes variables and what is fetched, the way is followed back. What is not linear in
-the means over replicas (a norm, a square) has to see the means, so it is there once; the way ends
-where a tensor is the sum or mean over the examples of a replica, and there the mean is taken.
+The search goes backwards from the ops that change variables and from the fetches. Ops that are not
+linear in the means over replicas (a norm, a square) need the means, so they exist once. The search
+ends where a tensor is the sum or mean over the examples of a replica; there the mean is taken.
 
 Legend: N needed ops.
 """
@@ -23,18 +23,18 @@ from placeto_tf.replication.propagation import Spread
 MEANS, SPARSE_ROWS, FIRST, EXAMPLES = "mean", "rows", "first", "examples"
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# Before these the mean is taken where the optimizer does them with numbers of its own.
+# The mean is taken before these, if the optimizer does them with its own numbers.
 _SCALING = ("Mul", "RealDiv", "Div", "DivNoNan", "Add", "AddV2", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-  """What becomes of each op that the batch reaches.
+  """The role of each op that the batch reaches.
 
   Attributes:
     copies: ops of which every replica has its own.
-    shared: ops that the batch reaches and that are there once, behind the means.
-    joined: tensor of `copies` that is needed once -> how it is joined.
+    shared: ops that the batch reaches and that exist once, after the means.
+    joined: tensor of `copies` of which one value is needed -> how it is joined.
   """
 
   copies: FrozenSet[int]
@@ -47,13 +47,13 @@ def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[in
 
   Args:
     flow: the graph.
-    spread: what the batch reaches.
+    spread: the ops that the batch reaches.
     fetched: tensors that are fetched.
     run: ops that are fetched as such, without a result.
 
   Raises:
-    GraphError: nothing is learned from the batch, or what is learned or fetched cannot be had from
-      the replicas' own.
+    GraphError: nothing is learned from the batch, or an update or a fetch cannot be computed from
+      those of the replicas.
   """
   return _Cutter(flow, spread).run(fetched, run)
 
@@ -133,7 +133,7 @@ class _Cutter:
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
 
   def _use(self, tensor: Tensor, consumer: int) -> None:
-    """Makes a tensor available once."""
+    """Makes one value of a tensor available."""
     flow, kind = self._flow, self._spread.kind(tensor)
     if kind is AFTER or op_roles.is_update(flow.types[tensor[0]]):
       self._share(tensor[0])
@@ -169,7 +169,7 @@ class _Cutter:
     self._join(tensor, MEANS)
 
   def _optimizer_scales(self, op: int) -> bool:
-    """Whether an op that is linear in a mean is done once, behind the mean."""
+    """Whether an op that is linear in a mean exists once, after the mean."""
     flow, copied = self._flow, self._spread.copied
     if flow.frames[op]:
       return False

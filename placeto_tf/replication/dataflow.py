@@ -20,11 +20,11 @@ Shape = Optional[Tuple[Optional[int], ...]]
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
-_DEPTH = 60  # ops that one constant may rest on
+_DEPTH = 60  # ops that one constant may depend on
 
 
 class Dataflow:
-  """What the replicating needs to know of a graph.
+  """The parts of a graph that replication needs.
 
   Attributes:
     graph: the graph.
@@ -82,7 +82,7 @@ class Dataflow:
     return frames
 
   def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
-    """The innermost frame that an input is in; an Exit hands on to the frame outside of its own."""
+    """The innermost frame that an input is in; an Exit passes its value to the frame outside."""
     before = [producer for producer, _ in self.inputs[op]] + self.controls[op]
     for producer in before:
       frame = frames[producer]
@@ -93,7 +93,7 @@ class Dataflow:
     return ""
 
   def shape(self, tensor: Tensor) -> Shape:
-    """Dimensions, None for one that is not known; None alone where the rank is not known."""
+    """Dimensions, None for an unknown one; None alone for an unknown rank."""
     op, port = tensor
     found = self._outputs.get(self.graph.op_names[op], ())
     if port >= len(found) or found[port].shape.unknown_rank:
@@ -101,7 +101,7 @@ class Dataflow:
     return tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
 
   def is_integer(self, tensor: Tensor) -> bool:
-    """Whether the tensor holds integers or booleans, whose mean is none."""
+    """Whether the tensor holds integers or booleans, which have no mean."""
     from tensorflow.python.framework import dtypes
 
     dtype = dtypes.as_dtype(self.dtype(tensor) % 100)
@@ -125,7 +125,7 @@ class Dataflow:
   def value(self, tensor: Tensor) -> Optional[np.ndarray]:
     """The small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
-      self._values[tensor] = None  # what depends on itself is not known
+      self._values[tensor] = None  # a value that depends on itself is not known
       if self._depth < _DEPTH:
         self._depth += 1
         try:

@@ -1,8 +1,8 @@
-"""Placements that know of replicas: what a search starts from.
+"""Placements by replicas, from which searches start.
 
-Each replica has a share of the devices, of equal size; what there is once lies on the first device,
-or is spread so that every device holds about as many bytes of variables. Ops that join replicas lie
-where the variable is that they are for.
+Each replica has an equal share of the devices. Ops that exist once are on the first device, or
+spread so that every device holds about as many bytes of variables. Ops that join replicas are on
+the device of the variable that they are for.
 
 Legend: N ops, D devices, R replicas, C sets of ops that must share a device.
 """
@@ -18,7 +18,7 @@ from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 
 def shares(devices: Sequence[int], replicas: int) -> List[List[int]]:
-  """The devices of each replica: consecutive ones, or in turn where there are fewer than R."""
+  """The devices of each replica: consecutive ones, or in turn if there are fewer than R."""
   if replicas > len(devices):
     return [[devices[r % len(devices)]] for r in range(replicas)]
   size = len(devices) // replicas
@@ -62,7 +62,7 @@ def layouts(
 
 
 def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int]) -> np.ndarray:
-  """[N] the device of what there is once, and of what must be with it; -1 elsewhere."""
+  """[N] the device of ops that exist once, and of ops that must be with them; -1 elsewhere."""
   graph = replicated.graph
   colocation = graph.colocation
   shared = replicated.replica_of_op == SHARED
@@ -75,7 +75,7 @@ def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int])
     load[target] += weight[label]
     home[label] = devices[target]
   place = np.where(home[colocation] >= 0, home[colocation], -1)
-  # What is not with a variable goes to who reads it, else to whom it reads.
+  # An op without a variable goes to a reader, else to an op that it reads.
   order = graph.topological_order.tolist()
   producers, consumers = graph.edge_producers, graph.edge_consumers
   inputs = _neighbours(consumers, producers, graph.num_ops)

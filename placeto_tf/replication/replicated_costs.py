@@ -1,8 +1,8 @@
 """Costs of replicas from the costs of one: every copy of an op does the work of the op.
 
-Counting the work of R replicas takes R times as long as that of one and tells nothing new. What
-joins replicas is costed by the bytes that it moves. Ops behind rows of all replicas (sparse
-gradients) have R times the rows of one.
+Counting the work of R replicas would take R times as long as for one and give nothing new. Ops that
+join replicas cost the bytes that they move. Ops after rows of all replicas (sparse gradients) have
+R times the rows of one.
 
 Legend: N ops of the replicated graph, O its outputs, R replicas.
 """
@@ -88,7 +88,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
 
 
 def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
-  """Ops, there once, that work on the rows of all replicas, up to the updates of variables."""
+  """Ops that exist once and work on the rows of all replicas, up to the updates of variables."""
   graph = replicated.graph
   reached = np.zeros(graph.num_ops, dtype=bool)
   shared = replicated.replica_of_op == SHARED

@@ -1,7 +1,7 @@
-"""Writing the replicas: a GraphDef with R copies of some ops, and what joins them.
+"""Writes the replicas: a GraphDef with R copies of some ops, and ops that join them.
 
-Op "a" of replica r is "replica_r/a". What joins the replicas' tensor "a:0" is "joined/a_0": a sum
-and its scaling for a mean, a concatenation for rows. What was fetched keeps its name.
+Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
+a sum and its scaling for a mean, a concatenation for rows. Fetches keep their names.
 
 Legend: N needed ops, R replicas.
 """
@@ -28,10 +28,10 @@ class Rewritten:
 
   Attributes:
     graph_def: the nodes.
-    replica_of: name of each op that belongs to a replica -> which.
-    original_of: name of each op that stands for an op of the source -> that op's name.
-    feeds: tensor that was fed -> the tensors that are fed now, one for each replica, or the same
-      one where a global batch is split inside.
+    replica_of: name of each op that belongs to a replica -> the replica.
+    original_of: name of each op that copies an op of the source -> that op's name.
+    feeds: original feed -> the tensors that are fed now, one for each replica, or a single one if
+      the graph splits the global batch.
     own_joins: as in `ReplicatedGraph`.
   """
 
@@ -49,7 +49,7 @@ def rewrite(
 
   Args:
     flow: the graph.
-    spread: what the batch reaches in it.
+    spread: the ops that the batch reaches.
     cut: which ops are copied.
     replicas: R.
     split_feeds: whether a feed takes the global batch, which the graph cuts.
@@ -77,7 +77,7 @@ class _Writer:
     self._joined_prefix = _fresh("joined", taken)
     self._names = list(flow.graph.op_names)
     self._joined: Dict[Tensor, str] = {}
-    self._split: Dict[int, str] = {}  # fed op -> the op that splits what it is fed
+    self._split: Dict[int, str] = {}  # fed op -> the op that splits its feed
     self._replica_of: Dict[str, int] = {}
     self._original_of: Dict[str, str] = {}
     self._feeds: Dict[str, Tuple[str, ...]] = {}
@@ -194,7 +194,7 @@ class _Writer:
     shapes.set_shape(node.attr["shape"], shape)
 
   def _other_noise(self, op: int, node: Any, r: int) -> None:
-    """Gives replica r draws of its own, which follow from the op's seed."""
+    """Gives replica r its own draws, from the op's seed."""
     kind = self._flow.types[op]
     if kind in op_roles.STATEFUL_NOISE:
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
@@ -211,10 +211,10 @@ class _Writer:
       node.input[i] = seed.name
       self._replica_of[step] = self._replica_of[seed.name] = r
 
-  # What there is once.
+  # Ops that exist once.
 
   def _rename_frame(self, node: Any, frames: Set[bytes]) -> None:
-    """Has an op that the fetches do not need go round the first replica's loop."""
+    """Puts an op that the fetches do not need into the first replica's loop."""
     if "frame_name" in node.attr and node.attr["frame_name"].s in frames:
       node.attr["frame_name"].s = f"{self._prefixes[0]}/".encode() + node.attr["frame_name"].s
 
@@ -296,7 +296,7 @@ class _Writer:
     scaled.attr["T"].type = dtype
 
   def _keep_fetched_names(self) -> None:
-    """What was fetched under a name of an op that has become several is there under it again."""
+    """Restores the names of fetched ops that have become several."""
     by_op: Dict[int, List[int]] = {}
     for op, port in self._fetched:
       if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
@@ -340,7 +340,7 @@ class _Writer:
     return name
 
   def _colocate(self, node: Any, translate: Any) -> None:
-    """Keeps colocation with what there still is."""
+    """Keeps colocation with ops that still exist."""
     if "_class" not in node.attr:
       return
     classes = list(node.attr["_class"].list.s)

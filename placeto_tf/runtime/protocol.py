@@ -1,4 +1,4 @@
-"""What measuring asks of whatever sessions run on; `workers` has three that answer."""
+"""The interface that measuring needs of a runtime; `workers` has three that implement it."""
 
 from __future__ import annotations
 
