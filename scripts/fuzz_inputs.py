@@ -1,11 +1,11 @@
-"""Feeds mutated files to the loaders, and to the programs; reports what they must never do.
+"""Feeds mutated files to the loaders, and to the programs; reports forbidden outcomes.
 
   scripts/with_env python scripts/fuzz_inputs.py --mutants=5000 --programs=300
 
-Of each kind of file that programs read beside graphs (fuzz_graphs.py has those) --mutants are read
-by its loader, and --programs in all go through simulate.py and place.py. Never may one raise
-anything but the package's own errors, in one sentence, take more than 30 seconds, or more than 2 GB
-of memory above what a sound file takes; and where a program fails its --out must stay as it was.
+Of each kind of file other than graphs (for which there is fuzz_graphs.py), --mutants are read by
+its loader, and --programs in all go through simulate.py and place.py. A mutant must never raise
+anything but the package's own errors, in one sentence, take more than 30 seconds, or take more than
+2 GB of memory above that of a sound file. If a program fails, its --out must stay as it was.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _peak_kb() -> int:
 
 def run_all(made: Dict[str, input_mutants.Kind]) -> Iterator[Outcome]:
   """Sends mutants of placements, clusters and costs through programs, a fork each."""
-  import placeto_tf  # noqa: F401  (not to be imported by every fork anew)
+  import placeto_tf  # noqa: F401  (once, not in every fork)
   from placeto_tf.placing import reports, run  # noqa: F401
 
   graph = "--graph=zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
