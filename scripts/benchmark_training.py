@@ -43,8 +43,9 @@ def main() -> None:
   environment = MovesEnvironment(
       problems, problem.num_devices, config=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
   agent = agent_lib.make_agent(problem.num_devices)
-  # A policy that learns leaves more and more groups where they are, and such steps simulate nothing.
-  # So that both figures are of the same work, episodes are always collected with the same weights.
+  # A policy that learns leaves more and more groups where they are, and such steps simulate
+  # nothing. So that both figures are of the same work, episodes are always collected with the same
+  # weights.
   weights = pretrained()
   agent.actor_net.set_weights_for_scoring(weights)
   learn = common.function(agent.train)

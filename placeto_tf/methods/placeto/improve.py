@@ -80,7 +80,7 @@ def improve(
   Args:
     problem: counts the evaluations and remembers the best placement.
     start: [G] int32, or [N] devices of ops. A placement of ops that the problem's groups cannot
-      express is started from all the same: on about as many groups that it has on one device each.
+      express is a start too: the search then uses about as many groups, each on one device in it.
     budget: counted from the making of the problem.
     seed: of weights, actions and orders.
     root_dir: where TensorBoard events go (in train/); None writes none.
