@@ -22,7 +22,7 @@ from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 FEATURES, MASK = "features", "mask"
@@ -60,9 +60,7 @@ class MovesConfig:
   pool: int = 32
 
   def __post_init__(self) -> None:
-    for name in ("rows", "steps", "pool"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "rows", "steps", "pool")
     if not 0 <= self.perturb <= 1:
       raise PlacementError(f"perturb is {self.perturb}; expected a share from 0 to 1")
 

@@ -19,7 +19,7 @@ from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.environments import cost as cost_lib
 from placeto_tf.environments import observation as observation_lib
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,8 @@ class EnvironmentConfig:
       if getattr(self, name) not in valid:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
-    for name, least in (("num_episodes", 1), ("groups_per_step", 1), ("perturb", 0),
-                        ("undo_steps", 0), ("undo_temperature", 0), ("worse_weight", 0)):
-      if not getattr(self, name) >= least:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    check_at_least(1, self, "num_episodes", "groups_per_step")
+    check_at_least(0, self, "perturb", "undo_steps", "undo_temperature", "worse_weight")
     if self.all_values and self.groups_per_step != 1:
       raise PlacementError(
           f"groups_per_step is {self.groups_per_step}; expected 1, or all_values is not defined")

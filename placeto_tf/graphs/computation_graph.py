@@ -247,17 +247,23 @@ def _first(names: Sequence[str], count: int = 3) -> str:
   return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
 
+def check_unique(names: Sequence[str]) -> None:
+  """Raises GraphError if two ops have one name."""
+  if len(set(names)) == len(names):
+    return
+  seen = set()
+  for name in names:
+    if name in seen:
+      raise GraphError(f"op name {name!r} appears twice; names must be unique")
+    seen.add(name)
+
+
 def _check(graph: ComputationGraph) -> None:
   """Raises GraphError where an invariant of `ComputationGraph` does not hold."""
   n = len(graph.op_names)
   if n == 0:
     raise GraphError("the graph has no ops; expected at least one op that the fetches need")
-  if len(set(graph.op_names)) != n:
-    seen = set()
-    for name in graph.op_names:
-      if name in seen:
-        raise GraphError(f"op name {name!r} appears twice; names must be unique")
-      seen.add(name)
+  check_unique(graph.op_names)
   o = int(graph.output_offsets[-1])
   shapes = {
       "op_types": (len(graph.op_types), n),

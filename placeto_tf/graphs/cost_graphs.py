@@ -20,7 +20,12 @@ import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
+from placeto_tf.graphs.computation_graph import (
+  CONTROL,
+  ComputationGraph,
+  GraphSource,
+  check_unique,
+)
 from placeto_tf.graphs.kernels import KERNEL_TYPES
 
 UNKNOWN_TYPE = "Unknown"
@@ -60,12 +65,7 @@ def from_cost_graph(
     raise GraphError("the graph has no ops but _SOURCE and _SINK; expected the ops of a step")
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
-  if len(index) != len(names):
-    seen = set()
-    for name in names:
-      if name in seen:
-        raise GraphError(f"op name {name!r} appears twice; names must be unique")
-      seen.add(name)
+  check_unique(names)
   _check_sizes(nodes)
   producers, ports, consumers, goes_round = _edges(proto.node, nodes)
   notes: Tuple[str, ...] = ()

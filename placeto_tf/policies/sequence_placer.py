@@ -23,7 +23,7 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.policies.lstm import Lstm, initial
 from placeto_tf.policies.one_shot_policy import NEVER, categorical
 
@@ -52,9 +52,7 @@ class PlacerConfig:
   tanh_constant: float = 0.0
 
   def __post_init__(self) -> None:
-    for name in ("hidden", "device_width", "temperature"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "hidden", "device_width", "temperature")
     if self.bidirectional and self.hidden % 2:
       raise PlacementError(f"hidden is {self.hidden}; expected an even number for two directions")
 

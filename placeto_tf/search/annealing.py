@@ -22,7 +22,7 @@ from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
@@ -67,9 +67,7 @@ class AnnealingConfig:
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    for name in ("start_temperature", "end_temperature", "rounds", "reheat"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "start_temperature", "end_temperature", "rounds", "reheat")
     if not self.levels or min(min(level) for level in self.levels) <= 0:
       raise PlacementError(
           f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")

@@ -16,7 +16,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
@@ -58,9 +58,7 @@ class LocalSearchConfig:
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    for name in ("passes", "rounds", "kick_moves", "kick_units"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "passes", "rounds", "kick_moves", "kick_units")
 
 
 def search_locally(

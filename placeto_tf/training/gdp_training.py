@@ -24,7 +24,7 @@ import tensorflow as tf
 from placeto_tf.clusters import Cluster
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -63,7 +63,7 @@ class GdpTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("graphs_per_update")
+    check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
 
 
 def make_problems(

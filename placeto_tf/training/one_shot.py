@@ -38,7 +38,7 @@ from placeto_tf.environments.one_shot_environment import (
   INVALID_REWARD,
   OneShotEnvironment,
 )
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.one_shot_policy import Loss, OneShotPolicy, Sample
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -85,9 +85,7 @@ class OneShotConfig:
       if getattr(self, name) not in valid:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
-    for name in ("batch_size", "epochs"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "batch_size", "epochs")
     if self.algorithm == "reinforce" and self.epochs != 1:
       raise PlacementError(
           f"epochs is {self.epochs}, but REINFORCE may use a batch once; choose ppo for more")

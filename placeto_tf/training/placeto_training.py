@@ -30,7 +30,7 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.family_environment import FamilyEnvironment
 from placeto_tf.environments.placement_environment import PlacementEnvironment
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -75,7 +75,7 @@ class PlacetoTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("max_groups")
+    check_at_least(1, self, "max_groups", error_type=PlacetoError)
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
     episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update

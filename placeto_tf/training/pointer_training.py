@@ -32,7 +32,7 @@ from placeto_tf.environments.moves_environment import (
   MovesEnvironment,
   MovesProblem,
 )
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
@@ -84,7 +84,7 @@ class PointerTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("epochs", "max_devices")
+    check_at_least(1, self, "epochs", "max_devices", error_type=PlacetoError)
     names = [name for each in self.without for name in (TIMING if each == "timing" else (each,))]
     object.__setattr__(self, "without", tuple(names))
     if not 0 <= self.discount <= 1:

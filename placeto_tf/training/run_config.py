@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any, Dict, Tuple
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +32,8 @@ class RunConfig:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    self.check_at_least_one("iterations", "checkpoint_every", "watch_every")
-
-  def check_at_least_one(self, *names: str) -> None:
-    """Raises PlacetoError where a field is below 1."""
-    for name in names:
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(
+        1, self, "iterations", "checkpoint_every", "watch_every", error_type=PlacetoError)
 
   def to_json(self) -> Dict[str, Any]:
     """The content of config.json: tuples are lists."""

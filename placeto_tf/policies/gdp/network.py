@@ -15,7 +15,7 @@ from typing import Any, Dict
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding
 from placeto_tf.policies.gdp.placer import Placer
@@ -47,9 +47,7 @@ class GdpConfig:
   initial_spread: float = 1.0
 
   def __post_init__(self) -> None:
-    for name in ("max_devices", "width", "rounds", "layers", "heads", "segment"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "max_devices", "width", "rounds", "layers", "heads", "segment")
     if self.width % self.heads:
       raise PlacementError(
           f"width is {self.width}; expected a multiple of the {self.heads} heads")

@@ -20,7 +20,7 @@ from typing import Dict, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_at_least
 from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
@@ -67,9 +67,7 @@ class HierarchicalConfig:
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=4.0)
 
   def __post_init__(self) -> None:
-    for name in ("num_groups", "groups_a_device", "grouper_hidden", "type_width"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "num_groups", "groups_a_device", "grouper_hidden", "type_width")
 
 
 class HierarchicalPolicy(OneShotPolicy):
