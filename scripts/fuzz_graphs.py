@@ -57,7 +57,7 @@ def _print(line: Dict[str, Any]) -> None:
 
 
 def run(first: int, count: int) -> List[Dict[str, Any]]:
-  """What happened to each mutant, crashes and hangs included."""
+  """The outcome of each mutant, crashes and hangs included."""
   found, last_told = [], time.monotonic()
   end = first + count
   while first < end:

@@ -41,7 +41,7 @@ _SOUND = ("loaded", "refused")
 
 
 class Outcome(NamedTuple):
-  """What a mutant did."""
+  """The outcome of one mutant."""
 
   kind: str
   number: int
@@ -132,7 +132,7 @@ def run_all(made: Dict[str, input_mutants.Kind]) -> Iterator[Outcome]:
 
 
 def _run(command: List[str], said: str) -> Tuple[str, str]:
-  """What a program did in a fork, and the last line that it said."""
+  """The outcome of a program in a fork, and its last line of output."""
   before_kb = _peak_kb()
   child = os.fork()
   if not child:

@@ -55,7 +55,7 @@ flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("seed", None, "Seed of everything random.",
                      lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
-                    "that stood in the way of learning, or 'tied', the default, in which equal "
+                    "that hindered learning, or 'tied', the default, in which equal "
                     "devices are equal to the network.")
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 

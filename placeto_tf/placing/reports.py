@@ -39,7 +39,7 @@ class Workspace(ResultDirectory):
 
   @property
   def tensorboard_dir(self) -> str:
-    """Where summaries go while the run lasts."""
+    """The directory of summaries during the run."""
     return os.path.join(self.path, "tensorboard")
 
 

@@ -1,4 +1,4 @@
-"""What `place()` returns: the placement, and a row of the comparison table per placer.
+"""The result of `place()`: the placement, and a row of the comparison table per placer.
 
 Legend: N ops, D devices, R replicas.
 """
@@ -90,7 +90,7 @@ class ReplicaRow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replication:
-  """What `place(replicas=...)` found about replicas.
+  """The part of the result on replicas, from `place(replicas=...)`.
 
   Attributes:
     chosen: the replicas that were placed.
@@ -109,7 +109,7 @@ class Replication:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PlacingResult:
-  """What `place()` found.
+  """The result of `place()`.
 
   Attributes:
     placement: op name -> device name, for every op of the file.
@@ -152,7 +152,7 @@ class PlacingResult:
   replication: Optional[Replication] = None
 
   def __repr__(self) -> str:
-    """What was found, in a line."""
+    """The result in one line."""
     current_us = self.baselines["current"].step_time_us
     gain = f"{current_us / self.step_time_us:.2f}x of {current_us / 1e3:,.1f} ms, " if (
         current_us and self.step_time_us) else ""

@@ -106,7 +106,7 @@ class MeasuredStep:
 
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
-    """Of a placement that could not be timed."""
+    """The result for a placement that could not be timed."""
     inf = float("inf")
     return cls(inf, inf, inf, 0, np.zeros(0), failure=reason)
 

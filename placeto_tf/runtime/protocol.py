@@ -10,7 +10,7 @@ class Runtime(Protocol):
 
   @property
   def target(self) -> str:
-    """What a session connects to; "" for this process."""
+    """The address that sessions connect to; "" for this process."""
 
   @property
   def devices(self) -> Tuple[str, ...]:

@@ -93,7 +93,7 @@ class LocalWorkers:
 
   @property
   def target(self) -> str:
-    """What a session connects to: the first worker."""
+    """The address that sessions connect to: the first worker."""
     return f"grpc://127.0.0.1:{self.ports[0]}"
 
   @property
@@ -259,7 +259,7 @@ class RemoteWorkers:
 
   @property
   def target(self) -> str:
-    """What a session connects to: the first worker."""
+    """The address that sessions connect to: the first worker."""
     return f"grpc://{self.addresses[0]}"
 
   def __enter__(self) -> RemoteWorkers:

@@ -39,7 +39,7 @@ HOTTEST = 0.05  # over the step time
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingConfig:
-  """How annealing spends its budget; the page linked in the README lists what was tried.
+  """How annealing spends its budget; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     levels: (units over the number of groups, share of the budget), coarse to fine: a handful of

@@ -33,7 +33,7 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class GeneticConfig:
-  """How the population evolves; the page linked in the README lists what was tried.
+  """How the population evolves; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     levels: (units over the number of groups, share of the budget), coarse to fine; a factor of 1

@@ -30,7 +30,7 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class LocalSearchConfig:
-  """How local search spends its budget; the page linked in the README lists what was tried.
+  """How local search spends its budget; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     coarse_levels: units over the number of groups, before the levels from groups down to ops.

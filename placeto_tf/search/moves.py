@@ -11,7 +11,7 @@ from placeto_tf.problem.units import Units
 
 @dataclasses.dataclass(frozen=True)
 class MoveConfig:
-  """How often each kind of move is drawn; the page linked in the README lists what was tried.
+  """How often each kind of move is drawn; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     uniform: share of moves that send a unit to any device.
