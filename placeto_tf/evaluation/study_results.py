@@ -75,7 +75,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
 
 
 def _kind(label: str) -> str:
-  """Of a placement, by the name of its file."""
+  """The kind of a placement, by the name of its file."""
   return re.sub(r"^\d+_|\.json$", "", label)
 
 
