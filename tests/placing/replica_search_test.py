@@ -7,6 +7,8 @@ import pytest
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import replica_table, report, table
 from placeto_tf.replication import ReplicaSource, load_replicas
 
@@ -93,6 +95,16 @@ def test_a_spec_of_the_zoo_names_replicas():
     ReplicaSource(f"{spec}:replicas=x")
   found = load_replicas(f"{spec}:replicas=2", 2)
   assert found.global_batch == 8 and found.replicas == 2
+
+
+def test_a_spec_names_the_replicas_unless_the_options_do():
+  def replicas(source, **options):
+    return with_replicas_of_spec(PlacingConfig(**options), source).replicas
+
+  assert replicas("zoo:rnnlm:replicas=4:batch=8") == 4
+  assert replicas("zoo:rnnlm:replicas=4", replicas="auto") == "auto"
+  assert replicas("zoo:rnnlm:replicas=4", replicas=2) == 2
+  assert replicas("zoo:rnnlm") == replicas("model:replicas=4.pb") == replicas(None) == 1
 
 
 @pytest.mark.parametrize("replicas, words", [
