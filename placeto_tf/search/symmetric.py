@@ -171,10 +171,26 @@ class _Quotient:
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
     labels = own[np.maximum(replicated.original_of_op, 0)].astype(np.int64)
+    self._with_their_inputs(labels)
     width = int(own.max()) + 1
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
     return np.unique(self._joined(labels, width, placement), return_inverse=True)[1].reshape(-1)
+
+  def _with_their_inputs(self, labels: np.ndarray) -> None:
+    """Gives what a replica has beside its copies, such as packed gradients, its input's label."""
+    replicated, graph = self._replicated, self._replicated.graph
+    added = (replicated.original_of_op < 0) & (replicated.replica_of_op != SHARED)
+    reads = added[graph.edge_consumers]
+    inputs: Dict[int, int] = {}
+    for producer, consumer in zip(
+        graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist()):
+      # A constant beside it says nothing.
+      if graph.op_types[producer] != "Const" or consumer not in inputs:
+        inputs[consumer] = producer
+    for op in graph.topological_order.tolist():
+      if op in inputs:
+        labels[op] = labels[inputs[op]]
 
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
     """[N0, ...] with what ops that must share a device have in common, or anything at all."""
