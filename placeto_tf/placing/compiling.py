@@ -11,13 +11,15 @@ import dataclasses
 import warnings
 from typing import Any, Callable, Dict, Hashable, List, Optional, Union
 
+import numpy as np
+
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
 from placeto_tf.live import keras_batches
 from placeto_tf.live.applied import AppliedFunction
 from placeto_tf.live.following import placed_alike
-from placeto_tf.placements import place_function
+from placeto_tf.placements import Placement, place_function
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, replicate
@@ -155,7 +157,10 @@ class PlacedTraining:
     else:
       function = keras_batches.trace_step(self.model, specs)
       graph, replicas = load_graph(function), 1
-    placement, known = placed_alike(result.placement, graph, function, result.cluster)
+    placement = result.placement
+    if replicas < self.steps[0].replicas:
+      placement = _of_first_replica(result)
+    placement, known = placed_alike(placement, graph, function, result.cluster)
     if known >= _ENOUGH:
       return BatchStep(size, place_function(placement, function).function, "alike", replicas)
     warnings.warn(
@@ -223,6 +228,18 @@ def compile_placed(
   # Past __setattr__, for this is no part of the model that Keras should track and save.
   model.__dict__["make_train_function"] = training.make_train_function
   return training
+
+
+def _of_first_replica(result: PlacingResult) -> Placement:
+  """The devices of what there is once and of the first replica, by the names of one replica."""
+  assert result.replication is not None and result.replication.chosen is not None
+  chosen = result.replication.chosen
+  known = np.flatnonzero(chosen.original_of_op >= 0)
+  # What there is once comes last and counts.
+  order = known[np.argsort(-chosen.replica_of_op[known], kind="stable")]
+  indices = np.zeros(chosen.original.num_ops, dtype=np.int32)
+  indices[chosen.original_of_op[order]] = result.indices[order]
+  return Placement.from_indices(chosen.original, result.cluster, indices)
 
 
 def _function_of(graph: ComputationGraph) -> Any:

@@ -195,7 +195,7 @@ def main(version):
   print(json.dumps({
       "first_batch": fits(keras, {}), "planned": fits(
           keras, {"batch_size": BATCH}, steps_per_execution=2),
-      "changes": changes(keras)}))
+      "changes": changes(keras), "replicas": replicas(keras)}))
 
 
 if __name__ == "__main__":
