@@ -64,11 +64,11 @@ class ReplicaSource:
     """
     count = check_replicas(count)
     if count not in self._made:
-      self._made[count] = replicate(self._part(count), count)
+      self._made[count] = replicate(self.part(count), count)
     return self._made[count]
 
-  def _part(self, count: int) -> ComputationGraph:
-    """One of `count` replicas."""
+  def part(self, count: int) -> ComputationGraph:
+    """One of `count` replicas, before it is replicated."""
     if count == 1 or not self.free_batch:
       return self.graph
     if self._divide is not None:
