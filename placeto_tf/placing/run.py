@@ -51,7 +51,8 @@ def place(
   """Decides on which device each op of a graph runs.
 
   Args:
-    graph: a `ComputationGraph`, or anything `load_graph` takes.
+    graph: a `ComputationGraph`, or anything `load_graph` takes; for several replicas also a
+      `ReplicaSource`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
@@ -76,12 +77,15 @@ def place(
   config = replica_search.with_replicas_of_spec(PlacingConfig(method=method, **options), graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
+  def source_of_replicas() -> ReplicaSource:
+    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(graph, loading)
+
   def run(
       report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
   ) -> PlacingResult:
     if config.replicas != 1:
       return replica_search.place_replicas(
-          ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
+          source_of_replicas(), cluster, config, progress=report, stage=stage)
     read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
     return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
 

@@ -7,7 +7,7 @@ is baked into shapes, the unchanged graph becomes one replica, and the global ba
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -33,9 +33,17 @@ class ReplicaSource:
     wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
   """
 
-  def __init__(self, source: Any, options: Optional[Mapping[str, Any]] = None):
-    """Args: source: anything `load_graph` takes; options: keyword arguments for it."""
+  def __init__(
+      self, source: Any, options: Optional[Mapping[str, Any]] = None, *,
+      part: Optional[Callable[[int], ComputationGraph]] = None):
+    """Args:
+      source: anything `load_graph` takes.
+      options: keyword arguments for it.
+      part: makes the graph of one of R replicas of a divided batch, for who can build it again;
+        it raises GraphError where the batch does not divide.
+    """
     self._options: Dict[str, Any] = dict(options or {})
+    self._divide = part
     self._spec: Optional[str] = None
     self.wanted: Optional[int] = None
     if isinstance(source, str) and source.startswith(_ZOO):
@@ -43,7 +51,8 @@ class ReplicaSource:
       self._spec = source
     self.graph = source if isinstance(source, ComputationGraph) else load_graph(
         source, **self._options)
-    self.free_batch = self._spec is not None or _unknown_batch(self.graph)
+    self.free_batch = (
+        part is not None or self._spec is not None or _unknown_batch(self.graph))
     self._made: Dict[int, ReplicatedGraph] = {}
 
   def replicas(self, count: int) -> ReplicatedGraph:
@@ -55,13 +64,15 @@ class ReplicaSource:
     """
     count = check_replicas(count)
     if count not in self._made:
-      self._made[count] = replicate(self._part(count), count)
+      self._made[count] = replicate(self.part(count), count)
     return self._made[count]
 
-  def _part(self, count: int) -> ComputationGraph:
-    """One of `count` replicas."""
+  def part(self, count: int) -> ComputationGraph:
+    """One of `count` replicas, before it is replicated."""
     if count == 1 or not self.free_batch:
       return self.graph
+    if self._divide is not None:
+      return self._divide(count)
     if self._spec is not None:
       return load_graph(_smaller_spec(self._spec, count), **self._options)
     source = self.graph.source

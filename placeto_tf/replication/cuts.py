@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, FrozenSet, List, Set, Tuple
 
+import numpy as np
+
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
@@ -89,7 +91,52 @@ class _Cutter:
         self._awaited.update(c for c in flow.controls[op] if c in copied)
     self._settle()
     joined = {tensor: how for tensor, how in self._joined.items() if tensor[0] not in self._shared}
-    return Cut(frozenset(self._copies), frozenset(self._shared), joined)
+    return Cut(
+        frozenset(self._copies | self._own_barriers() | self._own_constants()),
+        frozenset(self._shared), joined)
+
+  def _own_constants(self) -> Set[int]:
+    """Constants that copies read, and what is computed of constants alone.
+
+    Each replica has them where it is; one of each would be sent to all of them.
+    """
+    flow, copied = self._flow, self._spread.copied
+    order = np.argsort(flow.graph.depths, kind="stable").tolist()
+    constant: Set[int] = set()
+    for op in order:
+      before = [producer for producer, _ in flow.inputs[op]] + flow.controls[op]
+      if op not in copied and not flow.frames[op] and all(p in constant for p in before) and (
+          flow.types[op] == "Const" or flow.inputs[op] and op_roles.is_stateless(flow.types[op])):
+        constant.add(op)
+    read = {producer for op in self._copies for producer, _ in flow.inputs[op]}
+    read.update(awaited for op in self._copies for awaited in flow.controls[op])
+    own: Set[int] = set()
+    for op in reversed(order):
+      if op in constant and op in read:
+        own.add(op)
+        read.update(producer for producer, _ in flow.inputs[op])
+        read.update(flow.controls[op])
+    return own
+
+  def _own_barriers(self) -> Set[int]:
+    """NoOps that only order what one replica does, such as the `group_deps` of a gradient.
+
+    Were there one of each, every replica would wait for the slowest at each of them.
+    """
+    flow = self._flow
+    order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
+             if flow.types[op] == "NoOp" and not flow.inputs[op]]
+    behind: Set[int] = set()
+    for op in order:
+      if any(awaited in self._copies or awaited in behind for awaited in flow.controls[op]):
+        behind.add(op)
+    waited_by_copies = {awaited for op in self._copies for awaited in flow.controls[op]}
+    own: Set[int] = set()
+    for op in reversed(order):
+      if op in behind and op in waited_by_copies:
+        own.add(op)
+        waited_by_copies.update(flow.controls[op])
+    return own
 
   def _settle(self) -> None:
     while self._pending or self._awaited:

@@ -12,7 +12,8 @@ Assumptions, all in favour of the baseline:
 - a gradient's all-reduce starts as soon as every replica has it, and overlaps with the
   backward pass; sending occupies only the links, and adding the chunks takes no time;
 - gradients are packed into buckets in the order in which they become ready; `bucket_bytes` of
-  several sizes are tried, from each on its own to all in one, and the best counts.
+  several sizes are tried, from the packs of the replicas to all in one, and the best counts;
+  packing takes no time.
 
 It is a graph for the same simulator, so links, queues, memory and overheads are those of every
 other row. It is no placement of the user's graph, which has no mirrored variables.
@@ -109,6 +110,7 @@ class _Mirrored:
     count = replicated.replicas
     of_op = replicated.replica_of_op.tolist()
     sums, gathers = self._joins()
+    self._gathers = gathers
     for op in graph.topological_order.tolist():
       for r in range(count) if of_op[op] == SHARED else (of_op[op],):
         if op not in sums:
@@ -249,6 +251,11 @@ class _Mirrored:
     compute = np.zeros((len(origin), costs.num_kinds))
     persistent, temporary = np.zeros(len(origin)), np.zeros(len(origin))
     compute[known] = costs.compute_us[origin[known]]
+    packing = np.array([
+        start >= 0 and kind in ("ConcatV2", "SplitV") and
+        self._replicated.original_of_op[start] < 0 and start not in self._gathers
+        for start, kind in zip(self._origin, self._types)])
+    compute[packing] = 0
     persistent[known] = costs.persistent_bytes[origin[known]]
     temporary[known] = costs.temporary_bytes[origin[known]]
     self.graph = ComputationGraph.from_edges(

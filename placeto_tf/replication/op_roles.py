@@ -110,6 +110,12 @@ def captured_ops(source: Any) -> FrozenSet[str]:
   return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
 
 
+def is_stateless(op_type: str) -> bool:
+  """Whether an op gives the same for the same inputs, as far as TensorFlow says."""
+  op_def = registered_op_def(op_type)
+  return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
+
+
 def check_state(flow: Dataflow, copied: Set[int]) -> None:
   """Raises GraphError if replicas would have to share state that only one op may hold.
 

@@ -24,6 +24,7 @@ from placeto_tf.problem.candidates import (
   best_of,
   best_so_far,
   compute_devices,
+  device_speeds,
 )
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -89,11 +90,12 @@ def place_shares(
   if replicated is None:
     return best_of(problem, allowed_or_nearest(
         problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
-  devices = compute_devices(problem)
+  devices = replica_devices(problem, replicated.replicas)
   found = list(layouts(replicated, problem.costs, devices))
   size = len(devices) // replicated.replicas
   if size > 1:
-    found += list(layouts(replicated, problem.costs, devices, _pieces(problem, replicated, size)))
+    pieces = _pieces(problem, replicated, devices[:size])
+    found += list(layouts(replicated, problem.costs, devices, pieces))
   return best_of(
       problem, np.stack([allowed_or_nearest(problem, each) for each in found]), budget)
 
@@ -113,7 +115,8 @@ def anneal_symmetric(
   placement = place_shares(problem, budget)
   if problem.exhausted(budget):
     return best_so_far(problem, placement)
-  images = device_images(compute_devices(problem), problem.num_devices, replicated.replicas)
+  devices = replica_devices(problem, replicated.replicas)
+  images = device_images(devices, problem.num_devices, replicated.replicas)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = random.Random(seed)
   quotient = _Quotient(problem, replicated)
@@ -133,6 +136,22 @@ def anneal_symmetric(
       break
     hot = min(0.05, 4 * hot)
   return best_so_far(problem, placement)
+
+
+def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
+  """The devices that compute, so that equal stretches are shares of about equal speed.
+
+  Equal devices keep their order, which keeps neighbours together. Unequal ones are dealt out, the
+  fastest first, so that every replica has one of the fast ones.
+  """
+  devices = compute_devices(problem)
+  speeds = device_speeds(problem, devices)
+  if np.allclose(speeds, speeds[0]) or replicas > len(devices):
+    return devices
+  ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
+  size = len(devices) // replicas
+  dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
+  return dealt + ranked[size * replicas:]
 
 
 def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:
@@ -171,10 +190,26 @@ class _Quotient:
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
     labels = own[np.maximum(replicated.original_of_op, 0)].astype(np.int64)
+    self._with_their_inputs(labels)
     width = int(own.max()) + 1
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
     return np.unique(self._joined(labels, width, placement), return_inverse=True)[1].reshape(-1)
+
+  def _with_their_inputs(self, labels: np.ndarray) -> None:
+    """Gives what a replica has beside its copies, such as packed gradients, its input's label."""
+    replicated, graph = self._replicated, self._replicated.graph
+    added = (replicated.original_of_op < 0) & (replicated.replica_of_op != SHARED)
+    reads = added[graph.edge_consumers]
+    inputs: Dict[int, int] = {}
+    for producer, consumer in zip(
+        graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist()):
+      # A constant beside it says nothing.
+      if graph.op_types[producer] != "Const" or consumer not in inputs:
+        inputs[consumer] = producer
+    for op in graph.topological_order.tolist():
+      if op in inputs:
+        labels[op] = labels[inputs[op]]
 
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
     """[N0, ...] values that ops that must share a device have in common, or any of theirs."""
@@ -208,15 +243,16 @@ class _Quotient:
     return np.where(once[graph.colocation] >= 0, once[graph.colocation], labels)
 
 
-def _pieces(problem: PlacementProblem, replicated: ReplicatedGraph, size: int) -> np.ndarray:
-  """[N0] one replica cut by layers into as many pieces as it has devices."""
+def _pieces(
+    problem: PlacementProblem, replicated: ReplicatedGraph, share: List[int]) -> np.ndarray:
+  """[N0] one replica cut by layers into a piece for each device of its share, by their speeds."""
   original = replicated.original
   _, layer = np.unique(layer_positions(original), return_inverse=True)
   layer = layer.reshape(-1)
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
-  cuts = balanced_cuts(np.bincount(layer, first), np.full(size, 1 / size))
+  cuts = balanced_cuts(np.bincount(layer, first), device_speeds(problem, share))
   return np.asarray(np.searchsorted(cuts, layer, side="right"))
 
 
