@@ -72,13 +72,15 @@ def place_replicas(
   source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
   counts, parallel = _counts(cluster, config.replicas)
   made, refused = _replicate(source, counts, parallel, config.replicas, stage)
+  # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
+  parallel = max((count for count, each in made.items() if each is not None), default=1)
   candidates: List[Candidate] = []
   baseline = baseline_batch = None
   for count, replicated in made.items():
     graph = source.graph if replicated is None else replicated.graph
     with stage(f"Estimating costs of {count} replicas"):
       problem = _problem(graph, replicated, cluster, config)
-    if count == parallel and replicated is not None:
+    if count == parallel > 1 and replicated is not None:
       devices = compute_devices(problem)[:count]
       hosts = np.where(
           problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)

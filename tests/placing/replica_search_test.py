@@ -89,6 +89,15 @@ def test_a_batch_that_is_free_is_divided(graph):
   assert source.replicas(3).graph.source.feed_shapes["replica_2/x:0"] == (8, 512)
 
 
+def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
+  """A batch of 6 on 4 devices: two replicas of 3."""
+  found = place(load_graph(graph, fetches=["train"], batch_size=6), "k80:4", replicas="auto",
+                max_evaluations=40, max_groups=4).replication
+  assert list(found.rows) == [1, 2] and "6 examples" in found.refused
+  assert found.data_parallel is not None and found.data_parallel_batch == 6
+  assert (found.data_parallel.peak_memory_bytes > 0).sum() == 2
+
+
 def test_a_spec_of_the_zoo_names_replicas():
   spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocab=20"
   with pytest.raises(PlacetoError, match="whole number"):
