@@ -18,6 +18,7 @@ as {name: [flops, moved, temporary]} and "guessed"), and the outputs as an OpPer
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -39,6 +40,7 @@ _IMPORT_S = 60.0  # of CPU time, for a new interpreter to import TensorFlow
 _IDLE_S = 4.0  # asleep, after which a fork counts as stuck
 _UNTOLD_IDLE_S = 600.0  # the same where the system does not tell whether it is asleep
 _POLL_S = 0.5
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class _Stuck(Exception):
@@ -76,10 +78,11 @@ def _ask_fork(graph_def: Any, counts: bool, limit_s: float) -> bytes:
   import tensorflow  # noqa: F401  (imported once, not again by every fork)
 
   reader, writer = os.pipe()
+  parent = os.getpid()
   with tempfile.TemporaryFile() as said:
     child = os.fork()
     if not child:
-      _run_child(graph_def, counts, limit_s, reader, writer, said.fileno())
+      _run_child(parent, graph_def, counts, limit_s, reader, writer, said.fileno())
     os.close(writer)
     ended = False
     try:
@@ -95,13 +98,23 @@ def _ask_fork(graph_def: Any, counts: bool, limit_s: float) -> bytes:
     raise _failure(os.waitstatus_to_exitcode(status), limit_s, said)
 
 
+def _end_with(parent: int) -> None:
+  """Has the system end this fork with its parent, of whose locks and pipes it has copies."""
+  with contextlib.suppress(AttributeError, OSError):  # not Linux
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+      os._exit(1)
+
+
 def _run_child(
-    graph_def: Any, counts: bool, limit_s: float, reader: int, writer: int, errors: int) -> None:
+    parent: int, graph_def: Any, counts: bool, limit_s: float, reader: int, writer: int,
+    errors: int) -> None:
   """Answers and ends without running anything that belongs to the parent."""
   try:
     import faulthandler
     import gc
 
+    _end_with(parent)
     faulthandler.disable()
     gc.disable()  # it would touch, and so copy, all the memory that is shared with the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's

@@ -1,5 +1,6 @@
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -78,6 +79,28 @@ def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, 
   monkeypatch.setattr(shape_analysis, "analyse", lambda *_: time.sleep(600))
   monkeypatch.setattr(guarded, "_IDLE_S", 0.6)
   assert _same(expected, guarded.analyse(graph_def))
+
+
+# A parent that is killed while its fork waits; the fork holds the pipe to stdout open.
+ORPHAN = """
+import os, signal, time
+from placeto_tf.costs import guarded
+parent = os.getpid()
+if not os.fork():
+  guarded._end_with(parent)
+  os.write(1, b"forked")
+  os.kill(parent, signal.SIGKILL)
+  time.sleep(60)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_fork_ends_with_its_parent_whatever_that_dies_of():
+  done = subprocess.run(
+      [sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, timeout=30, check=False,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+  assert done.stdout == b"forked" and done.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("error, shown", [
