@@ -131,8 +131,13 @@ def place_with(
   if config.cost == "measured":
     try:
       measured = _measure(problem, rows, config, progress)
-    except PlacetoError as error:  # what the search found must not be lost with the workers
-      notes += (f"simulated steps decided, for nothing could be measured: {error}",)
+    # What the search found must not be lost, whatever happens to workers, sessions and sockets.
+    except KeyboardInterrupt:
+      interrupted = True
+      notes += ("simulated steps decided, for measuring was interrupted",)
+    except Exception as error:
+      kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
+      notes += (f"simulated steps decided, for nothing could be measured: {kind}{error}",)
     else:
       best, proven = measured.placement, False  # what is proven is proven of simulated steps
       simulated = problem.simulator.simulate(best)

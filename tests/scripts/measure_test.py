@@ -120,6 +120,7 @@ def test_workers_that_do_not_come_back_lose_nothing_of_the_search(
 
   monkeypatch.setattr(workers.LocalWorkers, "_start_processes", start_processes)
   monkeypatch.setattr(measuring.Measurer, "_step_us", step_us)
+  monkeypatch.setattr(core_speed.CoreSpeed, "factor", lambda self: 1.0)
   monkeypatch.setattr(core_speed.CoreSpeed, "learn", lambda self: None)
   done = run_program(
       "place", f"--graph={files / 'small.meta'}", f"--cluster={files / 'cluster.json'}",
