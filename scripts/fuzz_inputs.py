@@ -161,7 +161,8 @@ def main(_: List[str]) -> None:
   run_numbers = range(FLAGS.first, FLAGS.first + FLAGS.programs)
   labels = {name: f"{program_inputs.INPUTS[name].read[0]}: {name}" for name in programs}
   try:
-    forked.import_all("tensorflow_gnn", "placeto_tf.encoding.graph_sets")
+    forked.import_all(*(["tensorflow_gnn", "placeto_tf.encoding.graph_sets"] if "graph_set" in (
+        *loaders, *programs) else []))
     for kind in loaders:
       for trial in load_all(kind, log.missing(kind, load_numbers)):
         log.add(trial)
@@ -181,5 +182,10 @@ def main(_: List[str]) -> None:
   sys.exit(1 if failures else 0)
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """Entry point."""
   app.run(main)
+
+
+if __name__ == "__main__":
+  run()

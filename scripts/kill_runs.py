@@ -29,8 +29,11 @@ flags.DEFINE_list("cases", [], "Of what is killed; default: all.")
 flags.DEFINE_string("log", None, "File that keeps the trials, to go on from.")
 
 _SCRIPTS = os.path.dirname(os.path.abspath(__file__))
-_TRAINERS = tuple(f"placeto_tf.training.{name}_training"
-                  for name in ("placeto", "gdp", "one_graph", "pointer"))
+# Part of a case's name -> what it imports beside what all programs do.
+_MODULES = {
+    "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
+    "train": tuple(f"placeto_tf.training.{name}_training"
+                   for name in ("placeto", "gdp", "one_graph", "pointer"))}
 
 
 def main(_: List[str]) -> None:
@@ -41,7 +44,8 @@ def main(_: List[str]) -> None:
                        f"{', '.join(killed_runs.CASES)}")
   names = FLAGS.cases or list(killed_runs.CASES)
   log = campaigns.Log(FLAGS.log)
-  forked.import_all("tensorflow_gnn", "placeto_tf.encoding.graph_sets", *_TRAINERS)
+  forked.import_all(*(module for part, modules in _MODULES.items() for module in modules
+                      if any(part in name for name in names)))
   references: Dict[str, killed_runs.Reference] = {}
   trials: List[campaigns.Trial] = []
   number = 0
@@ -71,5 +75,10 @@ def main(_: List[str]) -> None:
   sys.exit(1 if wrong else 0)
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """Entry point."""
   app.run(main)
+
+
+if __name__ == "__main__":
+  run()

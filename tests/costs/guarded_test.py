@@ -30,11 +30,6 @@ def test_the_answer_is_that_of_this_process(graph_def):
   assert _same(shape_analysis.analyse(graph_def), guarded.analyse(graph_def))
 
 
-def test_a_new_interpreter_gives_the_same_answer(graph_def):
-  answer = guarded._decode(guarded._ask_interpreter(graph_def, 60))
-  assert _same(shape_analysis.analyse(graph_def), answer)
-
-
 def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypatch):
   def crash(*_):
     os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
