@@ -257,8 +257,8 @@ def _after_kill(
   left = _left(run)
   if left:
     wrong.append(f"{when} there are still {', '.join(left.values())}")
-  if number != signal.SIGKILL and os.listdir(run.temporary):
-    wrong.append(f"{when} temporary files are left: {', '.join(os.listdir(run.temporary))}")
+  if number != signal.SIGKILL and _temporary(run):
+    wrong.append(f"{when} temporary files are left: {', '.join(_temporary(run))}")
   if case.earlier:
     wrong += _published(reference, out, when, interrupted=ended.code == 0)
   return wrong
@@ -297,8 +297,8 @@ def _after_end(run: forked.Program, reference: Reference, out: str) -> List[str]
   left = [path for path in forked.listing(out) if _is_unfinished(path)]
   if left:
     wrong.append(f"{', '.join(left[:5])} are left")
-  if os.listdir(run.temporary):
-    wrong.append(f"temporary files are left: {', '.join(os.listdir(run.temporary))}")
+  if _temporary(run):
+    wrong.append(f"temporary files are left: {', '.join(_temporary(run))}")
   still = _left(run)
   if still:
     wrong.append(f"there are still {', '.join(still.values())}")
@@ -310,6 +310,12 @@ def _is_unfinished(path: str) -> bool:
   name = os.path.basename(path)
   return name.startswith((".partial", ".unfinished")) or "_temp" in name or name.endswith(
       (".partial", ".tmp")) or ".tempstate" in name
+
+
+def _temporary(run: forked.Program) -> List[str]:
+  """Temporary files that a program left, but for what TensorFlow removes by `atexit`."""
+  return [name for name in os.listdir(run.temporary)
+          if not name.startswith(("__autograph_generated_file", "__pycache__"))]
 
 
 def _left(run: forked.Program) -> Dict[int, str]:
