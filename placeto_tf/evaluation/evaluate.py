@@ -136,9 +136,9 @@ def evaluate(
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  os.makedirs(os.path.join(out, "placements"), exist_ok=True)
-  os.makedirs(os.path.join(out, "histories"), exist_ok=True)
   with result_directory.alone(out):
+    os.makedirs(os.path.join(out, "placements"), exist_ok=True)
+    os.makedirs(os.path.join(out, "histories"), exist_ok=True)
     return _evaluate(config, out, progress)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation.histories import read_history
 
 Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -316,9 +316,7 @@ def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
 
 def _history(row: Row, out: str) -> np.ndarray:
   """[K, 3] evaluations, seconds and objective at each improvement of a row's run."""
-  stem = os.path.splitext(os.path.basename(row["placement"]))[0]
-  with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
-    return np.array(json.load(file))
+  return np.array(read_history(row, out))
 
 
 def _curves(

@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from placeto_tf.errors import PlacetoError
@@ -28,6 +29,7 @@ from placeto_tf.files import atomic, user_files
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
 _COMPLETE = ".complete"  # in a partial directory: all results are there, and may be moved
+_RELEASE_S = 1.0
 _REMEDY = "move it away or choose another directory"
 
 
@@ -174,21 +176,40 @@ def check(out: str) -> str:
   return path
 
 
+def make(directory: str) -> None:
+  """Makes a directory unless it is there. Raises: PlacetoError: it cannot be made."""
+  try:
+    os.makedirs(directory, exist_ok=True)
+  except OSError as error:
+    raise PlacetoError(f"cannot make the directory {directory!r} ({error.strerror}); choose "
+                       "another one") from None
+
+
 @contextlib.contextmanager
 def alone(directory: str) -> Iterator[None]:
-  """Keeps a second run out of a directory that runs go on in; where the system has no locks, not.
+  """Makes a directory that runs go on in, and keeps a second run out of it while one does.
+
+  Where the system has no locks, a second run is not kept out.
 
   Raises:
-    PlacetoError: another run works in it.
+    PlacetoError: another run works in it, or it cannot be made.
   """
-  lock = None
-  try:
-    lock = _locked(directory)
-  except BlockingIOError:
-    raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
-                       "directory") from None
-  except OSError:
-    pass
+  make(directory)
+  deadline = time.monotonic() + _RELEASE_S
+  while True:
+    lock = None
+    try:
+      lock = _locked(directory)
+    except BlockingIOError:
+      # A child that a killed run had forked holds its lock for a moment longer.
+      if time.monotonic() < deadline:
+        time.sleep(_RELEASE_S / 20)
+        continue
+      raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
+                         "directory") from None
+    except OSError:
+      pass
+    break
   try:
     yield
   finally:

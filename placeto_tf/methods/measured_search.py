@@ -173,10 +173,10 @@ def search_measured(
         continue
       fruitless = 0
       take(candidate)
-  except MeasurementError as error:  # the workers did not come back
+  except (MeasurementError, KeyboardInterrupt) as error:  # the workers did not come back, or Ctrl-C
     if not any(step.failure is None for _, step in measured.steps):
       raise
-    stopped = str(error)
+    stopped = str(error) or "interrupted"
   placement, step = measured.best()
   failures = sum(step.failure is not None for _, step in measured.steps)
   return MeasuredSearch(

@@ -54,7 +54,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
 
       name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
     else:
-      name, content = "saved_model.pb", placed.SerializeToString()
+      name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
     atomic.write(os.path.join(partial, name), content)
     if os.path.isdir(path):
       shutil.rmtree(path)

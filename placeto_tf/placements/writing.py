@@ -70,7 +70,7 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
 
     content = text_format.MessageToString(placed).encode("utf-8")
   else:
-    content = placed.SerializeToString()
+    content = placed.SerializeToString(deterministic=True)
   path = os.path.join(out_dir, name)
   atomic.write(path, content)
   return path

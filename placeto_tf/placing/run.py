@@ -133,8 +133,13 @@ def place_with(
   if config.cost == "measured":
     try:
       measured = _measure(problem, rows, config, progress)
-    except PlacetoError as error:  # keep the search's result when workers fail
-      notes += (f"simulated steps decided, because nothing could be measured: {error}",)
+    # What the search found must not be lost, whatever happens to workers, sessions and sockets.
+    except KeyboardInterrupt:
+      interrupted = True
+      notes += ("simulated steps decided, because measuring was interrupted",)
+    except Exception as error:
+      kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
+      notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
     else:
       best, proven = measured.placement, False  # proofs hold for simulated steps
       simulated = problem.simulator.simulate(best)

@@ -148,6 +148,12 @@ class PlacementProblem:
     other._record = _Record(time.monotonic())
     return other
 
+  def take_up(self, placement: Optional[np.ndarray], evaluations: int) -> None:
+    """Goes on from an earlier run: its best placement [N], or None, and how many it evaluated."""
+    if placement is not None:
+      self.evaluate_ops(np.asarray(placement, dtype=np.int32))
+    self._record.evaluations = evaluations
+
   def observe(self, observer: Optional[Callable[[], None]]) -> None:
     """Has `observer` called after each batch of evaluations; None ends that."""
     self._record.observer = observer

@@ -33,7 +33,7 @@ from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
@@ -120,8 +120,16 @@ def worker_cluster(num_workers: int) -> Cluster:
 def run_study(
     config: StudyConfig, out: str, *, progress: Callable[[str], None] = lambda text: None
 ) -> None:
-  """Measures the placements that are not measured yet."""
-  os.makedirs(out, exist_ok=True)
+  """Measures the placements that are not measured yet.
+
+  Raises:
+    PlacetoError: a graph cannot be read or measured, or another study goes on in the directory.
+  """
+  with result_directory.alone(out):
+    _run_study(config, out, progress)
+
+
+def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -> None:
   # A second time for placements that were disturbed the first time.
   for spec in config.graphs * _PASSES:
     directory = graph_directory(out, spec)

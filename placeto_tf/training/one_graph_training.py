@@ -136,12 +136,12 @@ class OneGraphTrainer(runs.TrainingRun):
   def _state(self) -> Dict[str, Any]:
     best = self.problem.best_placement
     return {"rng": self._trainer.rng.bit_generator.state,
-            "best": None if best is None else best.tolist()}
+            "best": None if best is None else best.tolist(),
+            "evaluations": self.problem.evaluations}
 
   def _load_state(self, state: Dict[str, Any]) -> None:
     self._trainer.rng.bit_generator.state = state["rng"]
-    if state["best"] is not None:
-      self.problem.evaluate_ops(np.array([state["best"]], dtype=np.int32))
+    self.problem.take_up(state["best"], state["evaluations"])
 
   def _export(self) -> None:
     problem = self.problem

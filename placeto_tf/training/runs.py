@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 
@@ -29,11 +29,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   Raises:
     PlacetoError: it holds a run of another configuration.
   """
-  try:
-    os.makedirs(root_dir, exist_ok=True)
-  except OSError as error:
-    raise PlacetoError(f"cannot make the root_dir {root_dir!r} ({error.strerror}); choose another "
-                       "root_dir") from None
+  result_directory.make(root_dir)
   path = os.path.join(root_dir, "config.json")
   if not os.path.lexists(path):
     for name in ("train", "weights"):
@@ -111,12 +107,14 @@ def train(
     progress: called with the iteration and its figures.
 
   Raises:
-    PlacetoError: raised by the trainer, or the directory holds a run of another configuration.
+    PlacetoError: what the trainer raises, the directory holds a run of another configuration, or
+      another process trains in it.
   """
-  figures = finished(root_dir, config.to_json())
-  if figures is not None:
-    return figures
-  return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
+  with result_directory.alone(root_dir):
+    figures = finished(root_dir, config.to_json())
+    if figures is not None:
+      return figures
+    return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
 
 
 def optimizer_variables(optimizer) -> List[tf.Variable]:
