@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Optional, Union
+from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -59,23 +59,12 @@ def place(
       where somebody sees it. A callable is called every now and then instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
+      Several signatures of a SavedModel would be one step: see `place_signatures`.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
-  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
-  known = {field.name for field in dataclasses.fields(PlacingConfig)}
-  unknown = sorted(set(options) - known)
-  if unknown:
-    raise TypeError(
-        f"place() got unknown option {unknown[0]!r}; expected one of "
-        f"{sorted(known | set(LOAD_OPTIONS))}")
-  if loading and isinstance(graph, ComputationGraph):
-    raise TypeError(
-        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
-    options.setdefault("replicas", replica_search.spec_replicas(graph))
-  config = PlacingConfig(method=method, **options)
+  config, loading = options_of("place()", method, options, graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
   def run(
@@ -93,6 +82,38 @@ def place(
     return run(None)
   with progress_bar.ProgressBar(config.budget) as bar:
     return run(bar, progress_bar.stage)
+
+
+def options_of(
+    caller: str, method: str, options: Mapping[str, Any], graph: Any
+) -> Tuple[PlacingConfig, Dict[str, Any]]:
+  """The options of placing, and those of `load_graph`, from what a function was given.
+
+  Args:
+    caller: named in errors.
+    method: see `PlacingConfig`.
+    options: by name.
+    graph: what is placed.
+
+  Raises:
+    TypeError: an option that there is not, or that comes too late for a graph that has been read.
+    PlacetoError: the value of one is wrong.
+  """
+  loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
+  placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
+  known = {field.name for field in dataclasses.fields(PlacingConfig)}
+  unknown = sorted(set(placing) - known)
+  if unknown:
+    raise TypeError(
+        f"{caller} got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"{caller} got {sorted(loading)[0]!r} for a graph that has been read; give it to "
+        "load_graph")
+  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
+    placing.setdefault("replicas", replica_search.spec_replicas(graph))
+  return PlacingConfig(method=method, **placing), loading
 
 
 def place_with(
