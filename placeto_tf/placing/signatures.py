@@ -158,7 +158,9 @@ def load_signatures(
 def folder_of(key: str) -> str:
   """A name for the results of a signature that is good for a file; each key has its own."""
   clean = re.sub(r"[^\w-]+", "_", key, flags=re.ASCII)[:80]
-  return clean if clean and clean == key else f"{clean}_{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+  if clean and clean == key:
+    return key
+  return f"{clean}_{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def place_graphs(
