@@ -3,10 +3,10 @@
   scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \
       --placement=placed/placement.json,other.json --workers=local:2
 
-Runs on workers if --workers or the cluster's device names ask for them, else in this process. Times
-on workers of this machine are those at the full speed of its cores (see
-placeto_tf/runtime/core_speed.py); if too few steps count, steady is false. With --trace_dir a step
-of each placement is traced and written beside the simulated one.
+Runs on workers where --workers or the cluster's device names say so, else in this process. Times
+on workers of this machine are those at the full speed of its cores when the cluster was calibrated
+(see placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false. With
+--trace_dir a step of each placement is traced and written with the simulated one beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from typing import Optional
 
 from absl import flags
@@ -48,7 +49,7 @@ def main() -> None:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
-  from placeto_tf.runtime import measuring, step_traces
+  from placeto_tf.runtime import measuring, step_traces, workers
   from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.simulation import Simulator
 
@@ -66,7 +67,9 @@ def main() -> None:
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [placement.indices(graph, cluster) for placement in placements]
-  with runtime, CoreSpeed.of(runtime) as speed, measuring.Measurer(
+  if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
+    print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
+  with runtime, CoreSpeed.of(runtime, cluster.core_probe_us) as speed, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
       device_map=device_map, speed=speed) as measurer:
     for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):

@@ -55,6 +55,11 @@ class Cluster:
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
+
+  And one that the simulator does not look at:
+
+    core_probe_us: what the probe of `runtime.core_speed` took at full speed on the machine that was
+      calibrated, 0 where not known: what is measured there later is brought to the same speed.
   """
 
   devices: Tuple[Device, ...]
@@ -71,6 +76,7 @@ class Cluster:
   ready_order: str = "arrival"
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0
+  core_probe_us: float = 0.0
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "devices", tuple(self.devices))

@@ -172,8 +172,9 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
 
 def _check_row(row: Any) -> None:
   """Raises TypeError or KeyError where a row does not say what rows do."""
-  kinds = {"spec": str, "file": str, "ops": int, "groups": int, "single_device_us": (int, float),
-           "record": int}
+  kinds: Dict[str, Any] = {
+      "spec": str, "file": str, "ops": int, "groups": int, "single_device_us": (int, float),
+      "record": int}
   for name, kind in kinds.items():
     if name == "record" and name not in row:  # its GraphTensor is not in the TFRecord yet
       continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import (
@@ -37,7 +37,7 @@ def load_graph(
     feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
     trip_count: Optional[int] = None,
     split_loops: bool = False,
-    signature: Optional[str] = None,
+    signature: Union[str, Sequence[str], None] = None,
     tags: Optional[Sequence[str]] = None,
     trusted: bool = False,
 ) -> ComputationGraph:
@@ -59,15 +59,15 @@ def load_graph(
       in any case.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
       say it; or "saved_model", which a directory is in any case.
-    batch_size: for unknown first dimensions of feeds.
-    feed_shapes: op or tensor name -> dimensions of a feed.
-    trip_count: iterations of every loop; by default inferred if the bound is known before the run
-      (a constant, or from the shapes of feeds), else 10.
-    split_loops: whether the ops of a loop may be on several devices. Each iteration then sends the
-      tensors that cross, and a signal to every device but the first. By default a loop stays on one
-      device.
-    signature: of a SavedModel; by default "serving_default" or the only one.
-    tags: of a SavedModel's graph; by default "serve" or those of the only one.
+    batch_size: for unknown first dimensions of what is fed.
+    feed_shapes: op or tensor name -> dimensions of what is fed.
+    trip_count: how often every loop goes round; by default inferred where the bound is known
+      before the run (a constant, or from the shapes of what is fed), else 10.
+    split_loops: whether the ops of a loop may be on several devices; each round then sends what
+      crosses, and one signal for the devices besides the first. By default a loop stays on one.
+    signature: of a SavedModel, by default "serving_default" or the only one. Of several, a step
+      runs all; `place()` has a step for each.
+    tags: of a SavedModel's graph, by default "serve" or those of the only one.
     trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
   Returns:
@@ -104,7 +104,8 @@ _Names = Optional[Tuple[str, ...]]
 
 
 def _read(
-    source: Any, format: Optional[str], signature: Optional[str], tags: Optional[Sequence[str]]
+    source: Any, format: Optional[str], signature: Union[str, Sequence[str], None],
+    tags: Optional[Sequence[str]],
 ) -> Tuple[ReadGraph, _Names, _Names]:
   """The graph, with the fetches and feeds that the source itself states."""
   is_path = isinstance(source, (str, os.PathLike))
@@ -118,7 +119,8 @@ def _read(
     raise GraphError(
         f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
         "SavedModel in it; give the directory that holds saved_model.pb")
-  if signature is not None or tags is not None:
+  is_missing = is_path and not os.path.exists(source) and ":" not in os.fspath(source)
+  if (signature is not None or tags is not None) and not is_missing:
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
   if keras_models.is_keras_model(source):
     return concrete_functions.read_keras_model(source)

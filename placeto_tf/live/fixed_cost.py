@@ -1,4 +1,6 @@
-"""The cost of captures of a live function that cannot be moved.
+"""What it costs that some ops have to stay where they are.
+
+A live function may capture what cannot be moved, and signatures of a SavedModel share variables.
 
 Legend: N ops, D devices.
 """
@@ -44,9 +46,10 @@ def fixed_cost_note(simulator: Simulator, placement: np.ndarray) -> str:
     step_time_us = np.where((peak <= cluster.memory_bytes).all(axis=1), step_time_us, np.inf)
     if step_time_us.min() < best_us:
       best, best_us = candidates[step_time_us.argmin()], float(step_time_us.min())
-  what = f"{len(fixed)} captured resource{'s' if len(fixed) > 1 else ''} that cannot be moved"
+  what = "what has to stay where it is ({} op{} with what is colocated)".format(
+      len(fixed), "s" if len(fixed) > 1 else "")
   if best_us >= held_us:
-    return f"{what}: no other device for one of them would make the step faster"
+    return f"{what} costs nothing: no other device for one of them would make the step faster"
   return (
-      f"{what} cost at least {held_us - best_us:,.0f} us a step: {held_us:,.0f} us with them where "
-      f"they are, {best_us:,.0f} us if they could be elsewhere")
+      f"{what} costs at least {held_us - best_us:,.0f} us a step: {held_us:,.0f} us with it there, "
+      f"{best_us:,.0f} us if it could be elsewhere")

@@ -3,8 +3,9 @@
 `search_measured` improves on what a simulated search found. It measures the placements of all
 placers first, then those that the simulator expects to be best around the best one measured.
 
-Each placement's step time is divided by that of a reference that ran beside it, so a machine that
-slows down does not make later placements look worse.
+Placements are compared by steps at the cores' full speed, or, where that is not known, by their
+step over the steps of a reference that ran beside it, so that a machine that slows down does not
+make a later placement look worse.
 
 Legend: N ops, G groups, D devices, B placements side by side.
 """
@@ -21,7 +22,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
-from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
 
 _NEIGHBOURS = 64  # simulated for each placement that is measured
 _KEPT_BETTER = 0.5  # of the neighbourhoods are around the best measured, the rest around others
@@ -105,7 +106,8 @@ class MeasuredSearch:
     measurements: how many placements were measured.
     failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
-    stopped: why measuring ended early, or ""; the measurements until then count.
+    stopped: why measuring ended early, or "": what was measured by then counts.
+    caution: what to know of the devices it was measured on, or "".
   """
 
   placement: np.ndarray
@@ -115,6 +117,7 @@ class MeasuredSearch:
   failures: int
   history: Tuple[Tuple[int, float], ...]
   stopped: str = ""
+  caution: str = ""
 
 
 def search_measured(
@@ -201,15 +204,17 @@ def search_on_workers(
     device_map: device of the cluster -> device of the workers, where names differ.
   """
   runtime = make_runtime(problem.cluster, workers)
-  with runtime, CoreSpeed.of(runtime) as speed:
-    speed.learn()
+  with runtime, CoreSpeed.of(runtime, problem.cluster.core_probe_us) as speed:
     with Measurer(
         problem.graph, problem.cluster, runtime,
         MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed), device_map=device_map,
         speed=speed) as measurer:
-      return search_measured(
+      result = search_measured(
           problem, measurer, found, max_measurements=max_measurements, seed=seed,
           progress=progress)
+  if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
+    return dataclasses.replace(result, caution=one_process_note(runtime.num_cpus))
+  return result
 
 
 def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
@@ -256,7 +261,11 @@ def describe(found: MeasuredSearch) -> str:
           f"{step.high_us / 1e3:.1f} ms, {step.runs} runs)")
   for name in ("single", "expert"):
     other: Any = found.by_placer.get(name)
-    if other is not None and other.relative and step.relative:
-      text += f", {other.relative / step.relative:.2f}x as fast as {name}"
+    if other is not None and not other.failure:
+      # Where steps have a reference beside them, the machine may have changed its speed in between.
+      ratio = (other.relative / step.relative if other.relative and step.relative else
+               other.step_time_us / step.step_time_us)
+      text += f", {ratio:.2f}x as fast as {name}"
   text += f"; {found.failures} could not be run" if found.failures else ""
-  return text + (f"; measuring ended early: {found.stopped}" if found.stopped else "")
+  text += f"; measuring ended early: {found.stopped}" if found.stopped else ""
+  return text + (f"; {found.caution}" if found.caution else "")

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Optional, Union
+from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -59,22 +59,13 @@ def place(
     progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
       on a terminal or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
-      those of `load_graph` (batch_size, fetches, ...) if the graph is still to be read.
+      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
+      Several signatures of a SavedModel would be one step: see `place_signatures`.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
-  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
-  known = {field.name for field in dataclasses.fields(PlacingConfig)}
-  unknown = sorted(set(options) - known)
-  if unknown:
-    raise TypeError(
-        f"place() got unknown option {unknown[0]!r}; expected one of "
-        f"{sorted(known | set(LOAD_OPTIONS))}")
-  if loading and isinstance(graph, ComputationGraph):
-    raise TypeError(
-        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  config = replica_search.with_replicas_of_spec(PlacingConfig(method=method, **options), graph)
+  config, loading = options_of("place()", method, options, graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
   def source_of_replicas() -> ReplicaSource:
@@ -95,6 +86,37 @@ def place(
     return run(None)
   with progress_bar.ProgressBar(config.budget) as bar:
     return run(bar, progress_bar.stage)
+
+
+def options_of(
+    caller: str, method: str, options: Mapping[str, Any], graph: Any
+) -> Tuple[PlacingConfig, Dict[str, Any]]:
+  """The options of placing, and those of `load_graph`, from what a function was given.
+
+  Args:
+    caller: named in errors.
+    method: see `PlacingConfig`.
+    options: by name.
+    graph: what is placed.
+
+  Raises:
+    TypeError: an option that there is not, or that comes too late for a graph that has been read.
+    PlacetoError: the value of one is wrong.
+  """
+  loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
+  placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
+  known = {field.name for field in dataclasses.fields(PlacingConfig)}
+  unknown = sorted(set(placing) - known)
+  if unknown:
+    raise TypeError(
+        f"{caller} got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"{caller} got {sorted(loading)[0]!r} for a graph that has been read; give it to "
+        "load_graph")
+  config = PlacingConfig(method=method, **placing)
+  return replica_search.with_replicas_of_spec(config, graph), loading
 
 
 def place_with(

@@ -185,7 +185,8 @@ def calibrate(
     fit = _fit(
         graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
     compute_us = compute_us * fit.compute_scale
-  return Calibration(fit.cluster, links, compute_us, step_time_us, fit.seen)
+  known = dataclasses.replace(fit.cluster, core_probe_us=speed.full_speed_us or 0.0)
+  return Calibration(known, links, compute_us, step_time_us, fit.seen)
 
 
 def _fit(

@@ -1,9 +1,11 @@
 """`measure()`: the step time of a placement in real TensorFlow sessions.
 
 A step is timed at the client, from handing over the feeds to having the fetches. Warm-up runs are
-dropped; the rest repeat until the median is known to the wanted precision, or a limit. Steps of a
-reference placement are run in between, so that a machine that slows down or speeds up shows: what
-counts when placements are compared is `relative`, the step over the reference's steps beside it.
+dropped; the rest repeat until the median is known to the wanted precision, or a limit. Where the
+workers' cores are known, a probe between steps says which steps count and brings them to full speed
+(`core_speed`). Elsewhere steps of a reference placement are run in between, so that a machine that
+slows down or speeds up shows: what counts when placements are compared is then `relative`, the step
+over the reference's steps beside it.
 
 What is timed is what was asked for: no optimiser touches the graph, soft placement is off, and a
 traced run is compared with the placement, op by op. On two workers of one core each, on a machine
@@ -18,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import warnings
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -136,7 +139,8 @@ class Measurer:
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      reference: "first" puts each op on the first device it may use; None has none.
+      reference: "first" puts each op on the first device it may use, where no `speed` says how
+        fast the machine is; None has none.
       clock: runs a step and returns its seconds.
       speed: counts only steps whose time at full speed is known, if there are enough of them.
 
@@ -148,7 +152,7 @@ class Measurer:
     self._feeds, self._clock, self._speed = feeds, clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
-    if reference == "first":
+    if reference == "first" and not (speed is not None and speed.watches):
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
       self._reference = Placement.from_indices(graph, cluster, first)
     elif isinstance(reference, Placement):
@@ -343,11 +347,13 @@ def measure_many(
     **options: Any,
 ) -> List[MeasuredStep]:
   """Times placements one after the other; see `measure`."""
-  from placeto_tf.runtime.workers import InProcess
+  from placeto_tf.runtime.workers import InProcess, one_process_note
 
   config = MeasuringConfig(**options)
   if runtime is None:
     runtime = InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     runtime.start()
+    if runtime.num_cpus > 1:
+      warnings.warn(one_process_note(runtime.num_cpus), stacklevel=3)
   with Measurer(graph, cluster, runtime, config, feeds=feeds, device_map=device_map) as measurer:
     return [measurer.measure(placement) for placement in placements]

@@ -6,7 +6,6 @@ The graphs and the placements of each are fixed by a JSON file before anything i
 
 Each graph has a directory, so that a study that was stopped goes on where it was:
 
-  core_speed.json                      the full speed of the cores (see `core_speed`)
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
   calibration/placement_NN.json        are those of other placements too
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
@@ -139,8 +138,8 @@ def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -
     progress(f"{spec}: loading")
     graph = load_graph(spec)
     with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
-      with _core_speed(workers, directory, progress) as speed:
-        cluster, costs = _calibrated(config, graph, workers, speed, directory, progress)
+      cluster, costs = _calibrated(config, graph, workers, directory, progress)
+      with CoreSpeed.of(workers, cluster.core_probe_us) as speed:
         paths = _placements(config, graph, cluster, costs, directory, progress)
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
         _predict(graph, cluster, simulator, directory, paths)
@@ -154,20 +153,8 @@ def _complete(config: StudyConfig, directory: str) -> bool:
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
-def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
-  """The full speed, measured once per graph, so that calibration and measurements share it."""
-  path = os.path.join(directory, "core_speed.json")
-  if os.path.exists(path):
-    return CoreSpeed.of(workers, _stored_us(path, "full_speed_us")["full_speed_us"])
-  progress("how fast the cores are")
-  speed = CoreSpeed.of(workers)
-  speed.learn()
-  atomic.write_json(path, {"full_speed_us": speed.full_speed_us})
-  return speed
-
-
 def _calibrated(
-    config: StudyConfig, graph: ComputationGraph, workers: Any, speed: CoreSpeed, directory: str,
+    config: StudyConfig, graph: ComputationGraph, workers: Any, directory: str,
     progress: Callable[[str], None]) -> Tuple[Cluster, str]:
   """The calibrated cluster and the path of the costs."""
   folder = os.path.join(directory, "calibration")
@@ -175,7 +162,7 @@ def _calibrated(
   if not (os.path.exists(path) and os.path.exists(costs)):
     os.makedirs(folder, exist_ok=True)
     found = calibrating.calibrate(
-        worker_cluster(config.workers), workers, graph, speed=speed,
+        worker_cluster(config.workers), workers, graph,
         progress=lambda stage: progress(f"calibrating: {stage}"))
     assert found.compute_us is not None  # a graph was given
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
@@ -266,9 +253,7 @@ def _measure(
            for row in _rows(os.path.join(directory, name)) if row["steady"]}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  # The probe of the cores' speed takes the place of a reference.
-  with Measurer(
-      graph, cluster, workers, measuring, reference=None, speed=speed) as measurer:
+  with Measurer(graph, cluster, workers, measuring, speed=speed) as measurer:
     for number, (name, path) in enumerate(todo):
       label = os.path.basename(path)
       if (name, label) in known:
@@ -285,17 +270,13 @@ def _measure(
 
 
 def predicted_us(directory: str) -> Dict[str, float]:
-  """Placement -> its predicted step time."""
-  return _stored_us(os.path.join(directory, "predicted.json"))
-
-
-def _stored_us(path: str, *names: str) -> Dict[str, float]:
-  """The times that an earlier stage of the study wrote, by name. Args: names: expected."""
+  """Placement -> what is expected of it, as an earlier stage of the study wrote it."""
+  path = os.path.join(directory, "predicted.json")
   remedy = "delete it and start the study again, which makes it again"
   times = user_files.read_json_object(
       path, what="the study's file", remedy=remedy, error_type=MeasurementError)
-  if not set(names) <= set(times) or not all(map(_is_time, times.values())):
-    raise MeasurementError(f"{path!r} holds something other than times; {remedy}")
+  if not all(map(_is_time, times.values())):
+    raise MeasurementError(f"{path!r} holds something else than times; {remedy}")
   return times
 
 

@@ -329,6 +329,14 @@ class InProcess:
     return None
 
 
+def one_process_note(num_cpus: int) -> str:
+  """What to know of steps on several CPU devices of one process."""
+  return (
+      f"{num_cpus} CPU devices of one process share its threads and memory, so that their steps "
+      f"say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
+      f"(runtime=LocalWorkers(WorkerConfig(num_workers={num_cpus}))) gives each cores of its own")
+
+
 def make_runtime(
     cluster: Cluster, workers: Sequence[str] = (), *,
     environment: Optional[Mapping[str, str]] = None,

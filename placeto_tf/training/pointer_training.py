@@ -23,7 +23,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hp
 from tf_agents.utils import common
 
 from placeto_tf.encoding.pair_features import NAMES, TIMING
@@ -195,11 +194,6 @@ class PointerTrainer(runs.TrainingRun):
           tf.summary.image("Placement/held_out", _picture(simulated))
     return {"held_out_ratio": float(np.exp(np.mean(logs)))}
 
-  def _begin(self) -> Dict[str, float]:
-    with self._writer.as_default(step=0):
-      hp.hparams(_hparams(self.config), trial_id=os.path.abspath(self.root_dir))
-    return {}
-
   def _collect(self) -> Tuple[Any, float]:
     """Experience and its mean reward."""
     return agent_lib.collect(self._environment, self.weights, self._rng)
@@ -251,20 +245,6 @@ class PointerTrainer(runs.TrainingRun):
 
 
 train = functools.partial(runs.train, PointerTrainer)
-
-
-def _hparams(config: PointerTrainingConfig) -> Dict[str, Any]:
-  """Values that the HPARAMS tab can show and sort: numbers, text, and lists as text."""
-  content = config.to_json()
-  del content["features"]
-  content.update(content.pop("environment"))
-  found = {}
-  for name, value in content.items():
-    if isinstance(value, (list, tuple)):
-      value = value[0] if len(value) == 1 else ", ".join(map(str, value))
-    if isinstance(value, (bool, int, float, str)):  # without None and nested settings
-      found[name] = value
-  return found
 
 
 def _picture(simulated: SimulationResult) -> tf.Tensor:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import atomic, result_directory, user_files
@@ -21,6 +22,7 @@ from placeto_tf.training.run_config import RunConfig
 Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations: within the first minute even on a slow machine
 _MOST_NAN_UPDATES = 10  # in a row
+_MOST_LISTED = 8  # items of a setting that are shown
 
 
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
@@ -117,6 +119,24 @@ def train(
     return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
 
 
+def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
+  """What the HPARAMS tab can show and sort by: numbers, text, and short lists as text.
+
+  Args:
+    settings: as JSON; those of an object inside are taken up beside the others.
+  """
+  found: Dict[str, Any] = {}
+  for name, value in settings.items():
+    if isinstance(value, Mapping):
+      found.update(hparams(value))
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_LISTED:
+      found[name] = value[0] if len(value) == 1 and isinstance(
+          value[0], (bool, int, float, str)) else ", ".join(map(str, value))
+    elif isinstance(value, (bool, int, float, str)):
+      found[name] = value
+  return found
+
+
 def optimizer_variables(optimizer) -> List[tf.Variable]:
   """Slots and step of an optimizer of either Keras."""
   variables = optimizer.variables
@@ -209,7 +229,11 @@ class TrainingRun:
     config = self.config
     last = config.iterations if until is None else min(until, config.iterations)
     began, steps = time.monotonic(), 0
-    figures = self._begin() if self.iteration == 0 else {}
+    figures: Dict[str, float] = {}
+    if self.iteration == 0:
+      with self._writer.as_default(step=0):
+        hp.hparams(hparams(config.to_json()), trial_id=os.path.abspath(self.root_dir))
+      figures = self._begin()
     while self.iteration < last and self._reason_to_stop() is None:
       collected = self._collect()
       self.iteration += 1
