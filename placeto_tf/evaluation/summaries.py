@@ -45,7 +45,7 @@ def write_summaries(row: Dict[str, Any], out: str) -> str:
   try:
     write(summary_v2.hparams_pb({name: row[name] for name in HPARAMS}, trial_id=stem))
     for evaluations, seconds, objective_us in history:
-      write(scalar("StepTime/best_ms", objective_us / 1e3), evaluations, seconds)
+      write(scalar("StepTime/best_ms", objective_us / 1e3), int(evaluations), seconds)
     final = {
         "Result/step_time_ms": row["step_time_us"] / 1e3,
         "Result/over_bound": row["step_time_us"] / row["lower_bound_us"],
