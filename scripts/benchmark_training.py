@@ -1,9 +1,9 @@
-"""Measures how fast the device pointer is trained, and prints one line a figure.
+"""Measures how fast the device pointer is trained, and prints one line per figure.
 
   scripts/with_env python scripts/benchmark_training.py
 
-A step is one visit of one group in one episode, its simulation included. The figures are those of
-the best of some repetitions, because a machine is only ever slowed down by what else it does.
+A step is one visit of one group in one episode, its simulation included. The figures are the
+best of some repetitions, because other work can only slow a machine down.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def main() -> None:
   environment = MovesEnvironment(
       problems, problem.num_devices, config=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
   agent = agent_lib.make_agent(problem.num_devices)
-  # The more is learned, the more groups stay where they are, and such steps simulate nothing. So
-  # that both figures are of the same work, what is learned is not collected with.
+  # A policy that learns leaves more and more groups where they are, and such steps simulate
+  # nothing. So that both figures are of the same work, episodes are always collected with the same
+  # weights.
   weights = pretrained()
   agent.actor_net.set_weights_for_scoring(weights)
   learn = common.function(agent.train)
@@ -53,7 +54,7 @@ def main() -> None:
     return agent_lib.collect(environment, weights, rng)[0]
 
   def per_second(once) -> float:
-    once()  # what is compiled or traced at first is no part of it
+    once()  # not counted: compiles and traces
     seconds = []
     for _ in range(FLAGS.repeats):
       started = time.perf_counter()

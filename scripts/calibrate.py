@@ -1,4 +1,4 @@
-"""Measures links and overheads of real workers, and with --graph what its ops cost on them.
+"""Measures links and overheads of real workers, and with --graph the costs of its ops on them.
 
   scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \
       --graph=zoo:rnnlm:batch=8 --out=calibrated

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 
@@ -24,15 +23,15 @@ flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same wi
                     "policies), or one by name; an unknown name is answered with the list.")
 flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
-                    "policy learn it with half of the budget.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; with 'learned' the "
+                    "hierarchical policy learns it with half of the budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
-                  "Devices the graph came with: keep them, start from them, or ignore them.")
+                  "The graph's own devices: keep them, start from them, or ignore them.")
 flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE fixes the ops whose whole name matches; "
                           "repeatable.")
 flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
-                  "What decides in the end: simulated steps, or real ones.")
+                  "The steps that decide in the end: simulated or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
@@ -65,11 +64,9 @@ def main() -> None:
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       replicas=shared_flags.replicas())
   if FLAGS.cost == "measured":
-    # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
+    # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-  if config.replicas == 1:
-    config = dataclasses.replace(
-        config, replicas=replica_search.spec_replicas(FLAGS.graph) or 1)
+  config = replica_search.with_replicas_of_spec(config, FLAGS.graph)
   cluster = Cluster.parse(FLAGS.cluster)
   result_directory.check(FLAGS.out)
   started = time.monotonic()

@@ -1,14 +1,14 @@
-"""Tunes methods: searches that do not learn, as many settings of each, and one-shot policies.
+"""Tunes methods: searches that do not learn, with equally many settings, and one-shot policies.
 
   scripts/with_env python scripts/tune.py --out=runs/tuning
   scripts/with_env python scripts/tune.py --methods=hierarchical,gdp --seeds=0,1,2 --budgets=3200 \
       --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
 
 Fields are tried one after the other, each value with the best values of the fields before it. A
-setting is run on every graph with every seed, anew for each number of evaluations in --budgets,
-from the best of one device, expert and METIS, but for one-shot policies, which start from nothing;
-its score is the geometric mean of what it ends with over that start. Prints a table per method and
-the chosen settings. Stopped midway, the same command goes on where it stopped.
+setting is run on every graph with every seed, once for each number of evaluations in --budgets.
+Runs start from the best of one device, expert and METIS; one-shot policies start from nothing. The
+score is the geometric mean of the final step time over that start's. Prints a table per method and
+the chosen settings. After an interruption the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def _moves(uniform: float, neighbour: float, swap: float, sizes: Tuple[int, int]
 def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """method -> (the setting to begin with, (field, values to try) in order).
 
-  30 settings each with the first one, as many as the learned policy's use was tuned with; only
-  `device_pointer`, whose other settings were tuned before, has fewer. A field's name may be a path.
+  Each has 30 settings with the first one, as many as the learned policy was tuned with. Only
+  `device_pointer` has fewer, because its other settings were tuned before. A field's name may be a
+  path.
   """
   from placeto_tf.methods.gdp.search import GdpSearch
   from placeto_tf.policies.device_pointer.sweeps import SweepConfig
@@ -142,7 +143,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
           ("scorer_share", (0.3, 0.5, 1.0)),
           ("sure", (2.0, 20.0)),
           ("thorough_levels", (DENSE[2:], FACTORS[1:]))]),
-      # Without what the authors' code has against collapse, then with one after the other.
+      # Without the authors' measures against collapse, then with one after the other.
       "hierarchical": (_replace(HierarchicalSearch(), {
           "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
           "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
@@ -171,7 +172,7 @@ def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
   from placeto_tf.methods.device_pointer.placers import improve, indifferent
   from placeto_tf.methods.gdp.search import search_gdp
-  from placeto_tf.methods.hierarchical.search import search_hierarchical
+  from placeto_tf.methods.one_graph.search import search_one_graph
   from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.genetic import evolve
@@ -182,7 +183,7 @@ def placer(method: str, config: Any) -> Callable:
 
   searches: Dict[str, Callable[..., Any]] = {
       "annealing": anneal, "local_search": search_locally, "genetic": evolve,
-      "hierarchical": search_hierarchical, "gdp": gdp}
+      "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()
@@ -259,7 +260,7 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
 
 
 def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float], bool]]:
-  """Yields (field, value, what `measure` found, whether it is the best so far) a setting."""
+  """Yields (field, value, result of `measure`, whether it is the best so far) for each setting."""
 
   def score(found):
     return float(np.mean(np.log(list(found.values()))))

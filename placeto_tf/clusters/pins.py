@@ -43,10 +43,10 @@ def narrowed_by_pins(
 ) -> np.ndarray:
   """[N, D] `allowed`, narrowed to the devices that ops are pinned to.
 
-  A pin holds for all ops that are colocated with the one it names.
+  A pin also holds for all ops that are colocated with the op it names.
 
   Args:
-    graph, cluster: whose ops and devices.
+    graph, cluster: of the ops and devices.
     allowed: [N, D] bool.
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
     keep_own_devices: whether ops stay where the graph has them.

@@ -51,7 +51,7 @@ def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
   """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Raises:
-    CostError: grappler cannot read the graph, crashes on it, or does not come to an end.
+    CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
   if not hasattr(os, "fork"):
     return shape_analysis.analyse(graph_def, counts)

@@ -1,13 +1,13 @@
-"""A directory of graphs of one family: MetaGraphs, and a TFRecord of what a policy sees of them.
+"""A directory of graphs of one family: MetaGraphs, and a TFRecord of their GraphTensors.
 
-  graphs.json             what was asked for, and a row a graph: file, ops, groups, step time
-  cifar10_0000.meta, ...  one MetaGraph a graph, for `load_graph`
-  graphs.tfrecord         one GraphTensor a graph in the same order: grouped, on the cluster, all on
-                          the best single device, with its simulated times
+  graphs.json             the request, and a row per graph: file, ops, groups, step time
+  cifar10_0000.meta, ...  one MetaGraph per graph, for `load_graph`
+  graphs.tfrecord         one GraphTensor per graph in the same order: grouped, on the cluster,
+                          on the best single device, with its simulated times
   schema.pbtxt            the schema of the GraphTensors
 
-Every file appears when it is complete. Stopped midway, the same call goes on where it stopped
-(finished GraphTensors wait in `.unfinished/`), and a larger count adds graphs.
+Every file appears when it is complete. If a call is interrupted, the same call goes on where it
+stopped (finished GraphTensors wait in `.unfinished/`). A larger count adds graphs.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class GraphSetConfig:
 
   @property
   def specs(self) -> List[str]:
-    """Of the single graphs."""
+    """Specs of the single graphs."""
     return zoo.expand(f"family:{self.family}[{self.first}:{self.first + self.count}]")
 
   def file_name(self, spec: str) -> str:
-    """Of a graph's MetaGraph."""
+    """File name of a graph's MetaGraph."""
     return f"{self.family}_{int(spec[:-1].partition('[')[2]):04d}.meta"
 
 
 def make_graph_set(
     config: GraphSetConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Writes what is not there yet and returns the rows of all graphs.
+  """Writes what is missing and returns the rows of all graphs.
 
   Args:
     config: what to make.
@@ -137,7 +137,7 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
 
 
 def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
-  """Rows by spec of what is there already; writes the manifest of a new set."""
+  """Rows of the graphs that exist, by spec; writes the manifest of a new set."""
   path = os.path.join(out, MANIFEST)
   if not os.path.exists(path):
     taken = [name for name in [RECORDS, SCHEMA, *map(config.file_name, config.specs)]
@@ -184,7 +184,7 @@ def _check_row(row: Any) -> None:
 
 
 def _settings(config: GraphSetConfig) -> Dict[str, Any]:
-  """What may not change between two calls; `count` may grow."""
+  """The settings that may not change between two calls; `count` may grow."""
   settings = dataclasses.asdict(config)
   del settings["count"]
   return settings
@@ -196,7 +196,7 @@ def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> N
 
 
 def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
-  """Joins what the TFRecord holds already and the new GraphTensors, in the order of the rows."""
+  """Joins the GraphTensors of the TFRecord and the new ones, in the order of the rows."""
   import tensorflow as tf
 
   unfinished, path = os.path.join(out, _UNFINISHED), os.path.join(out, RECORDS)
@@ -230,4 +230,4 @@ def _read_records(path: str) -> List[bytes]:
         path) else []
   except tf.errors.DataLossError as error:
     raise PlacetoError(
-        f"{path} is damaged ({error.message}); delete it, so that it is made anew") from None
+        f"{path} is damaged ({error.message}); delete it, so that it is made again") from None

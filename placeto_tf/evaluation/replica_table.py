@@ -1,15 +1,15 @@
 """Every graph on every cluster with replicas: placement alone, data parallelism, `auto` over both.
 
-The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with what
-`place(replicas="auto")` found, appended as soon as it is there, and `placements/`. A run that stops
-midway goes on where it stopped. Placement alone has a run of its own with the same budget.
+The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with the result
+of `place(replicas="auto")`, appended as soon as it is done, and `placements/`. An interrupted run
+goes on where it stopped. Placement alone has a run of its own with the same budget.
 
   graph, cluster, seed, max_seconds
   replicas              that won, and its global batch
   step_time_us          of the best, for its global batch; fits; lower_bound_us
   examples_per_second   of the best
   alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
-                        best; empty where they do not fit or cannot be had
+                        best; empty if they do not fit or are not possible
   evaluations, seconds, placement
 """
 
@@ -43,7 +43,7 @@ Row = Dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaTableConfig:
-  """What to run: every graph on every cluster with every seed."""
+  """The configuration: every graph on every cluster with every seed."""
 
   graphs: Tuple[str, ...]
   clusters: Tuple[str, ...]
@@ -55,7 +55,7 @@ class ReplicaTableConfig:
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def placing_config(self, seed: int, replicas: Any) -> PlacingConfig:
-    """How one row is placed."""
+    """The options for placing one row."""
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=replicas)
@@ -64,10 +64,10 @@ class ReplicaTableConfig:
 def evaluate_replicas(
     config: ReplicaTableConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Runs what is not done yet and returns all rows.
+  """Runs the missing rows and returns all rows.
 
   Args:
-    config: what to run.
+    config: of the evaluation.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
 

@@ -1,8 +1,8 @@
 """Keras models in files: `.keras` archives and HDF5, of Keras 2 and Keras 3.
 
-The file says which Keras wrote it, and that Keras reads it. A Lambda layer with code in the file
-would run that code when the model is loaded, so it is only loaded if the caller trusts the file.
-This is looked for here, because not every version of Keras checks it in HDF5 files.
+The file names the Keras that wrote it, and that Keras reads it. A Lambda layer with code in the
+file would run that code when the model is loaded, so it is only loaded if the caller trusts the
+file. This is checked here, because not every version of Keras checks it in HDF5 files.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _text(value: Any) -> str:
 
 
 def _code_in(config: Any) -> Iterator[str]:
-  """Names of what a configuration holds as code."""
+  """Names of the parts of a configuration that are code."""
   pending = [config]
   while pending:
     found = pending.pop()
@@ -112,7 +112,7 @@ def _code_in(config: Any) -> Iterator[str]:
 
 
 def _keras_of(version: str, path: str) -> Any:
-  """The installed Keras that reads what this version wrote."""
+  """The installed Keras that reads files of this version."""
   wants_3 = not version.startswith(("1.", "2."))
   for name in ("keras",) if wants_3 else ("tf_keras", "keras"):
     try:

@@ -1,7 +1,7 @@
-"""`load_graph`: whatever TensorFlow graph it is handed, as a `ComputationGraph`.
+"""`load_graph`: turns a TensorFlow graph of any format into a `ComputationGraph`.
 
-A format is added by a reader: a function from the source to a `ReadGraph`, and a line in
-`_read`. What the reader returns is pruned and analysed alike for all formats in `graph_defs`.
+To add a format, write a reader, a function from the source to a `ReadGraph`, and a line in `_read`.
+`graph_defs` then prunes and analyses graphs of all formats in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_graph(
 ) -> ComputationGraph:
   """Reads a graph and keeps what the fetches need.
 
-  Nothing of the graph is run, and nothing of it reaches TensorFlow's C++ unchecked.
+  No part of the graph is run, and no part of it reaches TensorFlow's C++ unchecked.
 
   Args:
     source: "zoo:NAME[:key=value...]", "family:NAME[index]", the path of a graph file (.pb or .pbtxt
@@ -53,28 +53,29 @@ def load_graph(
       input signature, or Keras model (its inference; for its training see `compile_placed` and
       `graphs.training_function`).
     fetches: names of the ops or tensors that are run; by default the outputs of the signature or
-      function, or the collection train_op, else the ops that nobody consumes, initialisers and
-      savers left out where a MetaGraph names them.
+      function, or the collection train_op, else the ops that nobody consumes, without
+      initialisers and savers if a MetaGraph names them.
     feeds: names of tensors that are fed, at which the graph is cut; needed placeholders are fed
       in any case.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
       say it; or "saved_model", which a directory is in any case.
-    batch_size: for unknown first dimensions of what is fed.
-    feed_shapes: op or tensor name -> dimensions of what is fed.
-    trip_count: how often every loop goes round; by default inferred where the bound is known
-      before the run (a constant, or from the shapes of what is fed), else 10.
-    split_loops: whether the ops of a loop may be on several devices; each round then sends what
-      crosses, and one signal for the devices besides the first. By default a loop stays on one.
-    signature: of a SavedModel, by default "serving_default" or the only one.
-    tags: of a SavedModel's graph, by default "serve" or those of the only one.
+    batch_size: for unknown first dimensions of feeds.
+    feed_shapes: op or tensor name -> dimensions of a feed.
+    trip_count: iterations of every loop; by default inferred if the bound is known before the run
+      (a constant, or from the shapes of feeds), else 10.
+    split_loops: whether the ops of a loop may be on several devices. Each iteration then sends the
+      tensors that cross, and a signal to every device but the first. By default a loop stays on one
+      device.
+    signature: of a SavedModel; by default "serving_default" or the only one.
+    tags: of a SavedModel's graph; by default "serve" or those of the only one.
     trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
   Returns:
-    The graph; `notes` say what had to be assumed.
+    The graph; its `notes` list assumptions.
 
   Raises:
-    GraphError: the source cannot be read, is damaged, not of its format, or inconsistent, or a
-      name or shape that is given or needed is wrong or missing.
+    GraphError: the source cannot be read, is damaged, inconsistent, or of another format, or a name
+      or shape that is given or needed is wrong or missing.
   """
   if trip_count is not None and not (isinstance(trip_count, int) and trip_count >= 0):
     raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")

@@ -1,7 +1,7 @@
-"""Reading SavedModel directories: the graph of one tag set, run by one signature.
+"""Reads SavedModel directories: the graph of one tag set, run by one signature.
 
-Only the proto is read. Initialisers are not run, variables are not loaded, and nothing that the
-directory holds is executed.
+Only the proto is read. Initialisers are not run, variables are not loaded, and no code in the
+directory is executed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def read_saved_model(
 
   Args:
     path: the directory.
-    signature: its key; by default "serving_default", or the only one there is.
-    tags: of the MetaGraph; by default "serve", or those of the only one there is.
+    signature: its key; by default "serving_default", or the only one.
+    tags: of the MetaGraph; by default "serve", or those of the only one.
 
   Raises:
     GraphError: no SavedModel, a damaged one, or tags or a signature it does not have.
@@ -55,7 +55,7 @@ def read_saved_model(
 
 
 def _notes(meta_graph: Any, key: str, given: Optional[str]) -> Tuple[str, ...]:
-  """Which signature is placed, where somebody might think of another."""
+  """A note on the signature that is placed, if users might think of another."""
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (

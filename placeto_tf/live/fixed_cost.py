@@ -1,4 +1,4 @@
-"""What it costs that some of what a live function captures cannot be moved.
+"""The cost of captures of a live function that cannot be moved.
 
 Legend: N ops, D devices.
 """
@@ -16,10 +16,10 @@ _MAX_SETS = 32  # of ops that stay with one fixed resource; more would take too 
 
 
 def fixed_cost_note(simulator: Simulator, placement: np.ndarray) -> str:
-  """How much faster the step would be if what is fixed could be elsewhere, or "".
+  """A note on how much faster the step would be if fixed resources could be elsewhere, or "".
 
-  Each fixed resource in turn is put, with the ops that touch it, where that helps most; all other
-  ops stay. So this is what can at least be gained.
+  Each fixed resource in turn is moved, with the ops that touch it, to the device that helps most;
+  all other ops stay. So this is a lower bound on the gain.
 
   Args:
     simulator: of the graph on its cluster.

@@ -1,10 +1,10 @@
-"""Real step times as what a search minimises: the simulator ranks, real runs decide.
+"""A search that minimises real step times: the simulator ranks placements, real runs decide.
 
-`search_measured` improves on what a simulated search found: the placements of all placers come
-first, then the best that the simulator expects around the best that was measured.
+`search_measured` improves on what a simulated search found. It measures the placements of all
+placers first, then those that the simulator expects to be best around the best one measured.
 
-Placements are compared by their step over the steps of a reference that ran beside it, so that a
-machine that slows down does not make a later placement look worse.
+Each placement's step time is divided by that of a reference that ran beside it, so a machine that
+slows down does not make later placements look worse.
 
 Legend: N ops, G groups, D devices, B placements side by side.
 """
@@ -24,12 +24,12 @@ from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import make_runtime
 
 _NEIGHBOURS = 64  # simulated for each placement that is measured
-_KEPT_BETTER = 0.5  # of the neighbourhoods start at the best measured, the rest at other good ones
+_KEPT_BETTER = 0.5  # of the neighbourhoods are around the best measured, the rest around others
 _ROUNDS = 4  # of simulated descent in a neighbourhood
 
 
 class MeasuredPlacements:
-  """Measures placements of a problem's ops, each once, up to a limit.
+  """Measures placements of a problem's ops, each once, until a limit is reached.
 
   Attributes:
     steps: what was measured, in order: ([N] int32 placement, MeasuredStep).
@@ -49,13 +49,13 @@ class MeasuredPlacements:
     return len(self.steps) >= self.max_measurements
 
   def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """What was measured of a placement [N], or None."""
+    """The measurement of a placement [N], or None."""
     return self._cache.get(placement.tobytes())
 
   def measure(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """Measures a placement [N] int32, unless that was done; None past the limit.
+    """The measurement of a placement [N] int32, made now if there is none; None past the limit.
 
-    What fails counts as well, and comes back as a failed step.
+    A run that fails counts as well, and is returned as a failed step.
     """
     found = self.known(placement)
     if found is None and not self.exhausted:
@@ -66,7 +66,7 @@ class MeasuredPlacements:
     return found
 
   def score(self, step: MeasuredStep) -> float:
-    """What placements are compared by, in us at the reference's usual speed."""
+    """The figure that placements are compared by: us at the reference's usual speed."""
     if step.failure:
       return float("inf")
     usual = self.reference_us
@@ -84,7 +84,7 @@ class MeasuredPlacements:
     """The fastest placement.
 
     Raises:
-      MeasurementError: none could be run.
+      MeasurementError: no placement could be run.
     """
     if not self.steps:
       raise MeasurementError("no placement was measured; allow at least one measurement")
@@ -96,16 +96,16 @@ class MeasuredPlacements:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredSearch:
-  """What a measured search found.
+  """The result of a measured search.
 
   Attributes:
     placement: [N] int32 the fastest.
     step: its measurement.
-    by_placer: placer -> measurement of what it found, where that was measured.
+    by_placer: placer -> measurement of its placement, where that was measured.
     measurements: how many placements were measured.
     failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
-    stopped: why measuring ended early, or "": what was measured by then counts.
+    stopped: why measuring ended early, or ""; the measurements until then count.
   """
 
   placement: np.ndarray
@@ -126,13 +126,13 @@ def search_measured(
     seed: int = 0,
     progress: Callable[[int], None] = lambda measurements: None,
 ) -> MeasuredSearch:
-  """Measures what placers found, then goes on around the fastest.
+  """Measures the placements that placers found, then searches around the fastest.
 
   Args:
-    problem: simulates; its evaluations are counted.
+    problem: simulates placements and counts its evaluations.
     measurer: runs placements.
-    found: placer -> [N] int32. "single" and "expert", where they are there, are measured first, so
-      that the result is never slower than either.
+    found: placer -> [N] int32. "single" and "expert", if present, are measured first, so that the
+      result is never slower than either.
     max_measurements: placements measured at most.
     seed: of the neighbourhoods.
     progress: called after every measurement.
@@ -193,7 +193,7 @@ def search_on_workers(
     seed: int = 0,
     progress: Callable[[int], None] = lambda measurements: None,
 ) -> MeasuredSearch:
-  """`search_measured` on workers that are started, or connected to, for it.
+  """`search_measured` on workers that it starts or connects to.
 
   Args:
     problem, found, max_measurements, seed, progress: as for `search_measured`.
@@ -219,7 +219,7 @@ def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
 def _candidate(
     problem: PlacementProblem, measured: MeasuredPlacements, rng: np.random.Generator
 ) -> Optional[np.ndarray]:
-  """[N] the best that the simulator expects near a good measured placement, not yet measured."""
+  """[N] a placement near a good measured one: the best, simulated, that is not yet measured."""
   ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
   good = [placement for placement, step in ranked if step.failure is None]
   if not good:
@@ -249,7 +249,7 @@ def _candidate(
 
 
 def describe(found: MeasuredSearch) -> str:
-  """A sentence for the user."""
+  """The result as a sentence for the user."""
   step = found.step
   text = (f"measured {found.measurements} placements in real sessions: the fastest takes "
           f"{step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "

@@ -1,4 +1,4 @@
-"""What a placing run leaves behind: the comparison table and a directory of results.
+"""The results of a placing run: the comparison table and a directory.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it appears at the end, so
@@ -19,18 +19,18 @@ from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing.replica_search import DATA_PARALLEL, Replication
-from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.replica_search import DATA_PARALLEL
+from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.problem import ledger
 
-# Beside them stands the placed graph, in the format that came in.
+# Besides these there is the placed graph, in the format that came in.
 _NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
 
-NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
+NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
 
 
 def result_names(graph: ComputationGraph) -> List[str]:
-  """What `write_result` writes for a graph; files of other names in the directory stay."""
+  """Names that `write_result` writes for a graph; files of other names in the directory stay."""
   return [*_NAMES, placed_name(graph)]
 
 
@@ -39,7 +39,7 @@ class Workspace(ResultDirectory):
 
   @property
   def tensorboard_dir(self) -> str:
-    """Where summaries go while the run lasts."""
+    """The directory of summaries during the run."""
     return os.path.join(self.path, "tensorboard")
 
 
@@ -61,7 +61,7 @@ def write_result(result: PlacingResult, workspace: Workspace) -> None:
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
-  """The run as JSON: what was placed, how, and every row of the table."""
+  """The run as JSON: the graph, the options, and every row of the table."""
   config = result.config
   return {
       "graph": {
@@ -96,7 +96,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
 
 
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
-  """What real sessions showed; the history says after how many of them what was the fastest."""
+  """The measurements; the history has the fastest step after each number of them."""
   return {
       "step_time_us": found.step.step_time_us, "low_us": found.step.low_us,
       "high_us": found.step.high_us, "steady": found.step.steady,
@@ -107,7 +107,7 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
 
 
 def step_line(graph: ComputationGraph) -> str:
-  """What is taken as the step: what it runs and what it is fed."""
+  """A sentence on the step: its fetches and its feeds."""
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
@@ -125,9 +125,9 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
 
   Args:
     result: of a run.
-    verbose: whether every placer that took part has a row, with what it gained and evaluated, and
-      every one that did not run a note. Otherwise the table holds what the answer is compared with:
-      the graph as it is, the baselines, and the one placer that was asked for by name.
+    verbose: whether every placer that took part has a row, with its gain and evaluations, and every
+      one that did not run has a note. Otherwise the table has the rows to compare the answer with:
+      the graph as it is, the baselines, and the placer that was asked for by name.
   """
   current_us = result.baselines["current"].step_time_us
   titles = {method.name: method.title for method in registry.methods()}
@@ -157,7 +157,7 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
     lines[:0] = [*replica_table(result.replication), ""]
   for name in order:
     skipped = result.baselines[name].skipped
-    # That time ran out before a placer's turn is of interest only to who looks at all of them.
+    # Placers for which there was no time left matter only to readers of the whole table.
     if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
       lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   lines += [f"Note: {note}" for note in result.notes]
@@ -189,7 +189,7 @@ def replica_table(replication: Replication) -> List[str]:
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """The numbers of every R as JSON, and how to feed the replicas that were placed."""
+  """The figures of every R as JSON, and how to feed the replicas that were placed."""
   found = replication.data_parallel
   return {
       "placed": None if replication.chosen is None else replication.chosen.describe(),
@@ -216,7 +216,7 @@ def _cells(
 
 
 def verdict(result: PlacingResult) -> str:
-  """One or two sentences: what was gained, or that there is nothing to gain."""
+  """One or two sentences: the gain, or that there is nothing to gain."""
   current = result.baselines["current"]
   bound = ("no placement is faster, as was proven" if result.proven
            else f"no placement can be faster than {_ms(result.lower_bound_us)}")

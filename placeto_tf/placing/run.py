@@ -1,8 +1,8 @@
-"""`place()`: the placers and the policy put to work on one graph.
+"""`place()`: runs the placers and the policies on one graph.
 
-The answer starts from the best known placement and only improves on it: the devices the graph
-came with, one device, an expert split and METIS are always evaluated first, and what the method
-finds counts only where it is better.
+The answer is never worse than a known placement: the graph's own devices, one device, an expert
+split and METIS are always evaluated first, and a placement of the method is taken only if it is
+better.
 
 Legend: N ops, D devices.
 """
@@ -51,14 +51,15 @@ def place(
   """Decides on which device each op of a graph runs.
 
   Args:
-    graph: a `ComputationGraph`, or anything `load_graph` takes.
+    graph: a `ComputationGraph`, or anything `load_graph` takes; for several replicas also a
+      `ReplicaSource`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
     progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
-      where somebody sees it. A callable is called every now and then instead.
+      on a terminal or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
-      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
+      those of `load_graph` (batch_size, fetches, ...) if the graph is still to be read.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
@@ -73,17 +74,18 @@ def place(
   if loading and isinstance(graph, ComputationGraph):
     raise TypeError(
         f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
-    options.setdefault("replicas", replica_search.spec_replicas(graph))
-  config = PlacingConfig(method=method, **options)
+  config = replica_search.with_replicas_of_spec(PlacingConfig(method=method, **options), graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+
+  def source_of_replicas() -> ReplicaSource:
+    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(graph, loading)
 
   def run(
       report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
   ) -> PlacingResult:
     if config.replicas != 1:
       return replica_search.place_replicas(
-          ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
+          source_of_replicas(), cluster, config, progress=report, stage=stage)
     read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
     return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
 
@@ -106,7 +108,7 @@ def place_with(
 ) -> PlacingResult:
   """`place()` with its options in a `PlacingConfig`.
 
-  `stage` is entered, with what it is called, around what takes long before the search.
+  `stage` is a context manager of a name, entered around long work before the search.
   """
   with stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
@@ -134,12 +136,12 @@ def place_with(
     # What the search found must not be lost, whatever happens to workers, sessions and sockets.
     except KeyboardInterrupt:
       interrupted = True
-      notes += ("simulated steps decided, for measuring was interrupted",)
+      notes += ("simulated steps decided, because measuring was interrupted",)
     except Exception as error:
       kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
-      notes += (f"simulated steps decided, for nothing could be measured: {kind}{error}",)
+      notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
     else:
-      best, proven = measured.placement, False  # what is proven is proven of simulated steps
+      best, proven = measured.placement, False  # proofs hold for simulated steps
       simulated = problem.simulator.simulate(best)
       notes += (measured_search.describe(measured),)
   fixed = fixed_cost_note(problem.simulator, best)
@@ -164,7 +166,7 @@ def place_with(
 def _measure(
     problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
     progress: Progress) -> measured_search.MeasuredSearch:
-  """Runs what the placers found, and goes on from there, in real sessions."""
+  """Measures the placers' placements, and searches on from them, in real sessions."""
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
   found["best"] = problem.best_known
@@ -178,7 +180,7 @@ def _measure(
 def _search(
     problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, root_dir: Optional[str],
     progress: Progress) -> bool:
-  """Runs the references and the method; Ctrl-C keeps what was found.
+  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
 
   Returns:
     Whether Ctrl-C was pressed.
@@ -216,7 +218,7 @@ def _search(
 
 def _grouped(
     problem: PlacementProblem, ledger: Ledger, config: PlacingConfig) -> PlacementProblem:
-  """The problem in the groups that the method works on; learning them is a row of the ledger."""
+  """The problem in the groups that the method works on; if learned, with an entry in the ledger."""
   if config.grouping != learned_groups.LEARNED:
     return problem
   learned = []

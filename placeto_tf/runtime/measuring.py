@@ -83,9 +83,9 @@ class MeasuredStep:
     times_us: [runs] float64.
     reference_us: median of the reference's steps in between; None without a reference.
     folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
-    failure: a sentence, where it could not be timed.
-    steady: True where times are those at the cores' full speed, as far as a `CoreSpeed` could tell;
-      False where too few steps counted in time, so that all do, as they were.
+    failure: a sentence, if it could not be timed.
+    steady: True if times are those at the cores' full speed, as measured by a `CoreSpeed`; False if
+      too few steps counted in time, so that all steps are used unchanged.
   """
 
   step_time_us: float
@@ -106,7 +106,7 @@ class MeasuredStep:
 
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
-    """Of a placement that could not be timed."""
+    """The result for a placement that could not be timed."""
     inf = float("inf")
     return cls(inf, inf, inf, 0, np.zeros(0), failure=reason)
 
@@ -138,8 +138,7 @@ class Measurer:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
       reference: "first" puts each op on the first device it may use; None has none.
       clock: runs a step and returns its seconds.
-      speed: counts only steps of which it can say what they take at full speed, where there
-        are enough of them.
+      speed: counts only steps whose time at full speed is known, if there are enough of them.
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
@@ -181,7 +180,7 @@ class Measurer:
     return self._supervised(lambda beat: self._measure(placement, beat))
 
   def try_measure(self, placement: Placement) -> MeasuredStep:
-    """Times a placement; what fails is marked so, and lost workers are started anew.
+    """Times a placement; a failure is marked in the result, and lost workers are started again.
 
     Raises:
       MeasurementError: the workers do not come back.
@@ -246,7 +245,7 @@ class Measurer:
         steady=steady)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
-    """Steps that do not count, the last of them traced; what the trace shows."""
+    """Warm-up steps, the last of them traced; returns what the trace shows."""
     for _ in range(self.config.warmup_runs - 1):
       run.step()
       beat()
@@ -256,7 +255,7 @@ class Measurer:
 
   def _repeat(
       self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
-    """Steps of the placement and of the reference, in us, and whether those at full speed."""
+    """Steps of the placement and of the reference, in us, and whether at full speed."""
     config, started = self.config, time.monotonic()
     reference_run = self._reference_run
     steps = _Steps(self._speed, started + config.max_seconds, beat)
@@ -283,7 +282,7 @@ class Measurer:
 
 
 class _Steps:
-  """Timed steps: those that count, as they would be at full speed, and all."""
+  """Timed steps: those that count, scaled to full speed, and all."""
 
   def __init__(self, speed: Optional[CoreSpeed], until: float, beat: Callable[[], None]):
     self._speed, self._until, self._beat = speed or CoreSpeed(()), until, beat

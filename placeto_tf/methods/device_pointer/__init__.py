@@ -1,11 +1,11 @@
-"""The device pointer as methods, beside what shows what its training gives.
+"""The device pointer as methods, with controls that show what its training adds.
 
   device_pointer   sweeps with trained weights, then annealing
-  pointer_pass     one greedy round of three sweeps, coarse to fine, with a simulation a move, and
-                   nothing after it
+  pointer_pass     one greedy round of three sweeps, coarse to fine, with one simulation per move,
+                   and nothing after it
 
-Each exists with `_untrained`, weights as initialized from the seed, and with `_uniform`, where
-every group's device is drawn uniformly: the same procedure, but for what was learned.
+Each has two controls, which run the same procedure without what was learned: `_untrained` has
+weights as initialized from the seed, `_uniform` draws every group's device uniformly.
 """
 
 from placeto_tf.problem.method import (
@@ -22,7 +22,7 @@ _PLACERS = "placeto_tf.methods.device_pointer.placers"
 _WEIGHTS = Weights("device_pointer", WithoutWeights.SHIPPED)
 
 METHODS = (
-    # `auto` anneals itself, so that the sweeps need not.
+    # `auto` runs annealing itself, so the sweeps need not.
     Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2, weights=_WEIGHTS,
            auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "sweep"))),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),

@@ -28,7 +28,7 @@ def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
 ) -> np.ndarray:
-  """[N] by trained weights: those in the directory, or those that ship with the package."""
+  """[N] placed with trained weights: those in the directory, or those of the package."""
   del root_dir, progress
   return improve(problem, problem.best_known, _trained(weights), budget, seed,
                  config=_config(one_pass))
@@ -37,7 +37,7 @@ def place(
 def sweep(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] by `place` without its annealing."""
+  """[N] placed as by `place`, without its annealing."""
   del root_dir, progress
   return improve(problem, problem.best_known, _trained(weights), budget, seed,
                  config=SweepConfig(anneal=False))
@@ -47,7 +47,7 @@ def place_untrained(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
 ) -> np.ndarray:
-  """[N] by weights as initialized from the seed."""
+  """[N] placed with weights as initialized from the seed."""
   del weights, root_dir, progress
   return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
                  config=_config(one_pass))
@@ -57,7 +57,7 @@ def place_uniform(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
 ) -> np.ndarray:
-  """[N] by devices drawn uniformly."""
+  """[N] placed with devices drawn uniformly."""
   del weights, root_dir, progress
   return improve(problem, problem.best_known, indifferent(), budget, seed,
                  config=dataclasses.replace(_config(one_pass), greedy=0))
@@ -89,12 +89,12 @@ def improve(
   """[N] the best placement found from a start [N] within the budget; never worse than the start.
 
   Args:
-    problem: evaluates; its best placement counts as found.
+    problem: evaluates placements; the best that it has seen may be returned.
     start: [N] where to begin.
     weights: of the scorer.
     budget: as for every search.
     seed: of the draws and of annealing.
-    config: how the scorer is put to work.
+    config: how the scorer is used.
   """
   config = config or SweepConfig()
   placement = np.asarray(start, dtype=np.int32)

@@ -3,10 +3,10 @@
 A sweep visits the groups that can move in topological order. The scorer moves some; after a few
 moves (a block) the placement is simulated, kept if it is no worse and undone otherwise, with
 smaller blocks once blocks are undone more often than kept. A round is a sweep at each level: a
-handful of large groups first, which moves whole layers at once, then ever smaller ones, made anew
+handful of large groups first, which moves whole layers at once, then smaller and smaller ones, made
 from the placement so far. The first round takes the best score. The second is thorough: each group
-is proposed to go to the best of its other devices, one at a time, also where the scorer would leave
-it. Later ones draw from the softmax. The rest of the budget goes to annealing.
+is proposed to go to the best of its other devices, one at a time, even where the scorer would
+leave it. Later ones draw from the softmax. The rest of the budget goes to annealing.
 
 Legend: N ops, G groups, D devices.
 """
@@ -98,7 +98,7 @@ class Sweeper:
     self.renew()
 
   def renew(self) -> None:
-    """Makes the smallest groups anew: those before may hold what no longer belongs together."""
+    """Makes the smallest groups again; ops of the old ones may be on several devices by now."""
     finest = _counts(
         self._problem, self._config.levels + self._config.thorough_levels)
     self._levels = PlacedLevels(self._problem, self.placement, max(finest))
