@@ -35,7 +35,7 @@ setup(
     package_dir={"placeto_tf.scripts": "scripts"},
     package_data={
         "placeto_tf": ["py.typed"], "placeto_tf.encoding": ["schema.pbtxt"],
-        "placeto_tf.policies.device_pointer": ["weights/*"]},
+        "placeto_tf.policies.device_pointer": ["weights/*", "pass_weights/*"]},
     install_requires=[
         "absl-py>=1.0",
         "matplotlib>=3.5",

@@ -34,7 +34,7 @@ def main() -> None:
 
   from placeto_tf.environments.moves_environment import MovesConfig, MovesEnvironment
   from placeto_tf.policies.device_pointer import agent as agent_lib
-  from placeto_tf.policies.device_pointer.scorer import pretrained
+  from placeto_tf.policies.device_pointer.scorer import PREFERENCE, pretrained
   from placeto_tf.training import pointer_problems
 
   problems = pointer_problems.make_problems(
@@ -43,10 +43,9 @@ def main() -> None:
   environment = MovesEnvironment(
       problems, problem.num_devices, config=MovesConfig(rows=FLAGS.rows, steps=FLAGS.steps))
   agent = agent_lib.make_agent(problem.num_devices)
-  # A policy that learns leaves more and more groups where they are, and such steps simulate
-  # nothing. So that both figures are of the same work, episodes are always collected with the same
-  # weights.
-  weights = pretrained()
+  # The more is learned, the more groups stay where they are, and such steps simulate nothing. So
+  # that both figures are of the same work, what is learned is not collected with.
+  weights = pretrained(PREFERENCE)
   agent.actor_net.set_weights_for_scoring(weights)
   learn = common.function(agent.train)
 

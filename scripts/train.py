@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/train.py --policy=device_pointer \
       --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \
-      --clusters='k80:4,random[2]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
+      --clusters='k80:4,random[1]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
 
   scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \
       --held_out='family:ptb[24:32]' --set max_groups=32 --root_dir=runs/placeto
@@ -43,7 +43,8 @@ _FIELDS = (
 flags.DEFINE_enum("policy", "device_pointer", list(POLICIES), "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
-flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer and gdp: "
+flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer, "
+                  "pointer_pass and gdp: "
                   "random[3] draws three for each graph.")
 flags.DEFINE_list("held_out", None, "Graphs on which the policy is watched while it trains.")
 flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)

@@ -27,7 +27,7 @@ from placeto_tf.programs import entry_point, shared_flags
 FLAGS = flags.FLAGS
 
 flags.DEFINE_list("methods", ["annealing", "local_search", "genetic", "uniform"],
-                  "Methods to tune; the searches have 30 settings each.")
+                  "Methods to tune.")
 flags.DEFINE_list("graphs", ["family:ptb[20:24]", "family:nmt[20:24]", "family:cifar10[20:24]"],
                   "Validation graphs.")
 flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
@@ -61,17 +61,24 @@ def _moves(uniform: float, neighbour: float, swap: float, sizes: Tuple[int, int]
 def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """method -> (the setting to begin with, (field, values to try) in order).
 
-  Each has 30 settings with the first one, as many as the learned policy was tuned with. Only
-  `device_pointer` has fewer, because its other settings were tuned before. A field's name may be a
-  path.
+  The searches have 30 settings each with the first one, the policy's use and uniform moves in its
+  place 23. A field's name may be a path.
   """
   from placeto_tf.methods.gdp.search import GdpSearch
-  from placeto_tf.policies.device_pointer.sweeps import SweepConfig
+  from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
   from placeto_tf.training.one_graph_policies import HierarchicalSearch
 
+  best_first: List[Tuple[str, Tuple]] = [
+      ("rounds", ((), (20, 40), (20, 40, 80, 160), (20, 40, 80, 160, 320, 640), (60, 240))),
+      ("levels", (FACTORS[:-1], FACTORS[1:-2], DENSE[2:-1])),
+      ("long_share", (0.3, 0.7, 1.0)),
+      ("long_levels", (_shares(FACTORS), _shares(FACTORS[1:-1]))),
+      ("temperature", (0.0, 0.02, 0.1, 0.3)),
+      ("forget", (0.0, 0.03, 0.3)),
+      ("vary", (0.0, 0.5))]
   first = _moves(0.3, 0.4, 0.1)
   sizes = tuple(_moves(0.3, 0.4, 0.1, each) for each in ((2, 4), (2, 16), (4, 16)))
   return {
@@ -124,26 +131,9 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("first_moves", (2, 6, 24)),
               ("mutations", (0, 2, 4)),
               ("moves", (_moves(0.1, 0.6, 0.1),))]),
-      "uniform": (SweepConfig(
-          levels=FACTORS[1:], block=4, greedy=0, thorough=0, patience=6, scorer_share=0.7,
-          grow=1.5, shrink=0.7, rounds=1000), [
-              ("scorer_share", (0.1, 0.3, 0.5, 1.0)),
-              ("levels", (
-                  FACTORS, FACTORS[2:], (1.0, 4.0), FACTORS[1:-1], (0.125, 0.5, 2.0, 8.0),
-                  FACTORS[1:][::-1], DENSE, DENSE[2:])),
-              ("thorough", (1, 2)),
-              ("thorough_levels", (DENSE[2:], FACTORS, DENSE[::2], DENSE[2:-1])),
-              ("scorer_share", (0.3, 0.5, 0.7, 1.0)),
-              ("block", (1, 2, 8)),
-              ("grow", (1.2,)),
-              ("shrink", (0.5,)),
-              ("patience", (2, 12))]),
-      "device_pointer": (SweepConfig(thorough=0), [
-          ("thorough", (1, 2)),
-          ("scorer_share", (0.3, 0.5, 1.0)),
-          ("sure", (2.0, 20.0)),
-          ("thorough_levels", (DENSE[2:], FACTORS[1:]))]),
-      # Without the authors' measures against collapse, then with one after the other.
+      "uniform": (BestFirstConfig(), best_first),
+      "device_pointer": (BestFirstConfig(), best_first),
+      # Without what the authors' code has against collapse, then with one after the other.
       "hierarchical": (_replace(HierarchicalSearch(), {
           "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
           "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
@@ -170,7 +160,7 @@ def _replace(config: Any, values: Dict[str, Any]) -> Any:
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
-  from placeto_tf.methods.device_pointer.placers import improve, indifferent
+  from placeto_tf.methods.device_pointer.placers import indifferent, search
   from placeto_tf.methods.gdp.search import search_gdp
   from placeto_tf.methods.one_graph.search import search_one_graph
   from placeto_tf.policies.device_pointer.scorer import pretrained
@@ -187,7 +177,7 @@ def placer(method: str, config: Any) -> Callable:
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()
-  return lambda problem, budget, seed: improve(
+  return lambda problem, budget, seed: search(
       problem, problem.best_placement, weights, budget, seed, config=config)
 
 

@@ -282,6 +282,13 @@ def features(g, pair, state, scratch, out):
       row[f] = min(_CLIP, max(-_CLIP, row[f]))
 
 
+@compiled(nogil=True)
+def features_of(groups, pair, state, scratch, out):
+  """Fills out [M, D, F] float32 with the features of groups [M] int32; see `features`."""
+  for i in range(groups.shape[0]):
+    features(groups[i], pair, state, scratch, out[i])
+
+
 class PairState:
   """B placements of one problem's groups, and the features of their pairs.
 

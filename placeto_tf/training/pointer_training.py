@@ -33,7 +33,7 @@ from placeto_tf.environments.moves_environment import (
 )
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.device_pointer import agent as agent_lib
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.device_pointer.scorer import PREFERENCE, ScorerWeights
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
 from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.problem.budget import Budget
@@ -160,7 +160,7 @@ class PointerTrainer(runs.TrainingRun):
         entropy=config.entropy, discount=config.discount, without=config.without,
         seed=config.seed)
     if warm_start is not None:
-      self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start))
+      self.agent.actor_net.set_weights_for_scoring(ScorerWeights.load(warm_start, PREFERENCE))
     self._train = common.function(self.agent.train)
     self._stop = _Stop()
     self._resume(

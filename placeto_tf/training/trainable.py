@@ -60,11 +60,20 @@ class Trainable:
 
 def _device_pointer() -> Trainable:
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
+  from placeto_tf.training import gain_training
+
+  return Trainable(
+      "device_pointer", gain_training.GainTrainingConfig(()), gain_training.train,
+      pretrained=pretrained_directory)
+
+
+def _pointer_pass() -> Trainable:
+  from placeto_tf.policies.device_pointer.scorer import PREFERENCE, pretrained_directory
   from placeto_tf.training import pointer_training
 
   return Trainable(
-      "device_pointer", pointer_training.PointerTrainingConfig(()), pointer_training.train,
-      pretrained=pretrained_directory)
+      "pointer_pass", pointer_training.PointerTrainingConfig(()), pointer_training.train,
+      pretrained=lambda: pretrained_directory(PREFERENCE))
 
 
 def _placeto() -> Trainable:
@@ -92,6 +101,7 @@ def _one_graph(name: str) -> Trainable:
 
 POLICIES: Mapping[str, Callable[[], Trainable]] = {
     "device_pointer": _device_pointer,
+    "pointer_pass": _pointer_pass,
     "placeto": _placeto,
     "gdp": _gdp,
     "rnn": lambda: _one_graph("rnn"),

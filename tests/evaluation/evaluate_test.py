@@ -97,7 +97,7 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
   ScorerWeights.untrained(5).save(str(tmp_path / "weights"))
   config = dataclasses.replace(config, methods=("pointer_pass", "pointer_pass_untrained"),
                                seeds=(5,),
-                               policy_weights={"device_pointer": str(tmp_path / "weights")})
+                               policy_weights={"pointer_pass": str(tmp_path / "weights")})
   trained, untrained = evaluate(config, str(tmp_path / "out"))
   assert trained["step_time_us"] == untrained["step_time_us"]
   with pytest.raises(PlacetoError, match="policy_weights"):

@@ -195,7 +195,7 @@ def test_learning_groups_is_a_method_of_its_own(graph):
 
 
 def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
-  ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
+  ScorerWeights.untrained(4, predicts="gain").save(str(tmp_path / "run" / "weights"))
   options = dict(max_evaluations=60, max_groups=8, seed=4)
   given = place(graph, "k80:2", "device_pointer", policy_weights=str(tmp_path / "run"), **options)
   untrained = place(graph, "k80:2", "device_pointer_untrained", **options)

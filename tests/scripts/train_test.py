@@ -33,8 +33,8 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
 @pytest.mark.parametrize("flags, message", [
     (("--set=max_groups=many",), "max_groups is 'many', expected a whole number"),
     (("--clusters=random",), "expected random[3]"),
-    (("--set=discount=2",), "discount is 2.0"),
-    (("--set=discont=0",), "did you mean discount"),
+    (("--policy=pointer_pass", "--set=discount=2"), "discount is 2.0"),
+    (("--policy=pointer_pass", "--set=discont=0"), "did you mean discount"),
     (("--set=iterations=5",), "iterations has a flag of its own"),
     (("--preset=paper",), "device_pointer has no preset 'paper'"),
 ])
@@ -50,9 +50,11 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   flags, *fields = done.out.split("Fields for --policy=")
   assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 12
   sections = {each.partition(" ")[0]: each for each in fields}
-  assert set(sections) == {"device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
+  assert set(sections) == {
+      "device_pointer", "pointer_pass", "placeto", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
-      ("device_pointer", ("--iterations=2000", "--clusters=k80:4,random[2]", "max_groups=128")),
+      ("device_pointer", ("--clusters=k80:4,random[1]", "moves=20", "width=64")),
+      ("pointer_pass", ("--iterations=2000", "--clusters=k80:4,random[2]", "max_groups=128")),
       ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=4")),
       ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
       ("rnn", ("training.learning_rate=0.004",)),
@@ -61,7 +63,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
 
 
 def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_path, monkeypatch):
-  monkeypatch.setattr(scorer, "pretrained_directory", lambda: None)
+  monkeypatch.setattr(scorer, "pretrained_directory", lambda *_: None)
   done = run_program(
       "train", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
       "--warm_start=pretrained")

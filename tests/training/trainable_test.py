@@ -46,6 +46,6 @@ def test_counts_below_one_are_refused(field):
 def test_all_that_only_a_simulation_knows_can_be_left_out_in_a_word():
   from placeto_tf.encoding.pair_features import TIMING
 
-  config = POLICIES["device_pointer"]().configure({"graphs": ("a",)}, ["without=timing"])
+  config = POLICIES["pointer_pass"]().configure({"graphs": ("a",)}, ["without=timing"])
   assert config.without == TIMING
   assert config.to_json()["without"] == list(TIMING) and "features" in config.to_json()

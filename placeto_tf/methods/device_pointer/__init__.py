@@ -1,11 +1,12 @@
 """The device pointer as methods, with controls that show what its training adds.
 
-  device_pointer   sweeps with trained weights, then annealing
-  pointer_pass     one greedy round of three sweeps, coarse to fine, with one simulation per move,
-                   and nothing after it
+  device_pointer   moves simulated in the order of what a trained scorer says they gain, coarse to
+                   fine, then annealing
+  pointer_pass     one greedy round of three sweeps, coarse to fine, with a simulation a move, and
+                   nothing after it, by a scorer that PPO trained
 
-Each has two controls, which run the same procedure without what was learned: `_untrained` has
-weights as initialized from the seed, `_uniform` draws every group's device uniformly.
+Each exists with `_untrained`, weights as initialized from the seed, and with `_uniform`, where
+moves are drawn uniformly: the same procedure, but for what was learned.
 """
 
 from placeto_tf.problem.method import (
@@ -19,18 +20,16 @@ from placeto_tf.problem.method import (
 )
 
 _PLACERS = "placeto_tf.methods.device_pointer.placers"
-_WEIGHTS = Weights("device_pointer", WithoutWeights.SHIPPED)
 
 METHODS = (
-    # `auto` runs annealing itself, so the sweeps need not.
-    Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2, weights=_WEIGHTS,
-           auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "sweep"))),
+    # `auto` anneals itself, so that the policy need not.
+    Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2,
+           weights=Weights("device_pointer", WithoutWeights.SHIPPED),
+           auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"))),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),
     Method("device_pointer_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=5),
-    Method("pointer_pass", Kind.POLICY, deferred(_PLACERS, "place", one_pass=True), rank=6,
-           weights=_WEIGHTS),
-    Method("pointer_pass_untrained", Kind.POLICY,
-           deferred(_PLACERS, "place_untrained", one_pass=True), rank=7),
-    Method("pointer_pass_uniform", Kind.POLICY,
-           deferred(_PLACERS, "place_uniform", one_pass=True), rank=8),
+    Method("pointer_pass", Kind.POLICY, deferred(_PLACERS, "one_pass"), rank=6,
+           weights=Weights("pointer_pass", WithoutWeights.SHIPPED)),
+    Method("pointer_pass_untrained", Kind.POLICY, deferred(_PLACERS, "one_pass_untrained"), rank=7),
+    Method("pointer_pass_uniform", Kind.POLICY, deferred(_PLACERS, "one_pass_uniform"), rank=8),
 )

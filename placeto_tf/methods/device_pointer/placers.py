@@ -12,7 +12,13 @@ from typing import Optional
 
 import numpy as np
 
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights, pretrained
+from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
+from placeto_tf.policies.device_pointer.scorer import (
+    GAIN,
+    PREFERENCE,
+    ScorerWeights,
+    pretrained,
+)
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
@@ -26,55 +32,100 @@ ONE_PASS = SweepConfig(
 
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
-) -> np.ndarray:
-  """[N] placed with trained weights: those in the directory, or those of the package."""
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
   del root_dir, progress
-  return improve(problem, problem.best_known, _trained(weights), budget, seed,
-                 config=_config(one_pass))
+  return search(problem, problem.best_known, _trained(weights, GAIN), budget, seed)
 
 
-def sweep(
+def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] placed as by `place`, without its annealing."""
   del root_dir, progress
-  return improve(problem, problem.best_known, _trained(weights), budget, seed,
-                 config=SweepConfig(anneal=False))
+  return search(problem, problem.best_known, _trained(weights, GAIN), budget, seed, annealing=False)
 
 
 def place_untrained(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
-) -> np.ndarray:
-  """[N] placed with weights as initialized from the seed."""
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by `place` with weights as initialized from the seed."""
   del weights, root_dir, progress
-  return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
-                 config=_config(one_pass))
+  return search(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None, one_pass: bool = False
-) -> np.ndarray:
-  """[N] placed with devices drawn uniformly."""
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by `place` with moves drawn uniformly."""
+  del weights, root_dir, progress
+  return search(problem, problem.best_known, indifferent(), budget, seed)
+
+
+def one_pass(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by one greedy round of sweeps with trained weights."""
+  del root_dir, progress
+  return improve(problem, problem.best_known, _trained(weights, PREFERENCE), budget, seed,
+                 config=ONE_PASS)
+
+
+def one_pass_untrained(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by `one_pass` with weights as initialized from the seed."""
+  del weights, root_dir, progress
+  return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
+                 config=ONE_PASS)
+
+
+def one_pass_uniform(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+  """[N] by `one_pass` with devices drawn uniformly."""
   del weights, root_dir, progress
   return improve(problem, problem.best_known, indifferent(), budget, seed,
-                 config=dataclasses.replace(_config(one_pass), greedy=0))
+                 config=dataclasses.replace(ONE_PASS, greedy=0))
 
 
 def indifferent() -> ScorerWeights:
-  """Weights that score all devices alike, so that draws from the softmax are uniform."""
+  """Weights that score all devices alike, so that draws are uniform."""
   drawn = ScorerWeights.untrained()
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
-def _trained(directory: Optional[str]) -> ScorerWeights:
-  return pretrained() if directory is None else ScorerWeights.load(directory)
+def _trained(directory: Optional[str], predicts: str) -> ScorerWeights:
+  return pretrained(predicts) if directory is None else ScorerWeights.load(directory, predicts)
 
 
-def _config(one_pass: bool) -> SweepConfig:
-  return ONE_PASS if one_pass else SweepConfig()
+def search(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    weights: ScorerWeights,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    config: Optional[BestFirstConfig] = None,
+    annealing: bool = True,
+) -> np.ndarray:
+  """[N] the best placement found from a start [N] within the budget; never worse than the start.
+
+  Args:
+    problem: evaluates; its best placement counts as found.
+    start: [N] where to begin.
+    weights: of a scorer of gains.
+    budget: as for every search.
+    seed: of the draws and of annealing.
+    config: how the scorer is put to work.
+    annealing: whether annealing gets what the scorer leaves of the budget.
+  """
+  placement = np.asarray(start, dtype=np.int32)
+  if not problem.exhausted(budget):
+    BestFirst(problem, placement, weights, config=config, seed=seed).run(budget)
+  if annealing and not problem.exhausted(budget):
+    return anneal(problem, budget, seed)
+  return best_so_far(problem, placement)
 
 
 def improve(
@@ -86,16 +137,7 @@ def improve(
     *,
     config: Optional[SweepConfig] = None,
 ) -> np.ndarray:
-  """[N] the best placement found from a start [N] within the budget; never worse than the start.
-
-  Args:
-    problem: evaluates placements; the best that it has seen may be returned.
-    start: [N] where to begin.
-    weights: of the scorer.
-    budget: as for every search.
-    seed: of the draws and of annealing.
-    config: how the scorer is used.
-  """
+  """[N] as `search`, by sweeps with a scorer of preferences; the config says how they are made."""
   config = config or SweepConfig()
   placement = np.asarray(start, dtype=np.int32)
   part = budget.share(problem, config.scorer_share) if config.anneal else budget

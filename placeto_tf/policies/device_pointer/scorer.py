@@ -1,7 +1,12 @@
 """`ScorerWeights`: the two-layer perceptron that scores pairs, and its compiled inference.
 
 The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
-use; the policy is a softmax over the scores. It equals the `network.PairNetwork` it was taken from.
+use. Scores are one of two things:
+
+  gain        what moving the group to the device is expected to gain, see `gain_training.target`;
+              `best_first` is what uses these
+  preference  logits of a softmax over devices, the group's own included, as PPO trains them: equal
+              to the `network.PairNetwork` they were taken from; `sweeps` is what uses these
 
 Legend: D devices, F features, H width.
 """
@@ -16,6 +21,7 @@ import numpy as np
 
 from placeto_tf.encoding.pair_features import NAMES, features, move
 from placeto_tf.errors import PlacementError
+from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled
 
@@ -23,18 +29,24 @@ WIDTH = 32
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
 # grew beyond 100 in training, where PPO's ratio of probabilities can overflow, and losses were NaN.
 CAP = 10.0
+GAIN, PREFERENCE = "gain", "preference"
+_DIRECTORIES = {GAIN: "weights", PREFERENCE: "pass_weights"}  # of what ships
+_TRAINED_BY = {GAIN: "device_pointer", PREFERENCE: "pointer_pass"}
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScorerWeights:
-  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32."""
+  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32;
+  predicts, "gain" or "preference".
+  """
 
   hidden_1: np.ndarray
   bias_1: np.ndarray
   hidden_2: np.ndarray
   bias_2: np.ndarray
   output: np.ndarray
+  predicts: str = PREFERENCE
 
   def __post_init__(self) -> None:
     for name in _FIELDS:
@@ -63,7 +75,8 @@ class ScorerWeights:
     return tuple(getattr(self, name) for name in _FIELDS)
 
   @classmethod
-  def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
+  def untrained(
+      cls, seed: int = 0, width: int = WIDTH, predicts: str = PREFERENCE) -> ScorerWeights:
     """Glorot's uniform draws and no biases, as the network starts."""
     rng = np.random.default_rng(seed)
 
@@ -72,20 +85,24 @@ class ScorerWeights:
       return rng.uniform(-limit, limit, (rows, columns))
 
     return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
-               draw(width, 1)[:, 0])
+               draw(width, 1)[:, 0], predicts)
 
   def save(self, directory: str, **notes: Any) -> None:
     """Writes weights and a JSON sidecar with the features and `notes`."""
     weight_files.write(
         directory, {name: getattr(self, name) for name in _FIELDS},
-        {"version": 1, "features": list(NAMES), **notes})
+        {"version": 1, "predicts": self.predicts, "features": list(NAMES), **notes})
 
   @classmethod
-  def load(cls, directory: str) -> ScorerWeights:
+  def load(cls, directory: str, predicts: Optional[str] = None) -> ScorerWeights:
     """Reads the directory, or the `weights` of a run's root directory.
 
+    Args:
+      directory: of the weights.
+      predicts: what scores have to be; None takes both.
+
     Raises:
-      PlacementError: they are missing or of another list of features.
+      PlacementError: they are missing, of another list of features, or predict something else.
     """
     remedy = "give a directory of scorer weights, or train them again"
     sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
@@ -93,28 +110,34 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them again")
+    found = sidecar.get("predicts", PREFERENCE)
+    if found not in (GAIN, PREFERENCE) or predicts not in (None, found):
+      expected = predicts or f"{GAIN} or {PREFERENCE}"
+      raise PlacementError(
+          f"the weights in {directory} predict {user_files.brief(found)}, expected {expected}; "
+          f"train them with --policy={_TRAINED_BY[predicts or GAIN]}")
     arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
     missing = [name for name in _FIELDS if name not in arrays]
     if missing:
       raise PlacementError(
           f"the weights in {directory} have no array {missing[0]!r}; {remedy}")
-    return cls(**{name: arrays[name] for name in _FIELDS})
+    return cls(**{name: arrays[name] for name in _FIELDS}, predicts=found)
 
 
-def pretrained_directory() -> Optional[str]:
-  """Where the weights that ship with the package are; None where it has none."""
-  directory = os.path.join(os.path.dirname(__file__), "weights")
+def pretrained_directory(predicts: str = GAIN) -> Optional[str]:
+  """Where weights that ship with the package are; None where it has none."""
+  directory = os.path.join(os.path.dirname(__file__), _DIRECTORIES[predicts])
   return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
 
 
-def pretrained() -> ScorerWeights:
-  """The weights that ship with the package. Raises: PlacementError where it has none."""
-  directory = pretrained_directory()
+def pretrained(predicts: str = GAIN) -> ScorerWeights:
+  """Weights that ship with the package. Raises: PlacementError where it has none."""
+  directory = pretrained_directory(predicts)
   if directory is None:
     raise PlacementError(
-        "this copy of the package has no trained weights for device_pointer; install it with its "
-        "data files, or choose another method")
-  return ScorerWeights.load(directory)
+        f"this copy of the package has no trained weights for {_TRAINED_BY[predicts]}; install it "
+        "with its data files, or choose another method")
+  return ScorerWeights.load(directory, predicts)
 
 
 @compiled(nogil=True)

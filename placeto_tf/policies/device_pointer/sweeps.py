@@ -14,14 +14,13 @@ Legend: N ops, G groups, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
-from placeto_tf.encoding.pair_tables import OpTables, PairTables
+from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.device_pointer.levels import PlacedLevels
+from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -75,56 +74,21 @@ class SweepConfig:
         raise PlacementError(f"{name} is {levels}; expected numbers above 0, such as (0.25, 1.0)")
 
 
-class Sweeper:
-  """Sweeps over one problem from one placement.
-
-  Attributes:
-    placement: [N] int32, the best so far; objective_us: its objective.
-  """
+class Sweeper(PlacedGroups):
+  """Sweeps over one problem from one placement."""
 
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
       config: Optional[SweepConfig] = None, seed: int = 0):
     """Evaluates the placement [N] once."""
-    self._problem, self._config = problem, config or SweepConfig()
+    self._config = config or SweepConfig()
     self._rng = np.random.default_rng(seed)
-    self._op_tables = OpTables.build(problem)
     d = problem.num_devices
     self._buffers = (np.zeros((6, d)), np.zeros((d, NUM_FEATURES), np.float32))
     self._weights, self._scores = weights.arrays, np.zeros(d, np.float32)
     self._block = float(self._config.block)
-    self.objective_us = float("inf")
-    self._keep_if_no_worse(np.array(placement, dtype=np.int32))
-    self.renew()
-
-  def renew(self) -> None:
-    """Makes the smallest groups again; ops of the old ones may be on several devices by now."""
-    finest = _counts(
-        self._problem, self._config.levels + self._config.thorough_levels)
-    self._levels = PlacedLevels(self._problem, self.placement, max(finest))
-    self.regroup(max(finest))
-
-  def regroup(self, count: int) -> None:
-    """Goes on with about `count` groups, each of ops that are on one device now."""
-    self._level = self._problem.regrouped(self._levels.groups(self.placement, count))
-    self._tables = PairTables.build(self._level, self._op_tables)
-    self._state = PairState(self._tables, 1)
-    self._groups = self._level.project(self.placement)
-    self._look()
-
-  def _look(self) -> None:
-    """Has the features go on from the best placement, as it was simulated."""
-    self._state.observe(0, self._groups, *self._seen)
-
-  def _keep_if_no_worse(self, placement: np.ndarray) -> bool:
-    found = self._problem.evaluate_ops(placement, start_times=True)
-    objective_us = float(found.objective_us[0])
-    if objective_us > self.objective_us:
-      return False
-    self.placement, self.objective_us = placement, objective_us
-    assert found.start_us is not None  # they were asked for
-    self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
-    return True
+    super().__init__(problem, placement, max(group_counts(
+        problem, self._config.levels + self._config.thorough_levels)))
 
   def sweep(self, budget: Budget, greedy: bool, thorough: bool = False) -> float:
     """Visits every group once; returns by how much the objective fell, in us.
@@ -134,26 +98,26 @@ class Sweeper:
       greedy: whether to take the best score; else to draw.
       thorough: whether to move one group at a time, to the best of its other devices.
     """
-    order, before = self._tables.movable, self.objective_us
+    order, before = self.tables.movable, self.objective_us
     config = self._config
     scratch, pairs = self._buffers
-    noise = np.zeros((len(order), self._problem.num_devices), np.float32)
+    noise = np.zeros((len(order), self.problem.num_devices), np.float32)
     if thorough:
       noise[:] = _TIE * self._rng.random(noise.shape)  # where all score alike, any other device
-      noise[np.arange(len(order)), self._groups[order]] = -config.sure
+      noise[np.arange(len(order)), self.groups[order]] = -config.sure
     elif not greedy:
       noise[:] = config.temperature * self._rng.gumbel(size=noise.shape)
-    cursor, state = 0, self._state.states[0]
-    while cursor < len(order) and not self._problem.exhausted(budget):
+    cursor, state = 0, self.state.states[0]
+    while cursor < len(order) and not self.problem.exhausted(budget):
       cursor, moves = run_block(
           order, cursor, 1 if thorough else max(1, int(self._block)), noise,
-          self._tables.pair_arguments, state, scratch, pairs, self._weights, self._scores)
+          self.tables.pair_arguments, state, scratch, pairs, self._weights, self._scores)
       if moves:
         groups = state[0].copy()
-        kept = self._keep_if_no_worse(self._level.grouping.expand(groups))
+        kept = self.keep_if_no_worse(self.level.grouping.expand(groups))
         if kept:
-          self._groups = groups
-        self._look()
+          self.groups = groups
+        self.look()
         if not thorough:
           self._block = min(config.block, self._block * config.grow) if kept else max(
               1.0, self._block * config.shrink)
@@ -161,13 +125,13 @@ class Sweeper:
 
   def run(self, budget: Budget) -> None:
     """Sweeps round after round until the budget ends or rounds no longer gain anything."""
-    problem, config, idle = self._problem, self._config, 0
+    problem, config, idle = self.problem, self._config, 0
     for number in range(config.rounds):
       evaluations, gained = problem.evaluations, 0.0
       thorough = config.greedy <= number < config.greedy + config.thorough
       if number > 0:
         self.renew()
-      for count in _counts(problem, config.thorough_levels if thorough else config.levels):
+      for count in group_counts(problem, config.thorough_levels if thorough else config.levels):
         if problem.exhausted(budget):
           return
         self.regroup(count)
@@ -176,11 +140,3 @@ class Sweeper:
       drew = number >= config.greedy + config.thorough
       if idle == config.patience or (drew and problem.evaluations == evaluations):
         return  # nothing is gained, or the scorer moves nothing any more
-
-
-def _counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
-  """How many groups each level has; none is finer than what can be moved by itself."""
-  finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
-  counts = [min(finest, max(problem.num_devices, round(problem.num_groups * each)))
-            for each in levels]
-  return list(dict.fromkeys(counts))

@@ -13,33 +13,37 @@ from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments import moves_environment as moves
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods import registry, running
-from placeto_tf.methods.device_pointer.placers import improve
+from placeto_tf.methods.device_pointer.placers import search
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.policies.device_pointer.network import PairNetwork
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
 
-def test_the_sidecar_says_what_the_weights_are():
-  with open(os.path.join(scorer.pretrained_directory(), "weights.json"), encoding="utf-8") as file:
+@pytest.mark.parametrize("predicts, policy", [
+    (scorer.GAIN, "device_pointer"), (scorer.PREFERENCE, "pointer_pass")])
+def test_the_sidecar_says_what_the_weights_are(predicts, policy):
+  path = os.path.join(scorer.pretrained_directory(predicts), "weights.json")
+  with open(path, encoding="utf-8") as file:
     sidecar = json.load(file)
-  assert sidecar["features"] == list(NAMES)
-  assert sidecar["command"].startswith("scripts/with_env python scripts/train.py")
-  assert sidecar["training"]["graphs"] and sidecar["iteration"] == sidecar["training"]["iterations"]
+  assert sidecar["features"] == list(NAMES) and sidecar.get("predicts", "preference") == predicts
+  assert sidecar["command"].startswith(
+      f"scripts/with_env python scripts/train.py --policy={policy} ")
+  assert sidecar["training"]["graphs"]
+  assert scorer.pretrained(predicts).predicts == predicts
 
 
 def test_compiled_inference_with_them_equals_the_network():
   specs = tensor_spec.from_spec(moves.observation_spec(17))
   network = PairNetwork(specs, tensor_spec.from_spec(moves.action_spec(17)))
   network.create_variables()
-  network.set_weights_for_scoring(scorer.pretrained())
+  network.set_weights_for_scoring(scorer.pretrained(scorer.PREFERENCE))
   features = np.random.default_rng(0).normal(size=(6, 17, len(NAMES))).astype(np.float32)
   observation = {moves.FEATURES: features, moves.MASK: np.ones((6, 17), np.float32)}
   np.testing.assert_allclose(
-      agent_lib.scores_of(features, scorer.pretrained()), network(observation)[0].logits.numpy(),
-      rtol=1e-4, atol=1e-4)
+      agent_lib.scores_of(features, scorer.pretrained(scorer.PREFERENCE)),
+      network(observation)[0].logits.numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
@@ -49,8 +53,7 @@ def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
       problem = random_problem(num_ops=300, num_groups=40, devices="p100:3", seed=seed)
       start = np.zeros(300, np.int32)
       before = problem.evaluate_ops(start).objective_us[0]
-      improve(problem, start, weights, Budget(max_evaluations=30),
-              config=SweepConfig(anneal=False))
+      search(problem, start, weights, Budget(max_evaluations=30))
       logs.append(np.log(problem.best_objective_us / before))
     return np.exp(np.mean(logs))
 
@@ -76,6 +79,6 @@ def test_inference_imports_no_tensorflow():
 
 
 def test_a_copy_without_weights_says_so(monkeypatch):
-  monkeypatch.setattr(scorer, "pretrained_directory", lambda: None)
+  monkeypatch.setattr(scorer, "pretrained_directory", lambda *_: None)
   with pytest.raises(PlacementError, match="has no trained weights"):
     scorer.pretrained()

@@ -32,6 +32,19 @@ def test_weights_come_back_from_a_directory(tmp_path):
   assert json.loads((tmp_path / "weights.json").read_text())["commit"] == "abc"
 
 
+def test_weights_say_what_they_predict_and_come_back_with_it(tmp_path):
+  ScorerWeights.untrained(predicts="gain").save(str(tmp_path))
+  assert ScorerWeights.load(str(tmp_path)).predicts == "gain"
+  assert ScorerWeights.load(str(tmp_path), "gain").predicts == "gain"
+  with pytest.raises(PlacementError, match="predict \"gain\", expected preference; train them with "
+                     "--policy=pointer_pass"):
+    ScorerWeights.load(str(tmp_path), "preference")
+  sidecar = json.loads((tmp_path / "weights.json").read_text())
+  (tmp_path / "weights.json").write_text(json.dumps({**sidecar, "predicts": "weather"}))
+  with pytest.raises(PlacementError, match="weather.*expected gain or preference"):
+    ScorerWeights.load(str(tmp_path))
+
+
 def test_weights_are_found_in_the_directory_of_a_training_run(tmp_path):
   weights = ScorerWeights.untrained()
   weights.save(str(tmp_path / "weights"))

@@ -47,7 +47,7 @@ def test_a_thorough_sweep_proposes_another_device_for_each_group_by_itself():
   sweeper.regroup(24)
   assert sweeper.sweep(Budget(), greedy=True) == 0 and problem.evaluations == 1
   gained = sweeper.sweep(Budget(), greedy=False, thorough=True)
-  assert problem.evaluations == 1 + int((sweeper._level.allowed.sum(axis=1) > 1).sum())
+  assert problem.evaluations == 1 + int((sweeper.level.allowed.sum(axis=1) > 1).sum())
   assert gained > 0
 
 
@@ -130,7 +130,7 @@ def test_a_run_of_one_round_sweeps_each_level_once():
 
   class Recording(Sweeper):
     def sweep(self, budget, greedy, thorough=False):
-      counts.append((len(np.unique(self._groups)), self._level.num_groups, (greedy, thorough)))
+      counts.append((len(np.unique(self.groups)), self.level.num_groups, (greedy, thorough)))
       return super().sweep(budget, greedy, thorough)
 
   problem = random_problem(num_ops=200, num_groups=24)

@@ -1,0 +1,162 @@
+"""Improves a placement with a scorer of gains: what promises most is simulated first.
+
+On a level, all moves of a group to another device are scored at once. The best one is simulated;
+if it makes the placement better, it is made, and the moves are scored again by the new simulation.
+If not, it is not tried again there, and counts against that move from then on. A round goes through
+levels from coarse to fine: a handful of large groups first, which moves whole layers at once, then
+ever smaller ones, made anew from the placement so far. The first rounds are short, so that
+little is spent on what was chosen before the placement was good; a long one uses a share of what is
+left, and draws among moves of nearly equal scores.
+
+Legend: N ops, G groups, M of them, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+_TIE = 1e-4  # of scores: where all are alike, any move comes first
+
+
+@dataclasses.dataclass(frozen=True)
+class BestFirstConfig:
+  """How the scorer is put to work.
+
+  Attributes:
+    rounds: evaluations of the short rounds, in equal parts of their levels.
+    levels: groups over the problem's groups, coarse to fine, in short rounds.
+    vary: levels of all short rounds but the first are up to 2^vary times as fine or as coarse, so
+      that groups differ from those before.
+    long_levels: (groups over the problem's groups, share of the round) of the long round.
+    long_share: how much the long round takes of what the short ones leave.
+    long_evaluations: what it takes at most.
+    temperature: of the draws in the long round, in units of scores.
+    forget: what each failure takes off a move's score for the rest of a level.
+    most_groups: how many groups are scored at once, at most; drawn anew each time.
+  """
+
+  rounds: Tuple[int, ...] = (20, 40, 80, 160)
+  levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+  vary: float = 0.25
+  long_levels: Tuple[Tuple[float, float], ...] = (
+      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
+      (8.0, 0.1))
+  long_share: float = 1.0
+  long_evaluations: int = 3000
+  temperature: float = 0.05
+  forget: float = 0.1
+  most_groups: int = 256
+
+  def __post_init__(self) -> None:
+    for name in ("long_evaluations", "most_groups"):
+      if getattr(self, name) < 1:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    for name in ("vary", "temperature", "forget"):
+      if getattr(self, name) < 0:
+        raise PlacementError(f"{name} is {getattr(self, name)}; expected 0 or more")
+    if not 0 < self.long_share <= 1:
+      raise PlacementError(f"long_share is {self.long_share}; expected more than 0, at most 1")
+    if min(self.rounds, default=1) < 1:
+      raise PlacementError(f"rounds is {self.rounds}; expected numbers of evaluations, from 1 on")
+    if not self.levels or min(self.levels) <= 0:
+      raise PlacementError(
+          f"levels is {self.levels}; expected numbers above 0, such as (0.25, 1.0)")
+    if not self.long_levels or min(min(level) for level in self.long_levels) <= 0:
+      raise PlacementError(
+          f"long_levels is {self.long_levels}; expected pairs of numbers above 0, such as "
+          "((0.25, 1.0),)")
+
+
+class BestFirst(PlacedGroups):
+  """Improves one problem's placement."""
+
+  def __init__(
+      self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
+      config: Optional[BestFirstConfig] = None, seed: int = 0):
+    """Evaluates the placement [N] once."""
+    self._config = config or BestFirstConfig()
+    self._rng = np.random.default_rng(seed)
+    self._weights = weights.arrays
+    factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
+    super().__init__(problem, placement, max(group_counts(problem, factors)))
+
+  def run(self, budget: Budget) -> None:
+    """Goes through all rounds, or as many as the budget allows."""
+    problem, config = self.problem, self._config
+    for number, evaluations in enumerate(config.rounds):
+      if problem.exhausted(budget):
+        return
+      factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
+      levels = [(factor * level, 1.0) for level in config.levels]
+      self.round(levels, self._at_most(evaluations, budget))
+    long = self._at_most(config.long_evaluations, budget.share(problem, config.long_share))
+    if not problem.exhausted(budget):
+      self.round(config.long_levels, long, config.temperature)
+
+  def _at_most(self, evaluations: int, budget: Budget) -> Budget:
+    end = self.problem.evaluations + evaluations
+    return dataclasses.replace(budget, max_evaluations=min(end, budget.max_evaluations or end))
+
+  def round(
+      self, levels: Sequence[Tuple[float, float]], budget: Budget, temperature: float = 0.0
+  ) -> None:
+    """Improves the placement level by level, each with its share of the budget.
+
+    Args:
+      levels: (groups over the problem's groups, share), coarse to fine.
+      budget: of all.
+      temperature: of the draws; 0 takes the best.
+    """
+    self.renew()
+    for i, (factor, share) in enumerate(levels):
+      if self.problem.exhausted(budget):
+        return
+      self.regroup(group_counts(self.problem, (factor,))[0])
+      left = sum(later for _, later in levels[i:])
+      self.level_search(budget.share(self.problem, share / left), temperature)
+
+  def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
+    """Improves the placement by moves of this level's groups until none is left to be tried."""
+    problem, movable, forget = self.problem, self.tables.movable, self._config.forget
+    failures = np.zeros(self.tables.allowed.shape, np.float32)  # [G, D]
+    untried = self.tables.allowed.copy()  # since the placement changed
+    while not problem.exhausted(budget):
+      some = movable[untried[movable].any(axis=1)]
+      if len(some) > self._config.most_groups:
+        some = self._rng.choice(some, self._config.most_groups, replace=False)
+      scores = self.scores(some) - forget * failures[some]
+      untried[some, self.groups[some]] = False
+      scores[~untried[some]] = -np.inf
+      if not np.isfinite(scores).any():
+        if len(some) == 0:
+          return
+        continue
+      while np.isfinite(scores).any() and not problem.exhausted(budget):
+        drawn = scores
+        if temperature > 0:
+          drawn = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
+        i, device = divmod(int(drawn.argmax()), scores.shape[1])
+        group, before_us = some[i], self.objective_us
+        scores[i, device], untried[group, device] = -np.inf, False
+        failures[group, device] += 1
+        if self.propose(group, device):
+          failures[group] += 1
+          if self.objective_us < before_us:
+            untried[:] = self.tables.allowed
+          break
+
+  def scores(self, groups: np.ndarray) -> np.ndarray:
+    """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
+    pairs = self.features(groups)
+    found = np.empty(pairs.shape[:2], np.float32)
+    score(pairs.reshape(-1, pairs.shape[-1]), self._weights, found.reshape(-1))
+    return found + _TIE * self._rng.random(found.shape, dtype=np.float32)

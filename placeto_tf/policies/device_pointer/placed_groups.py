@@ -1,0 +1,93 @@
+"""`PlacedGroups`: a placement looked at in groups of any size, which a scorer is to move.
+
+Legend: N ops, G groups, M of them, D devices, F features.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState, features_of
+from placeto_tf.encoding.pair_tables import OpTables, PairTables
+from placeto_tf.policies.device_pointer.levels import PlacedLevels
+from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem
+
+
+class PlacedGroups:
+  """The best placement so far, its groups on one level, and the features of every move of one.
+
+  Attributes:
+    placement: [N] int32, the best so far; objective_us: its objective.
+    level: the problem in the groups of now; tables: of it.
+    groups: [G] int32, their devices.
+  """
+
+  def __init__(self, problem: PlacementProblem, placement: np.ndarray, finest: int):
+    """Evaluates the placement [N] once; the smallest groups will be about `finest`."""
+    self.problem, self._finest = problem, finest
+    self._op_tables = OpTables.build(problem)
+    self._scratch = np.zeros((6, problem.num_devices))
+    self.objective_us = float("inf")
+    self.keep_if_no_worse(np.array(placement, dtype=np.int32))
+    self.renew()
+
+  def renew(self) -> None:
+    """Makes the smallest groups anew: those before may hold what no longer belongs together."""
+    self._levels = PlacedLevels(self.problem, self.placement, self._finest)
+    self.regroup(self._finest)
+
+  def regroup(self, count: int) -> None:
+    """Goes on with about `count` groups, each of ops that are on one device now."""
+    self.level = self.problem.regrouped(self._levels.groups(self.placement, count))
+    self.tables = PairTables.build(self.level, self._op_tables)
+    self.state = PairState(self.tables, 1)
+    self.groups = self.level.project(self.placement)
+    self.look()
+
+  def look(self) -> None:
+    """Has the features go on from the best placement, as it was simulated."""
+    self.state.observe(0, self.groups, *self._seen)
+
+  def features(self, groups: np.ndarray) -> np.ndarray:
+    """[M, D, F] float32 of what it would mean for each of the groups [M] to be on each device."""
+    found = np.zeros((len(groups), self.problem.num_devices, NUM_FEATURES), np.float32)
+    features_of(groups, self.tables.pair_arguments, self.state.states[0], self._scratch, found)
+    return found
+
+  def propose(self, group: int, device: int) -> bool:
+    """Simulates the placement with one group on another device, and takes it if it is no worse."""
+    groups = self.groups.copy()
+    groups[group] = device
+    if not self.keep_if_no_worse(self.level.grouping.expand(groups)):
+      return False
+    self.groups = groups
+    self.look()
+    return True
+
+  def keep_if_no_worse(self, placement: np.ndarray) -> bool:
+    """Simulates a placement [N] and takes it if it is no worse; the features do not follow yet."""
+    found = self.problem.evaluate_ops(placement, start_times=True)
+    if found.objective_us[0] > self.objective_us:
+      return False
+    self.take(placement, found, 0)
+    return True
+
+  def take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
+    """Goes on from a placement [N], the one at an index of what was evaluated with start times."""
+    assert found.start_us is not None  # they were asked for
+    self.placement, self.objective_us = placement, float(found.objective_us[at])
+    self._seen = (
+        found.start_us[at], float(found.step_time_us[at]), found.peak_memory_bytes[at])
+
+
+def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
+  """How many groups each level has, given over the problem's own number of groups.
+
+  None is coarser than a group a device or finer than what can be moved by itself.
+  """
+  finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
+  counts = [min(finest, max(problem.num_devices, round(problem.num_groups * each)))
+            for each in levels]
+  return list(dict.fromkeys(counts))

@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+
+from placeto_tf.encoding.pair_features import NAMES
+from placeto_tf.errors import PlacementError
+from placeto_tf.methods.device_pointer.placers import search
+from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
+from placeto_tf.policies.device_pointer.placed_groups import group_counts
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
+
+
+def balancer():
+  """Weights by hand: the less loaded a device is, the more a group gains by going there."""
+  hidden_1, bias_1 = np.zeros((len(NAMES), 32)), np.zeros(32)
+  hidden_1[NAMES.index("load_excess"), 0], bias_1[0] = -1, 2
+  hidden_2, output = np.zeros((32, 32)), np.zeros(32)
+  hidden_2[0, 0] = output[0] = 1
+  return ScorerWeights(hidden_1, bias_1, hidden_2, np.zeros(32), output, "gain")
+
+
+def start_of(problem):
+  return np.zeros(problem.graph.num_ops, np.int32)
+
+
+class Recording(BestFirst):
+  """Notes what is proposed, and whether it was taken."""
+
+  def propose(self, group, device):
+    scores = self.scores(np.array([group], np.int32))[0]
+    here = int(self.groups[group])
+    taken = super().propose(group, device)
+    self.seen.append((int(group), int(device), here, float(scores[device]), taken))
+    return taken
+
+
+def on_a_level(problem, groups, weights=None, **config):
+  found = Recording(problem, start_of(problem), weights or balancer(), config=BestFirstConfig(
+      **config))
+  found.seen = []
+  found.regroup(groups)
+  return found
+
+
+def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_better():
+  problem = random_problem(num_ops=200, num_groups=24)
+  run = on_a_level(problem, 24)
+  movable = run.tables.movable
+  scores = np.where(run.tables.allowed[movable], run.scores(movable), -np.inf)
+  scores[np.arange(len(movable)), run.groups[movable]] = -np.inf
+  before_us = run.objective_us
+  run.level_search(Budget(problem.evaluations + 1))
+  ((group, device, _, score, taken),) = run.seen
+  assert score == pytest.approx(scores.max(), abs=2e-4)
+  assert taken == (run.objective_us < before_us)
+  assert problem.evaluate_ops(run.placement).objective_us[0] == run.objective_us
+
+
+def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried():
+  problem = random_problem(num_ops=200, num_groups=12)
+  run = on_a_level(problem, 12)
+  run.level_search(Budget())
+  last = max(i for i, seen in enumerate(run.seen) if seen[4])  # moves of equal worth count as taken
+  tail = {(group, device) for group, device, *_ in run.seen[last + 1:]}
+  assert len(tail) == len(run.seen) - last - 1  # none twice
+  groups, allowed = run.groups, run.tables.allowed
+  for group in run.tables.movable:
+    for device in np.flatnonzero(allowed[group]):
+      if device != groups[group]:
+        moved = groups.copy()
+        moved[group] = device
+        assert problem.evaluate_ops(
+            run.level.grouping.expand(moved)).objective_us[0] >= run.objective_us
+
+
+def test_what_failed_comes_later_from_the_next_placement_on():
+  problem = random_problem(num_ops=200, num_groups=12)
+  run = on_a_level(problem, 12, forget=100.0)
+  run.level_search(Budget(problem.evaluations + 60))
+  times = {}
+  for group, device, *_ in run.seen:
+    # Nothing is proposed again before all else has been.
+    times[group, device] = times.get((group, device), 0) + 1
+  failed_often = [pair for pair, count in times.items() if count > 2]
+  assert not failed_often or len(times) > len(failed_often)
+
+
+def test_groups_beyond_the_most_are_scored_in_turn():
+  problem = random_problem(num_ops=200, num_groups=24)
+  run = on_a_level(problem, 24, most_groups=5)
+  run.level_search(Budget())
+  assert {group for group, *_ in run.seen} == set(run.tables.movable.tolist())
+
+
+@pytest.mark.parametrize("evaluations", [2, 7, 40, 150, 400])
+def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluations):
+  problem = random_problem(num_ops=200, num_groups=24)
+  start_us = problem.evaluate_ops(start_of(problem)).objective_us[0]
+  found = search(
+      problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=evaluations))
+  assert problem.evaluations <= evaluations
+  assert problem.evaluate_ops(found).objective_us[0] <= start_us
+
+
+def test_without_limits_the_rounds_end():
+  problem = random_problem(num_ops=60, num_groups=6)
+  config = BestFirstConfig(rounds=(5, 5), long_evaluations=20)
+  found = search(problem, start_of(problem), balancer(), Budget(), config=config, annealing=False)
+  assert problem.evaluations <= 1 + 5 + 5 + 20
+  assert problem.evaluate_ops(found).objective_us[0] == problem.best_objective_us
+
+
+def test_equal_seeds_give_equal_placements_and_others_other_draws():
+  def run(seed):
+    problem = random_problem(num_ops=200, num_groups=24, devices="p100:2+k80:2")
+    search(problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=300), seed,
+           annealing=False)
+    return [row[::2] for row in problem.history]
+
+  assert run(1) == run(1) != run(2)
+
+
+def test_short_rounds_go_through_all_levels_and_the_long_one_through_its_own():
+  class Levels(BestFirst):
+    def level_search(self, budget, temperature=0.0):
+      self.seen.append((self.level.num_groups, temperature, budget.max_evaluations))
+      super().level_search(budget, temperature)
+
+  problem = random_problem(num_ops=200, num_groups=24)
+  run = Levels(problem, start_of(problem), balancer(), config=BestFirstConfig(
+      rounds=(20, 20), levels=(0.25, 1.0), vary=0.0, long_levels=((0.5, 0.5), (1.0, 0.5)),
+      temperature=0.1))
+  run.seen = []
+  run.run(Budget(200))
+  counts, temperatures, ends = zip(*run.seen)
+  assert temperatures == (0.0,) * 4 + (0.1,) * 2
+  assert counts[0] < counts[1] == counts[5] and counts[0] < counts[4] < counts[1]
+  assert ends[0] == 1 + 10 and ends[1] <= 1 + 20 and sorted(ends) == list(ends)
+
+
+def test_where_nothing_can_move_the_start_comes_back():
+  problem = random_problem(devices="k80:1")
+  found = search(problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=50))
+  np.testing.assert_array_equal(found, start_of(problem))
+
+
+def test_group_counts_stay_between_the_devices_and_what_can_be_moved():
+  problem = random_problem(num_ops=200, num_groups=24)
+  finest = len(np.unique(problem.graph.colocation))
+  assert group_counts(problem, (1e-3, 0.5, 1.0, 1e3)) == [problem.num_devices, 12, 24, finest]
+
+
+@pytest.mark.parametrize("wrong", [
+    {"rounds": (0,)}, {"levels": ()}, {"long_levels": ((0.0, 1.0),)}, {"long_share": 0.0},
+    {"long_evaluations": 0}, {"temperature": -1.0}, {"most_groups": 0}])
+def test_wrong_settings_are_refused(wrong):
+  with pytest.raises(PlacementError, match=next(iter(wrong))):
+    BestFirstConfig(**wrong)
