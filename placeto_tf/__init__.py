@@ -34,12 +34,14 @@ _HOMES = {
     "OpCosts": "placeto_tf.costs",
     "Placement": "placeto_tf.placements",
     "PlacingResult": "placeto_tf.placing.result",
+    "SignaturesResult": "placeto_tf.placing.signatures",
     "compile_placed": "placeto_tf.placing.compiling",
     "estimate_costs": "placeto_tf.costs",
     "load_graph": "placeto_tf.graphs",
     "load_placed": "placeto_tf.placements",
     "measure": "placeto_tf.runtime.measuring",
     "place": "placeto_tf.placing.run",
+    "place_signatures": "placeto_tf.placing.signatures",
     "simulate": "placeto_tf.placing.run",
 }
 

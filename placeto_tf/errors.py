@@ -4,6 +4,10 @@ Every message names what was found, what was expected and the remedy, in one sen
 the programs print it as it is and end with exit code 2.
 """
 
+from __future__ import annotations
+
+from typing import Type
+
 
 class PlacetoError(Exception):
   """Base of every error that placeto_tf raises on purpose."""
@@ -31,3 +35,22 @@ class SetupError(PlacetoError):
 
 class MeasurementError(PlacetoError):
   """A measurement that failed: a lost worker, a time-out, a step out of memory."""
+
+
+def check_at_least(
+    least: float, record: object, *names: str, error_type: Type[PlacetoError] = PlacementError
+) -> None:
+  """Raises an error if one of these fields of a record is below `least`, or NaN."""
+  for name in names:
+    value = getattr(record, name)
+    if not value >= least:
+      raise error_type(f"{name} is {value}; expected at least {least:g}")
+
+
+def check_above_zero(
+    record: object, *names: str, error_type: Type[PlacetoError] = PlacementError) -> None:
+  """Raises an error if one of these fields of a record is not above 0."""
+  for name in names:
+    value = getattr(record, name)
+    if not value > 0:
+      raise error_type(f"{name} is {value}; expected more than 0")

@@ -1,14 +1,13 @@
-"""Measures what `--method=auto` finds, against proven optima, against every method alone, against
-one device and against METIS on a large graph.
+"""Compares `--method=auto` with proven optima, every method alone, one device, and METIS.
 
   scripts/with_env python scripts/benchmark_auto.py --parts=optimal,large
   scripts/with_env python scripts/benchmark_auto.py --parts=single --graphs=zoo:inception_v3
 
 Parts:
   optimal  generated graphs of at most 18 groups that cannot be split, 2 and 3 devices: how often
-           auto finds the proven optimum, and how far it is off where it does not
+           auto finds the proven optimum, and its error otherwise
   methods  --graphs on --clusters: auto against the best of --methods, each with the same time
-  single   --graphs on --clusters: how many times faster than one device, beside the bound
+  single   --graphs on --clusters: how many times faster than one device, and than the bound
   large    --large_ops ops on 8 devices: auto against METIS, and the process's peak memory
 """
 
@@ -26,7 +25,7 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_list("parts", ["optimal", "methods", "single", "large"], "What to measure.")
 flags.DEFINE_integer("cases", 30, "Generated graphs of the part `optimal`.", lower_bound=1)
-flags.DEFINE_integer("max_groups", 18, "Groups of each at most.", lower_bound=2)
+flags.DEFINE_integer("max_groups", 18, "The most groups of each.", lower_bound=2)
 flags.DEFINE_float("optimal_seconds", 10, "Time for auto there.")
 flags.DEFINE_float("proof_seconds", 120, "Time for the proof there.")
 flags.DEFINE_float("seconds", 60, "Time for auto, and for each other method, elsewhere.")
@@ -145,7 +144,7 @@ def optimal() -> None:
 
 
 def rows():
-  """(name, cluster name, a function that makes the problem anew) of --graphs and --clusters."""
+  """(name, cluster name, a function that makes a new problem) of --graphs and --clusters."""
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph

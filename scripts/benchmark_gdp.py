@@ -4,7 +4,7 @@
   scripts/with_env python scripts/benchmark_gdp.py --graph=zoo:gnmt:layers=8 --cluster=k80:8 \
       --policy_weights=runs/gdp --metis
 
-Prints a JSON line. Without --policy_weights the network is untrained: a pass takes as long.
+Prints a JSON line. Without --policy_weights the network is untrained, which takes as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("nodes", 50000, "Nodes of a synthetic graph, where --graph is not given.",
+flags.DEFINE_integer("nodes", 50000, "Nodes of a synthetic graph, if --graph is not given.",
                      lower_bound=1)
 flags.DEFINE_string("graph", None, "A graph: a file, or zoo:NAME[:key=value].")
 flags.DEFINE_string("cluster", "k80:4", "Its cluster.")

@@ -1,11 +1,11 @@
-"""Measures what each way of grouping costs: the same search on its groups, beside the op level.
+"""Measures the loss of each way of grouping: the same search on its groups, and at op level.
 
   scripts/with_env python scripts/benchmark_grouping.py --out=runs/grouping
 
-The search is annealing on groups that never looks inside of one, from the best of the same simple
-placements, each group on the device that most of its compute time has there. What it is held
-against is the best known: of everything found here, and of `auto`, which goes on from that for
---best_seconds and moves single ops. A run that stops midway goes on where it stopped.
+The search is annealing on groups, which it never splits. It starts from the best of the same simple
+placements, with each group on the device that has most of its compute time there. Results are
+compared with the best known placement: of all found here, and of `auto`, which goes on from it for
+--best_seconds and moves single ops. An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Row = Dict[str, Any]
 
 
 def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
-  """Runs what is not done yet of one graph, and hands each row to `results`."""
+  """Runs the missing rows of one graph, and passes each to `results`."""
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
@@ -81,7 +81,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
 
 
 def simple_placements(problem: Any) -> List[np.ndarray]:
-  """[N] placements that need no search; they know nothing of groups."""
+  """[N] placements that need no search and do not use groups."""
   from placeto_tf.search.simple import single
   from placeto_tf.search.starts import start_methods
 
@@ -90,7 +90,7 @@ def simple_placements(problem: Any) -> List[np.ndarray]:
 
 
 def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
-  """Uses up the evaluations on the problem's groups, hotter each time that nothing changes."""
+  """Anneals the problem's groups with all evaluations, hotter each time that nothing changes."""
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.units import Units
   from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_units
@@ -109,10 +109,10 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
 
 
 def table(rows: List[Row]) -> str:
-  """Markdown: a line a graph with the best known in ms, and how far above it each grouping is.
+  """Markdown: a line per graph with the best known in ms, and the excess of each grouping over it.
 
-  Means over seeds; the last line has the geometric means over the graphs that have all but `none`,
-  of which there is none for graphs whose single ops are too many for these budgets.
+  Means over seeds. The last line has geometric means over the graphs that have all groupings but
+  `none`, which is left out for graphs with too many ops for these budgets.
   """
   cells: Dict[tuple, List[float]] = {}
   groups: Dict[tuple, int] = {}
@@ -147,7 +147,7 @@ def _placement_path(key: tuple) -> str:
 
 
 def main() -> None:
-  """Runs what is missing in --out and prints the table."""
+  """Runs the missing rows in --out and prints the table."""
   os.makedirs(FLAGS.out, exist_ok=True)
   path = os.path.join(FLAGS.out, "results.csv")
   rows: List[Row] = []

@@ -4,10 +4,10 @@
   scripts/with_env python scripts/benchmark_large.py --graphs=zoo:rnnlm --cost_graph_ops= \
       --evaluations=300
 
-With --evaluations the shipped policy places; without, groups go round the devices. A row is a
-process of its own, so that its peak memory is that of one graph and its seconds hold all that a
-user waits for, imports included. CPU time is that of all threads and forks, for machines that do
-other work beside. Costs are estimated anew, not taken from the cache.
+With --evaluations the shipped policy places; without, groups go round the devices. Each row has a
+process of its own, so that its peak memory is that of one graph and its seconds are all that a user
+waits for, imports included. CPU time is that of all threads and forks, for machines that do other
+work too. Costs are estimated again, not taken from the cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CELL = 50  # ops of a branch between two joins
 
 
 def synthetic_cost_graph(num_ops: int) -> Any:
-  """Cells of parallel branches of ops that join, one after the other, as deep networks have them.
+  """A chain of cells, each with parallel branches of ops that join, as in deep networks.
 
   Every op also reads an op of the cell before, so that edges are about twice the ops.
   """
@@ -154,7 +154,7 @@ def measure(path: str) -> Dict[str, Any]:
 
 
 def run(*args: str) -> str:
-  """What this program prints when it is run once more with the flags of now and these."""
+  """The output of this program, run again with the present flags and these."""
   keep = [f"--{name}={FLAGS[name].value}"
           for name in ("cluster", "max_groups", "grouping", "evaluations")]
   done = subprocess.run(

@@ -1,12 +1,12 @@
-"""What trained Placeto policies place, beside draws and placers that do not learn.
+"""Compares trained Placeto policies with random draws and placers that do not learn.
 
   scripts/with_env python scripts/benchmark_placeto.py --graphs='family:ptb[24:32]' \
       --weights=runs/tied_ptb_s0,runs/tied_ptb_s1,runs/tied_ptb_s2 --budgets=100,1000 --out=ptb.json
 
 Prints step times over the best of one device, expert and METIS: geometric means over the graphs,
-mean and deviation over the weights, each of which is put to work with its own seed.
+mean and deviation over the weights, each of which is used with its own seed.
 
-  single, expert, metis   what they place
+  single, expert, metis   their placements
   greedy (random start)   the last placement of one episode of likeliest devices, from a random
                           placement, the mean of eight; its evaluations are those of the row
   greedy (known start)    the same from the best of single, expert and METIS
@@ -39,7 +39,7 @@ flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of zero-shot, untrain
 flags.DEFINE_string("out", None, "A JSON file for every figure.")
 
 _GREEDY_STARTS = 8  # random placements of each graph from which a greedy episode starts
-_MOST_EPISODES = 4  # for each episode that the budget has room for if every decision moves a group
+_MOST_EPISODES = 4  # for each episode that fits the budget if every decision moves a group
 
 
 def figures(
@@ -51,7 +51,7 @@ def figures(
     graphs: called without arguments, each makes a new `PlacementProblem` of one graph.
     weights: `PlacetoWeights` of a training run.
     budgets: evaluations of the searches.
-    seed: of what is drawn.
+    seed: of draws.
   """
   from placeto_tf.training.placeto_training import given_start
 

@@ -1,17 +1,17 @@
-"""Measures how fast placements are simulated, and prints one line a figure.
+"""Measures how fast placements are simulated, and prints one line per figure.
 
   scripts/with_env python scripts/benchmark_simulation.py
 
 For every graph: one simulation on one core, the plain Python simulator of the tests and grappler's
 MeasureCosts in the same run, and all cores against one; then a graph of a million ops, and the
 compilation of the event loop. Times are medians over random placements of groups of ops, each the
-best of its repetitions, because a machine is only ever slowed down by what else it does.
+best of its repetitions, because other work can only slow a machine down.
 
   scripts/with_env python scripts/benchmark_simulation.py --against=DIR_OF_ANOTHER_CHECKOUT
 
-compares instead with the simulator of another checkout: both run each placement in turns on one
-core, under the reference and under extensions of the cluster, on a random layered graph of
---large_ops ops. Says whether all step times are equal to the bit.
+compares instead with the simulator of another checkout. Both run each placement in turns on one
+core, with the reference rules and with extensions of the cluster, on a random layered graph of
+--large_ops ops. It says whether all step times are equal to the bit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ VARIANTS: Dict[str, Dict[str, Any]] = {
         "receiver_us_per_transfer": 3.0, "delivery_us": 10.0},
 }
 
-# Runs beside the other checkout's like; answers "variant placement" with seconds and step time.
+# One runs per checkout; it answers "variant placement" with seconds, step time and peaks.
 _WORKER = """
 import dataclasses, importlib.util, json, sys, time
 import numpy as np
@@ -83,7 +83,7 @@ _START = """
 import time; started = time.perf_counter()
 import numpy as np
 from placeto_tf.simulation.simulator import Simulator
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 graph = ComputationGraph.from_edges(["a"], ["X"], [1], [])
@@ -109,7 +109,7 @@ def load_oracle():
   """The plain Python simulator of the tests, which are no package."""
   path = pathlib.Path(__file__).resolve().parent.parent / "tests" / "simulation" / "oracle.py"
   spec = importlib.util.spec_from_file_location("oracle", path)
-  assert spec is not None and spec.loader is not None  # the file is there
+  assert spec is not None and spec.loader is not None  # the file exists
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.Oracle
@@ -170,7 +170,7 @@ def benchmark_graph(name: str) -> None:
 
 def large_case(n: int, count: int, seed: int) -> Tuple[Any, Any, Any, np.ndarray]:
   """A random layered graph of n ops, its costs, four devices, and placements [count, n]."""
-  from placeto_tf.clusters.cluster import Cluster, Device
+  from placeto_tf.clusters import Cluster, Device
   from placeto_tf.costs.op_costs import OpCosts
   from placeto_tf.graphs.computation_graph import ComputationGraph
 

@@ -1,10 +1,10 @@
-"""Sweeps batch size, devices and links: where the gain of placement grows, where it vanishes.
+"""Sweeps batch size, devices and links, to show where placement gains.
 
   scripts/with_env python scripts/benchmark_sweep.py --out=runs/sweep
 
 Writes everything that scripts/evaluate.py writes, the clusters, sweep.md (step times of one device
-and of the method, and their ratio) and sweep.png (that ratio over the batch size, a curve a
-cluster). Stopped midway, the same command goes on where it stopped.
+and of the method, and their ratio) and sweep.png (that ratio over the batch size, a curve per
+cluster). After an interruption the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ flags.DEFINE_list("batches", ["16", "32", "64", "128", "256"], "Batch sizes.")
 flags.DEFINE_string("device", "a100", "Preset of the devices.")
 flags.DEFINE_list("counts", ["2", "4", "8"], "Numbers of devices.")
 flags.DEFINE_list("links", ["pcie=24000", "nvlink=225000"],
-                  "NAME=BANDWIDTH pairs of the links between devices, in bytes a microsecond.")
+                  "NAME=BANDWIDTH pairs of the links between devices, in bytes per microsecond.")
 flags.DEFINE_string("method", "auto", "The method that places.")
-flags.DEFINE_integer("max_evaluations", 3000, "Placements a run evaluates.", lower_bound=1)
+flags.DEFINE_integer("max_evaluations", 3000, "Placements that a run evaluates.", lower_bound=1)
 flags.DEFINE_string("out", None, "Directory of results.", required=True)
 
 
@@ -108,7 +108,7 @@ def _plot(found, graphs, paths, out: str) -> str:
       x, y = [each[0] for each in curve], [each[1] / each[2] for each in curve]
       colour = f"C{counts.index(count)}"
       axes.plot(x, y, styles.get(name, "-"), color=colour, label=f"{count} devices, {name}")
-      # What one device cannot hold, placement makes possible at all.
+      # Graphs that do not fit on one device run only if they are placed on several.
       axes.scatter(x, y, color=colour, facecolors=[
           colour if each[3] else "white" for each in curve], zorder=3)
     axes.set_xscale("log", base=2)

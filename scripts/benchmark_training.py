@@ -1,9 +1,9 @@
-"""Measures how fast the device pointer is trained, and prints one line a figure.
+"""Measures how fast the device pointer is trained, and prints one line per figure.
 
   scripts/with_env python scripts/benchmark_training.py
 
-A step is one visit of one group in one episode, its simulation included. The figures are those of
-the best of some repetitions, because a machine is only ever slowed down by what else it does.
+A step is one visit of one group in one episode, its simulation included. The figures are the
+best of some repetitions, because other work can only slow a machine down.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     return agent_lib.collect(environment, weights, rng)[0]
 
   def per_second(once) -> float:
-    once()  # what is compiled or traced at first is no part of it
+    once()  # not counted: compiles and traces
     seconds = []
     for _ in range(FLAGS.repeats):
       started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measures links and overheads of real workers, and with --graph what its ops cost on them.
+"""Measures links and overheads of real workers, and with --graph the costs of its ops on them.
 
   scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \
       --graph=zoo:rnnlm:batch=8 --out=calibrated
@@ -39,7 +39,7 @@ def main() -> None:
   from placeto_tf.clusters import Cluster
   from placeto_tf.files import result_directory
   from placeto_tf.graphs import load_graph
-  from placeto_tf.runtime import calibrating
+  from placeto_tf.runtime import calibrating, workers
 
   result_directory.check(FLAGS.out)
   cluster = Cluster.parse(FLAGS.cluster)
@@ -49,6 +49,8 @@ def main() -> None:
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if FLAGS.graph else None
+  if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
+    print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
   with runtime:
     found = calibrating.calibrate(
         cluster, runtime, graph, config, feeds=FLAGS.feed_values or "random",

@@ -1,4 +1,4 @@
-"""Prints how cyclic graphs of groups are, and what of them policies see.
+"""Prints how cyclic graphs of groups are, and which part of them policies see.
 
   scripts/with_env python scripts/describe_structure.py \
       --graphs='zoo:inception_v3,family:ptb[0:4]' --max_groups=16,48,128
@@ -7,9 +7,10 @@ A row for each graph and number of groups: groups and edges between them; `cycli
 the groups in the largest strongly connected component, and `parallel`, the share of the pairs of
 groups between which no path leads, along all edges; `left out`, the share of the edges that
 policies do not see; and both shares again along the edges that they do see. Ends with an error
-if what policies see has a cycle, or no more than --least_parallel of its pairs are parallel.
+if the edges that policies see have a cycle, or no more than --least_parallel of its pairs are
+parallel.
 
---draw=FILE.png draws what the GraphTensor of the first graph holds, all of it on one device.
+--draw=FILE.png draws the GraphTensor of the first graph, placed on one device.
 """
 
 from __future__ import annotations

@@ -4,17 +4,18 @@
       --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
       --seeds=0,1,2 --out=runs/table
 
---replicas=auto gives another table: a row for each graph and cluster with what placement alone,
-data parallelism and `auto` over numbers of replicas reach (replicas.csv); --methods is not used.
+--replicas=auto gives another table (replicas.csv): a row for each graph and cluster with the step
+times of placement alone, data parallelism, and `auto` over numbers of replicas; --methods is not
+used.
 
---start=single,expert,metis has every search begin at the best of these, and
---budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run, and
---reach=METHOD one of how soon each method was as good as METHOD in the end.
+--start=single,expert,metis makes every search begin at the best of these.
+--budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
+--reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
-summaries. Every method gets the same budget, in which its starting points count. Stopped midway,
-the same command goes on where it stopped. --validate=runs/table/results.csv replays all placements
-instead.
+summaries. Every method gets the same budget, and its starting points count. After an
+interruption the same command goes on where it stopped. --validate=runs/table/results.csv replays
+all placements instead.
 """
 
 from __future__ import annotations

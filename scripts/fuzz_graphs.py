@@ -1,13 +1,13 @@
-"""Feeds mutated graphs to `load_graph` and `estimate_costs`; reports what they must never do.
+"""Feeds mutated graphs to `load_graph` and `estimate_costs`; reports forbidden outcomes.
 
   scripts/with_env python scripts/fuzz_graphs.py --mutants=10000 --out=failures
 
-Never may a mutant crash the process, take more than 10 seconds, or raise anything but the package's
-own errors. Mutants are GraphDefs, MetaGraphDefs, SavedModels and CostGraphDefs in turn, each a
-function of the seed and its number: bytes flipped, inserted or cut off, fields dropped, inputs
-rewired, huge or negative sizes, wrong types and names, nodes repeated or lost, deep nesting. They
-are read in worker processes, so that a crash is told apart from the rest. What fails is written to
---out with its number, and --first=NUMBER --mutants=1 plays it again.
+A mutant must never crash the process, take more than 10 seconds, or raise anything but the
+package's own errors. Mutants are GraphDefs, MetaGraphDefs, SavedModels and CostGraphDefs in turn,
+each a function of the seed and its number: bytes flipped, inserted or cut off, fields dropped,
+inputs rewired, huge or negative sizes, wrong types and names, nodes repeated or lost, deep nesting.
+They are read in worker processes, so that crashes are noticed. A mutant that fails is written to
+--out with its number, and --first=NUMBER --mutants=1 tries it again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _print(line: Dict[str, Any]) -> None:
 
 
 def run(first: int, count: int) -> List[Dict[str, Any]]:
-  """What happened to each mutant, crashes and hangs included."""
+  """The outcome of each mutant, crashes and hangs included."""
   found, last_told = [], time.monotonic()
   end = first + count
   while first < end:

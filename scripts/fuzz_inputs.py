@@ -1,95 +1,99 @@
 """Feeds mutated files to the loaders, and to the programs; reports what they must never do.
 
-  scripts/with_env python scripts/fuzz_inputs.py --mutants=5000 --programs=300
+  scripts/with_env python scripts/fuzz_inputs.py --mutants=5000 --programs=300 --log=fuzz.jsonl
 
-Of each kind of file that programs read beside graphs (fuzz_graphs.py has those) --mutants are read
-by its loader, and --programs in all go through simulate.py and place.py. Never may one raise
-anything but the package's own errors, in one sentence, take more than 30 seconds, or more than 2 GB
-of memory above what a sound file takes; and where a program fails its --out must stay as it was.
+--mutants of each kind of file beside graphs are read by its loader (fuzz_graphs.py has graphs), and
+--programs of each kind, graphs included, go through the program that reads it. Never may one raise
+anything but the package's own errors, in one sentence, take more than 30 seconds of CPU time, or
+more than 2 GB of memory above what a sound file takes; and where a program fails, its files and its
+--out must stay as they were. A mutant is a function of the seed and its number. Stopped midway, the
+same command goes on where --log ends; --kinds and --first play single ones again.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
-import importlib.util
 import os
 import resource
 import signal
 import sys
 import tempfile
 import time
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List
 
 from absl import app, flags
 
-from placeto_tf.programs import input_mutants
+from placeto_tf.errors import PlacetoError
+from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("mutants", 5_000, "Of each kind, for its loader.", lower_bound=0)
-flags.DEFINE_integer("programs", 300, "Mutants in all that go through programs.", lower_bound=0)
+flags.DEFINE_integer("programs", 300, "Of each kind, for its program.", lower_bound=0)
 flags.DEFINE_integer("first", 0, "Number of the first one.", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "Seed of all of them.", lower_bound=0)
 flags.DEFINE_list("kinds", [], "Kinds of files; default: all.")
+flags.DEFINE_string("log", None, "File that keeps the outcomes, to go on from.")
 
-_LIMIT_S = 30.0
+_LIMIT_S = 30  # of CPU time
+_HANG_S = 600.0  # by the clock, for what waits and uses no CPU time
 _LIMIT_KB = 2 * 2**20  # 2 GB
-_OUTCOMES = ("loaded", "refused", "raised", "crashed", "hung", "memory", "out changed")
+_OUTCOMES = ("loaded", "refused", "raised", "crashed", "hung", "memory", "changed")
 _SOUND = ("loaded", "refused")
+_BLOCK = 50
+_SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 
 
-class Outcome(NamedTuple):
-  """What a mutant did."""
-
-  kind: str
-  number: int
-  outcome: str
-  text: str
-  seconds: float
+def _trial(kind: str, number: int, outcome: str, text: str, seconds: float) -> campaigns.Trial:
+  return {"kind": kind, "number": number, "outcome": outcome, "text": text[:400],
+          "seconds": round(seconds, 3)}
 
 
-def load_all(kind: str, made: input_mutants.Kind) -> Iterator[Outcome]:
+def load_all(kind: str, numbers: List[int]) -> Iterator[campaigns.Trial]:
   """Reads the mutants of a kind, in forks that go on where one was lost."""
-  number, end = FLAGS.first, FLAGS.first + FLAGS.mutants
-  while number < end:
+  todo = list(numbers)
+  while todo:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
       with contextlib.suppress(BaseException):
         os.close(reader)
-        _load_some(kind, made, number, end, writer)
+        _load_some(kind, todo, writer)
       os._exit(0)
     os.close(writer)
+    before = len(todo)
     with os.fdopen(reader, encoding="utf-8") as lines:
       for line in lines:
-        text = line.rstrip("\n").split("\t")
-        if text[0] != "begins":
-          yield Outcome(kind, number, text[0], text[1], float(text[2]))
-          number += 1
-    _, status, _ = os.wait4(child, 0)
-    if number < end:
-      lost = "hung" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else (
-          "crashed")
-      yield Outcome(kind, number, lost, f"status {status}", _LIMIT_S)
-      number += 1
+        outcome, text, seconds = line.rstrip("\n").split("\t")
+        yield _trial(kind, todo.pop(0), outcome, text, float(seconds))
+    _, status = os.waitpid(child, 0)
+    if todo:
+      code = os.waitstatus_to_exitcode(status)
+      if len(todo) == before == len(numbers) and code == 0:
+        raise PlacetoError(f"mutants of {kind} cannot be made; look at input_mutants.py")
+      lost = "hung" if code in (-signal.SIGXCPU, -signal.SIGALRM) else "crashed"
+      yield _trial(kind, todo.pop(0), lost, f"status {code}", _LIMIT_S)
 
 
-def _load_some(kind: str, made: input_mutants.Kind, first: int, end: int, writer: int) -> None:
+def _load_some(kind: str, numbers: List[int], writer: int) -> None:
+  made = input_mutants.kinds((kind,))[kind]
+  hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
   with tempfile.TemporaryDirectory() as folder:
-    for number in range(first, end):
+    for number in numbers:
       name, content, done = input_mutants.mutant(made, FLAGS.seed, number)
       input_mutants.clear(folder)
       input_mutants.write(made, folder, name, content, done)
-      before_kb, started = _peak_kb(), time.monotonic()
-      signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)  # ends this process
+      before_kb, started = _peak_kb(), time.process_time()
+      # Both end this process: a loop by its CPU time, what waits by the clock.
+      resource.setrlimit(resource.RLIMIT_CPU, (int(started) + _LIMIT_S + 1, hard))
+      signal.setitimer(signal.ITIMER_REAL, _HANG_S)
       outcome, text = input_mutants.read(made, folder)
       signal.setitimer(signal.ITIMER_REAL, 0)
       if _peak_kb() - before_kb > _LIMIT_KB:
         outcome = "memory"
       text = f"{name} {done}: {text}".replace("\t", " ").replace("\n", " ")
-      line = f"{outcome}\t{text[:400]}\t{time.monotonic() - started}\n"
+      line = f"{outcome}\t{text[:400]}\t{time.process_time() - started}\n"
       os.write(writer, line.encode("utf-8", "replace"))
 
 
@@ -97,138 +101,91 @@ def _peak_kb() -> int:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def run_all(made: Dict[str, input_mutants.Kind]) -> Iterator[Outcome]:
-  """Sends mutants of placements, clusters and costs through programs, a fork each."""
-  import placeto_tf  # noqa: F401  (not to be imported by every fork anew)
-  from placeto_tf.placing import reports, run  # noqa: F401
-
-  graph = "--graph=zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
-  place = ["place", graph, "--max_evaluations=5", "--max_groups=8"]
-  commands = {
-      "placement": ["simulate", graph, "--cluster=k80:2", "--placement={}/placement.json"],
-      "cluster": [*place, "--method=single", "--cluster={}/cluster.json"],
-      "costs": [*place, "--method=single", "--cluster=k80:2", "--costs={}/costs.pb"],
-  }
-  names = [name for name in commands if name in made]
-  for number in range(FLAGS.first, FLAGS.first + FLAGS.programs if names else 0):
-    kind = names[number % len(names)]
-    with tempfile.TemporaryDirectory() as folder:
-      files, out = os.path.join(folder, "in"), os.path.join(folder, "out")
-      os.mkdir(files)
-      os.mkdir(out)
-      with open(os.path.join(out, "mine.txt"), "w", encoding="utf-8") as file:
-        file.write("the user's own")
-      name, content, done = input_mutants.mutant(made[kind], FLAGS.seed, number)
-      input_mutants.write(made[kind], files, name, content, done)
-      command = [part.format(files) for part in commands[kind]]
-      if command[0] == "place":
-        command.append(f"--out={out}")
-      before, started = _tree(out), time.monotonic()
-      outcome, text = _run(command, os.path.join(folder, "said"))
-      if outcome == "refused" and _tree(out) != before:
-        outcome = "out changed"
-      yield Outcome(f"{command[0]}: {kind}", number, outcome, f"{name} {done}: {text}",
-                    time.monotonic() - started)
+def run_all(name: str, numbers: List[int]) -> Iterator[campaigns.Trial]:
+  """Sends mutants of a kind through the program that reads them, a fork each."""
+  given = program_inputs.INPUTS[name]
+  label = f"{given.read[0]}: {name}"
+  with tempfile.TemporaryDirectory() as made:
+    kind = program_inputs.sound(given, _SCRIPTS, made)
+  for first in range(0, len(numbers), _BLOCK):
+    block = numbers[first:first + _BLOCK]
+    for number, (whole, file, content, done) in zip(
+        block, program_inputs.mutants(name, kind, FLAGS.seed, block)):
+      with tempfile.TemporaryDirectory() as folder:
+        files, out, run = (os.path.join(folder, each) for each in ("in", "out", "run"))
+        os.mkdir(files)
+        os.mkdir(out)
+        with open(os.path.join(out, "mine.txt"), "w", encoding="utf-8") as mine:
+          mine.write("the user's own")
+        input_mutants.write(whole, files, file, content, done)
+        before = _digests(files), _digests(out)
+        outcome, text, seconds = _run(program_inputs.filled(given.read, files, out), run)
+        if outcome == "refused" and (_digests(files), _digests(out)) != before:
+          outcome = "changed"
+        yield _trial(label, number, outcome, f"{file} {done}: {text}", seconds)
 
 
-def _run(command: List[str], said: str) -> Tuple[str, str]:
-  """What a program did in a fork, and the last line that it said."""
+def _run(command: List[str], folder: str):
+  """What a program did in a fork, the last line that it said, and its seconds."""
+
+  def prepare() -> None:
+    program_inputs.tiny_family()
+    resource.setrlimit(resource.RLIMIT_CPU, (_LIMIT_S, _LIMIT_S + 5))
+
   before_kb = _peak_kb()
-  child = os.fork()
-  if not child:
-    with contextlib.suppress(BaseException):
-      descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-      os.dup2(descriptor, 1)
-      os.dup2(descriptor, 2)
-      code = 1
-      try:
-        _program(command)
-      except SystemExit as exited:
-        code = exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
-      except BaseException:
-        import traceback
-
-        traceback.print_exc()
-      sys.stdout.flush()
-      os._exit(code)
-    os._exit(1)
-  deadline = time.monotonic() + _LIMIT_S
-  while True:
-    ended, status, usage = os.wait4(child, os.WNOHANG)
-    if ended:
-      break
-    if time.monotonic() > deadline:
-      os.kill(child, signal.SIGKILL)
-      os.waitpid(child, 0)
-      return "hung", ""
-    time.sleep(0.02)
-  with open(said, encoding="utf-8", errors="replace") as file:
-    lines = file.read().strip().splitlines() or [""]
-  code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
-  if any("Traceback" in line for line in lines) or code not in (0, 2):
-    return "raised", lines[-1]
-  if usage.ru_maxrss - before_kb > _LIMIT_KB:
-    return "memory", lines[-1]
-  return ("refused", lines[-1]) if code == 2 else ("loaded", "")
+  ended = forked.Program(_SCRIPTS, command, folder, prepare=prepare).finish(_HANG_S)
+  if ended.code is None or ended.code == -signal.SIGXCPU:
+    return "hung", ended.last_line, ended.seconds
+  if ended.code < 0:
+    return "crashed", f"signal {-ended.code}: {ended.last_line}", ended.seconds
+  if ended.has_traceback or ended.code not in (0, 2):
+    return "raised", ended.last_line, ended.seconds
+  if ended.peak_kb - before_kb > _LIMIT_KB:
+    return "memory", ended.last_line, ended.seconds
+  return ("refused", ended.last_line, ended.seconds) if ended.code == 2 else (
+      "loaded", "", ended.seconds)
 
 
-def _program(command: List[str]) -> None:
-  """Runs scripts/NAME.py with its flags in this process, in which flags were parsed before."""
-  for name in ("mutants", "programs", "first", "seed", "kinds"):
-    delattr(FLAGS, name)
-  FLAGS.unparse_flags()
-  path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{command[0]}.py")
-  spec = importlib.util.spec_from_file_location("program_under_test", path)
-  assert spec is not None and spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  sys.modules["program_under_test"] = module
-  spec.loader.exec_module(module)
-  sys.argv = [path, *command[1:]]
-  module.run()
-
-
-def _tree(folder: str) -> Dict[str, str]:
+def _digests(folder: str) -> Dict[str, str]:
   """Path -> digest of all files."""
-  found = {}
-  for directory, _, names in os.walk(folder):
-    for name in names:
-      path = os.path.join(directory, name)
-      with open(path, "rb") as file:
-        found[os.path.relpath(path, folder)] = hashlib.sha256(file.read()).hexdigest()
-  return found
-
-
-def summary(outcomes: List[Outcome]) -> str:
-  """A table of outcomes by kind."""
-  counts = collections.Counter((each.kind, each.outcome) for each in outcomes)
-  rows = ["| file | mutants | " + " | ".join(_OUTCOMES) + " | slowest |",
-          "|---|" + "---|" * (len(_OUTCOMES) + 2)]
-  for kind in dict.fromkeys(each.kind for each in outcomes):
-    mine = [each for each in outcomes if each.kind == kind]
-    cells = [f"{counts[kind, outcome]:,}" for outcome in _OUTCOMES]
-    rows.append(f"| {kind} | {len(mine):,} | " + " | ".join(cells)
-                + f" | {max(each.seconds for each in mine):.1f} s |")
-  return "\n".join(rows)
+  return {path: hashlib.sha256(content).hexdigest()
+          for path, content in forked.tree(folder).items() if "\0" not in path}
 
 
 def main(_: List[str]) -> None:
   """Tries the mutants and prints the table; ends with 1 if there was a failure."""
-  made = input_mutants.kinds(tuple(FLAGS.kinds))
-  outcomes: List[Outcome] = []
+  log = campaigns.Log(FLAGS.log)
+  loaders = [kind for kind in input_mutants.KINDS if not FLAGS.kinds or kind in FLAGS.kinds]
+  programs = list(program_inputs.of(FLAGS.kinds))
+  load_numbers = range(FLAGS.first, FLAGS.first + FLAGS.mutants)
+  run_numbers = range(FLAGS.first, FLAGS.first + FLAGS.programs)
+  labels = {name: f"{program_inputs.INPUTS[name].read[0]}: {name}" for name in programs}
   try:
-    for kind, each in made.items():
-      outcomes.extend(load_all(kind, each))
-      print(f"{kind} done", file=sys.stderr, flush=True)
-    outcomes.extend(run_all(made))
+    forked.import_all(*(["tensorflow_gnn", "placeto_tf.encoding.graph_sets"] if "graph_set" in (
+        *loaders, *programs) else []))
+    for kind in loaders:
+      for trial in load_all(kind, log.missing(kind, load_numbers)):
+        log.add(trial)
+    for name in programs if FLAGS.programs else ():
+      missing = log.missing(labels[name], run_numbers)
+      for trial in run_all(name, missing) if missing else ():
+        log.add(trial)
   except KeyboardInterrupt:
     print("interrupted: what was tried until then", file=sys.stderr)
-  failures = [found for found in outcomes if found.outcome not in _SOUND]
-  for failure in failures[:50]:
-    print(f"{failure.kind} mutant {failure.number}: {failure.outcome}, {failure.text} "
-          f"({failure.seconds:.1f} s)")
-  print(summary(outcomes))
+  trials = [trial for kind in loaders for trial in log.of(kind, load_numbers)]
+  trials += [trial for name in programs for trial in log.of(labels[name], run_numbers)]
+  failures = [trial for trial in trials if trial["outcome"] not in _SOUND]
+  for trial in failures[:50]:
+    print(f"{trial['kind']} mutant {trial['number']}: {trial['outcome']}, {trial['text']} "
+          f"({trial['seconds']:.1f} s)")
+  print(campaigns.table(trials, _OUTCOMES, "file"))
   sys.exit(1 if failures else 0)
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """Entry point."""
   app.run(main)
+
+
+if __name__ == "__main__":
+  run()

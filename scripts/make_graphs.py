@@ -3,11 +3,11 @@
   scripts/with_env python scripts/make_graphs.py --family=cifar10 --count=32 --out=graphs/cifar10
 
 writes MetaGraphs (cifar10_0000.meta, ...), graphs.tfrecord with schema.pbtxt, and graphs.json.
-Stopped midway, the same command goes on where it stopped; a larger --count adds graphs.
+After an interruption the same command goes on where it stopped; a larger --count adds graphs.
 
   scripts/with_env python scripts/make_graphs.py --describe=bert,bert:size=large,family:ptb[0:4]
 
-writes nothing and prints what graphs amount to on the first device of the cluster.
+writes nothing and prints sizes and step times of graphs on the first device of the cluster.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
       --placement=placed/placement.json,other.json --workers=local:2
 
 Runs on workers where --workers or the cluster's device names say so, else in this process. Times
-on workers of this machine are those at the full speed of its cores (see
-placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false. With
+on workers of this machine are those at the full speed of its cores when the cluster was calibrated
+(see placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false. With
 --trace_dir a step of each placement is traced and written with the simulated one beside it.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from typing import Optional
 
 from absl import flags
@@ -30,11 +31,11 @@ flags.DEFINE_boolean("optimizations", False, "Time the graph as TensorFlow's opt
                      "it, and say how many ops they folded or moved.")
 flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
 flags.DEFINE_integer("warmup_runs", 3, "Steps that do not count.", lower_bound=1)
-flags.DEFINE_integer("max_runs", 60, "Steps of a placement at most.", lower_bound=6)
+flags.DEFINE_integer("max_runs", 60, "The most steps of a placement.", lower_bound=6)
 flags.DEFINE_float("max_seconds", 60.0, "Seconds of a placement, roughly.", lower_bound=0.0)
 flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
                    lower_bound=0.1)
-flags.DEFINE_string("trace_dir", None, "Directory for Chrome traces, one a placement.")
+flags.DEFINE_string("trace_dir", None, "Directory for Chrome traces, one per placement.")
 flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
@@ -42,13 +43,13 @@ flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
 def main() -> None:
   """Loads the graph once and times every placement."""
   if not FLAGS.optimizations:
-    # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
+    # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
-  from placeto_tf.runtime import measuring, step_traces
+  from placeto_tf.runtime import measuring, step_traces, workers
   from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.simulation import Simulator
 
@@ -66,7 +67,9 @@ def main() -> None:
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [placement.indices(graph, cluster) for placement in placements]
-  with runtime, CoreSpeed.of(runtime) as speed, measuring.Measurer(
+  if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
+    print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
+  with runtime, CoreSpeed.of(runtime, cluster.core_probe_us) as speed, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
       device_map=device_map, speed=speed) as measurer:
     for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):

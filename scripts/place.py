@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import os
 import time
+from typing import Dict, Iterator, Union
 
 from absl import flags
 
@@ -24,15 +25,15 @@ flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same wi
                     "policies), or one by name; an unknown name is answered with the list.")
 flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; 'learned' has the hierarchical "
-                    "policy learn it with half of the budget.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; with 'learned' the "
+                    "hierarchical policy learns it with half of the budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
-                  "Devices the graph came with: keep them, start from them, or ignore them.")
+                  "The graph's own devices: keep them, start from them, or ignore them.")
 flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE fixes the ops whose whole name matches; "
                           "repeatable.")
 flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
-                  "What decides in the end: simulated steps, or real ones.")
+                  "The steps that decide in the end: simulated or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
@@ -52,8 +53,9 @@ def main() -> None:
   from placeto_tf.files import result_directory
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import writing
-  from placeto_tf.placing import progress_bar, replica_search, reports, run
-  from placeto_tf.placing.config import PlacingConfig
+  from placeto_tf.placing import progress_bar, replica_search, reports, run, signatures
+  from placeto_tf.placing.config import PlacingConfig, Progress
+  from placeto_tf.placing.result import PlacingResult
   from placeto_tf.placing.summaries import PlacingSummaries
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource
@@ -66,46 +68,71 @@ def main() -> None:
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       replicas=shared_flags.replicas())
   if FLAGS.cost == "measured":
-    # oneDNN joins ops after the graph is split, and what is timed would not be what was asked.
+    # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-  if config.replicas == 1:
-    config = dataclasses.replace(
-        config, replicas=replica_search.spec_replicas(FLAGS.graph) or 1)
+  config = replica_search.with_replicas_of_spec(config, FLAGS.graph)
   cluster = Cluster.parse(FLAGS.cluster)
   result_directory.check(FLAGS.out)
   started = time.monotonic()
+  keys = shared_flags.signatures()
+  graphs = source = None
   with progress_bar.stage(f"Loading {FLAGS.graph}"):
     entry_point.import_tensorflow_quietly()
-    source = None if config.replicas == 1 else ReplicaSource(
-        FLAGS.graph, shared_flags.graph_options())
-    graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if source is None else (
-        source.graph)
-  progress_bar.say(reports.step_line(graph))
+    options = shared_flags.graph_options()
+    if keys:
+      graphs = signatures.load_signatures(FLAGS.graph, keys, options)
+      graph = graphs.whole
+    elif config.replicas != 1:
+      source = ReplicaSource(FLAGS.graph, options)
+      graph = source.graph
+    else:
+      graph = load_graph(FLAGS.graph, **options)
+  for part in [graph] if graphs is None else graphs.parts.values():
+    progress_bar.say(reports.step_line(part))
   inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
-  with reports.Workspace(FLAGS.out, inputs) as workspace:
-    workspace.claim(reports.result_names(graph))
+  with reports.Workspace(FLAGS.out, inputs) as workspace, contextlib.ExitStack() as boards:
+    workspace.claim(reports.result_names(graph, signatures=bool(keys)))
     writing.check_writable(graph, workspace.path)
     board = workspace.tensorboard_dir
     progress_bar.say(f"To watch the search: tensorboard --logdir={board}")
-    with PlacingSummaries(os.path.join(board, "placing")) as summaries:
+    summaries: Dict[str, PlacingSummaries] = {}
+
+    @contextlib.contextmanager
+    def watch(key: str, config: PlacingConfig) -> Iterator[Progress]:
+      """Shows how far a search is, and writes it down."""
+      events = summaries[key] = boards.enter_context(PlacingSummaries(os.path.join(board, key)))
       with progress_bar.ProgressBar(config.budget) as bar:
 
-        def progress(problem: PlacementProblem, stage_name: str) -> None:
-          bar(problem, stage_name)
-          summaries(problem, stage_name)
+        def progress(problem: PlacementProblem, stage: str) -> None:
+          bar(problem, stage)
+          events(problem, stage)
 
-        stage = progress_bar.stage
+        yield progress
+
+    result: Union[PlacingResult, signatures.SignaturesResult]
+    if graphs is not None:
+      result = signatures.place_graphs(
+          graphs, cluster, config, root_dir=board, stage=progress_bar.stage,
+          watch=lambda key, share: watch(signatures.folder_of(key), share))
+      found = {signatures.folder_of(key): each for key, each in result.results.items()}
+      text = reports.table_of_signatures(result, verbose=FLAGS.verbose)
+    else:
+      with watch("placing", config) as progress:
         if source is not None:
           result = replica_search.place_replicas(
-              source, cluster, config, progress=progress, stage=stage)
+              source, cluster, config, progress=progress, stage=progress_bar.stage)
         else:
           result = run.place_with(
-              graph, cluster, config, root_dir=board, progress=progress, stage=stage)
-      with progress_bar.stage("Writing"):
-        reports.write_result(result, workspace)
-        summaries.finish(result)
+              graph, cluster, config, root_dir=board, progress=progress, stage=progress_bar.stage)
+      found = {"placing": result}
+      text = reports.table(result, verbose=FLAGS.verbose)
+    with progress_bar.stage("Writing"):
+      reports.write_result(result, workspace)
+      for key, each in found.items():
+        summaries[key].finish(each)
+    boards.close()
     workspace.publish()
-  print(reports.table(result, verbose=FLAGS.verbose))
+  print(text)
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 

@@ -19,7 +19,7 @@ FLAGS = flags.FLAGS
 shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
-flags.DEFINE_integer("seed", 0, "Not used: a simulation has no chance in it.",
+flags.DEFINE_integer("seed", 0, "Not used: a simulation has no randomness.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
 

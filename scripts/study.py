@@ -1,9 +1,10 @@
-"""Measures how good predictions are, on graphs and placements fixed beforehand.
+"""Measures the error of predictions, on graphs and placements fixed beforehand.
 
   scripts/with_env python scripts/study.py --study=scripts/prediction_study.json --out=runs/study
 
-Stopped midway, the same command goes on where it stopped. Writes table.md, summary.json and
-scatter.png; a quiet machine is a must. --summary works them out from what is measured so far.
+After an interruption the same command goes on where it stopped. Writes table.md, summary.json and
+scatter.png. The machine must do no other work. --summary computes them from the measurements so
+far.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("study", None, "JSON file with the graphs and what is measured.",
+flags.DEFINE_string("study", None, "JSON file with the graphs and the options.",
                     required=True)
 flags.DEFINE_string("out", None, "Directory to write, and to go on in.", required=True)
-flags.DEFINE_boolean("summary", False, "Only work out the results of what is measured.")
+flags.DEFINE_boolean("summary", False, "Only compute the results of the measurements so far.")
 flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.",
                      lower_bound=0, upper_bound=2**32 - 1)
 

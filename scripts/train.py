@@ -13,12 +13,12 @@
   scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \
       --root_dir=runs/rnn
 
-rnn and hierarchical are made for one graph: what is left of a run is the best placement.json.
+rnn and hierarchical are made for one graph: the result of a run is the best placement.json.
 
---set changes any other field of the policy's configuration; they are listed below, with their
-defaults. The last parts of a name are enough where they are those of one field alone.
+--set changes any other field of the policy's configuration; the fields are listed below, with their
+defaults. The last parts of a name are enough if only one field has them.
 
-Resumes where it stopped; done.json in --root_dir says that it is over. TensorBoard reads
+Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 """
 
@@ -56,7 +56,7 @@ flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("seed", None, "Seed of everything random.",
                      lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
-                    "that stood in the way of learning, or 'tied', the default, in which equal "
+                    "that hindered learning, or 'tied', the default, in which equal "
                     "devices are equal to the network.")
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 
@@ -101,7 +101,7 @@ def _given() -> Dict[str, Any]:
 
 
 def _settings() -> List[str]:
-  """What --set holds, but for fields that have a flag of their own."""
+  """The settings of --set; refuses fields that have a flag of their own."""
   settings: List[str] = FLAGS["set"].value or []
   for setting in settings:
     name = setting.partition("=")[0].strip()

@@ -1,14 +1,14 @@
-"""Tunes methods: searches that do not learn, as many settings of each, and one-shot policies.
+"""Tunes methods: searches that do not learn, with equally many settings, and one-shot policies.
 
   scripts/with_env python scripts/tune.py --out=runs/tuning
   scripts/with_env python scripts/tune.py --methods=hierarchical,gdp --seeds=0,1,2 --budgets=3200 \
       --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
 
 Fields are tried one after the other, each value with the best values of the fields before it. A
-setting is run on every graph with every seed, anew for each number of evaluations in --budgets,
-from the best of one device, expert and METIS, but for one-shot policies, which start from nothing;
-its score is the geometric mean of what it ends with over that start. Prints a table per method and
-the chosen settings. Stopped midway, the same command goes on where it stopped.
+setting is run on every graph with every seed, once for each number of evaluations in --budgets.
+Runs start from the best of one device, expert and METIS; one-shot policies start from nothing. The
+score is the geometric mean of the final step time over that start's. Prints a table per method and
+the chosen settings. After an interruption the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
   from placeto_tf.methods.device_pointer.placers import indifferent, search
   from placeto_tf.methods.gdp.search import search_gdp
-  from placeto_tf.methods.hierarchical.search import search_hierarchical
+  from placeto_tf.methods.one_graph.search import search_one_graph
   from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.genetic import evolve
@@ -173,7 +173,7 @@ def placer(method: str, config: Any) -> Callable:
 
   searches: Dict[str, Callable[..., Any]] = {
       "annealing": anneal, "local_search": search_locally, "genetic": evolve,
-      "hierarchical": search_hierarchical, "gdp": gdp}
+      "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()
@@ -250,7 +250,7 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
 
 
 def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float], bool]]:
-  """Yields (field, value, what `measure` found, whether it is the best so far) a setting."""
+  """Yields (field, value, result of `measure`, whether it is the best so far) for each setting."""
 
   def score(found):
     return float(np.mean(np.log(list(found.values()))))

@@ -1,4 +1,4 @@
-"""BUILD is readable by Bazel and leaves out no Python file of the tree."""
+"""BUILD is readable by Bazel and leaves out no Python file; rooms and modules import one way."""
 
 import ast
 import pathlib
@@ -100,3 +100,48 @@ def test_rooms_import_only_from_rooms_above_them():
         if used not in above[room] | {room, "errors"}:
           wrong.append(f"{path.relative_to(ROOT)} imports from {used}")
   assert not wrong
+
+
+def _imported_modules():
+  """Module of placeto_tf -> the modules of placeto_tf that it imports, wherever it does."""
+  modules = {}
+  for path in (ROOT / "placeto_tf").rglob("*.py"):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+  imported = {}
+  for module, path in modules.items():
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Import):
+        found.update(alias.name for alias in node.names)
+      elif isinstance(node, ast.ImportFrom):
+        named = (f"{node.module}.{alias.name}" for alias in node.names)
+        found.update(name if name in modules else node.module for name in named)
+    imported[module] = (found & set(modules)) - {module}
+  return imported
+
+
+def _circle(imported):
+  """Modules that import one another in a circle, or an empty list.
+
+  What is left, after modules that import nothing that is left are taken away again and again,
+  leads into circles; so a walk through it comes back to a module.
+  """
+  left = dict(imported)
+  while True:
+    free = [module for module, found in left.items() if not found & set(left)]
+    if not free:
+      break
+    for module in free:
+      del left[module]
+  walk = sorted(left)[:1]
+  while walk and walk[-1] not in walk[:-1]:
+    walk.append(min(left[walk[-1]] & set(left)))
+  return walk[walk.index(walk[-1]):] if walk else []
+
+
+def test_no_modules_import_one_another_in_a_circle_not_even_inside_functions():
+  imported = _imported_modules()
+  assert "placeto_tf.clusters.presets" in imported["placeto_tf.clusters.cluster"]
+  assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c", "b"]
+  assert _circle(imported) == []

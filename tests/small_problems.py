@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph

@@ -1,6 +1,7 @@
 """Devices and the links between them: described, read from JSON, or found on this machine."""
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.device import Device
 
 __all__ = ["Cluster", "Device", "allowed_devices"]

@@ -2,9 +2,9 @@
 
 A cluster comes from a short string, a JSON file or its parts:
 
-  Cluster.parse("k80:4")          four K80 dies and the host CPU they hang on
+  Cluster.parse("k80:4")          four K80 dies and their host's CPU
   Cluster.parse("a100:2+cpu:1")   two A100s and one CPU that may take any op
-  Cluster.parse("v100:4x2")       two hosts of four V100s and a CPU each
+  Cluster.parse("v100:4x2")       two hosts, each with four V100s and a CPU
   Cluster.parse("local")          what TensorFlow finds on this machine
   Cluster.parse("cluster.json")   as `cluster_json` describes
 
@@ -15,71 +15,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
+import os
 from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 
-from placeto_tf.clusters import device_names
+from placeto_tf.clusters import cluster_json, device_names, local, presets
+from placeto_tf.clusters.device import MOST, Device, is_number
 from placeto_tf.errors import ClusterError
 
-_NAME = re.compile(
-    r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
-MOST = 1e15  # of bytes, microseconds and bytes a microsecond
 READY_ORDERS = ("arrival", "critical_path", "executor")
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-  """One device.
-
-  Attributes:
-    name: as TensorFlow writes it: "/GPU:0", "/job:worker/task:1/device:CPU:0".
-    type: TensorFlow device type, which decides what kernels there are: "GPU", "CPU".
-    memory_bytes: what placements may fill.
-    efficiency: achieved over peak speed, in (0, 1]; divides estimated compute costs.
-    properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
-      numCores, bandwidth, environment, ...), from which grappler estimates costs.
-    host: takes only ops that have no kernel on a device that is not a host.
-    op_efficiency: op type -> efficiency, for the types where it is known to differ.
-  """
-
-  name: str
-  type: str
-  memory_bytes: int
-  efficiency: float = 1.0
-  properties: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  host: bool = False
-  op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    for field in ("name", "type"):
-      value = getattr(self, field)
-      if not isinstance(value, str) or not value:
-        raise ClusterError(f"a device's {field} is {value!r}; expected a string such as "
-                           f"{'/GPU:0' if field == 'name' else 'GPU'!r}")
-    match = _NAME.match(self.name)
-    if match is None or match.group(1).upper() != self.type.upper():
-      raise ClusterError(
-          f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
-          f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
-    if not _is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
-      raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
-                         f"than 0 and at most {MOST:g} bytes")
-    for field in ("properties", "op_efficiency"):
-      if not isinstance(getattr(self, field), Mapping):
-        raise ClusterError(
-            f"{field} of {self.name} is {getattr(self, field)!r}; expected a mapping")
-    for label, value in [("efficiency", self.efficiency)] + [
-        (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()]:
-      if not _is_number(value) or not 0 < value <= 1:
-        raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
-                           "speed, more than 0 and at most 1")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-  """Devices, links, and what the simulator charges for them.
+  """Devices, links, and the parameters of their simulation.
 
   Attributes:
     devices: [D].
@@ -100,11 +50,16 @@ class Cluster:
     compute_streams: how many ops a device runs side by side, each at full speed.
     ready_order: "arrival", or "critical_path": of the ready ops a device takes the one with the
       longest path of compute time to the end of the graph, by arrival among equals. Or "executor":
-      that of TensorFlow's executor with one thread a device, depth first; unpacking then happens
+      that of TensorFlow's executor with one thread per device, depth first; unpacking then happens
       at once, and stops what the device runs.
-    inline_op_types: op types that the executor runs at once, in the thread that made them ready.
+    inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
+
+  And one that the simulator does not look at:
+
+    core_probe_us: what the probe of `runtime.core_speed` took at full speed on the machine that was
+      calibrated, 0 where not known: what is measured there later is brought to the same speed.
   """
 
   devices: Tuple[Device, ...]
@@ -121,6 +76,7 @@ class Cluster:
   ready_order: str = "arrival"
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0
+  core_probe_us: float = 0.0
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "devices", tuple(self.devices))
@@ -149,22 +105,22 @@ class Cluster:
                          f"{', '.join(READY_ORDERS)}")
 
   def _check_scalar(self, name: str, default: Any) -> None:
-    """By the type of the field's default, so that a field added later is checked too."""
+    """Checks a field by the type of its default, so that a field added later is checked too."""
     value = getattr(self, name)
     if isinstance(default, bool):
       if not isinstance(value, bool):
         raise ClusterError(f"{name} is {value!r}; expected true or false")
     elif isinstance(default, int):
-      if not _is_number(value) or value != int(value) or not 1 <= value <= MOST:
+      if not is_number(value) or value != int(value) or not 1 <= value <= MOST:
         raise ClusterError(f"{name} is {value!r:.60}; expected a whole number, 1 or more")
       object.__setattr__(self, name, int(value))
     elif isinstance(default, float):
-      if not _is_number(value) or not 0 <= value <= MOST:
+      if not is_number(value) or not 0 <= value <= MOST:
         raise ClusterError(
             f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
-    """A checked [D, D] copy whose unused diagonal says that staying costs nothing."""
+    """A checked [D, D] copy; its unused diagonal means that staying costs nothing."""
     d, name = len(self.devices), self.device_names
     try:
       matrix = np.array(getattr(self, field), dtype=np.float64)
@@ -200,8 +156,14 @@ class Cluster:
     Raises:
       ClusterError: an unknown preset, a count that is not 1 or more, or a file that is wrong.
     """
-    from placeto_tf.clusters import presets  # imports this module
-    return presets.parse(text)
+    if not isinstance(text, str) or not text.strip():
+      raise ClusterError(f"the cluster is {text!r}; {presets.expected()}")
+    text = text.strip()
+    if text == "local":
+      return cls(**local.found_devices())
+    if text.endswith(".json") or os.sep in text or os.path.isfile(text):
+      return cls.load(text)
+    return cls(**presets.parse(text))
 
   @classmethod
   def from_json(cls, source: Union[str, Mapping[str, Any]]) -> Cluster:
@@ -210,24 +172,28 @@ class Cluster:
     Raises:
       ClusterError: bad JSON; an unknown, missing or wrong field; a link that is missing.
     """
-    from placeto_tf.clusters import cluster_json  # imports this module
-    return cluster_json.from_json(source)
+    fields = cluster_json.from_json(source, [field.name for field in dataclasses.fields(cls)])
+    try:
+      return cls(**fields)
+    except (TypeError, ValueError, OverflowError) as error:  # an extension of the wrong type
+      raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
 
   def to_json(self) -> dict:
     """A JSON object that `from_json` reads back to an equal cluster."""
-    from placeto_tf.clusters import cluster_json  # imports this module
-    return cluster_json.to_json(self)
+    return cluster_json.to_json(cluster_json.changed_fields(self))
 
   @classmethod
   def load(cls, path: str) -> Cluster:
     """Reads a JSON file. Raises: ClusterError, which names the file."""
-    from placeto_tf.clusters import cluster_json  # imports this module
-    return cluster_json.load(path)
+    text = cluster_json.read(path)
+    try:
+      return cls.from_json(text)
+    except ClusterError as error:
+      raise ClusterError(f"{path}: {error}") from None
 
   def save(self, path: str) -> None:
     """Writes a JSON file, atomically. Raises: ClusterError where it cannot be written."""
-    from placeto_tf.clusters import cluster_json  # imports this module
-    cluster_json.save(self, path)
+    cluster_json.write(path, self.to_json())
 
   @property
   def num_devices(self) -> int:
@@ -267,9 +233,3 @@ class Cluster:
         representatives.append(device)
       index.append(kinds[key])
     return np.array(index, dtype=np.int32), tuple(representatives)
-
-
-def _is_number(value: Any) -> bool:
-  """A finite real number; JSON's true and false are not numbers."""
-  return (isinstance(value, (int, float, np.integer, np.floating))
-          and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

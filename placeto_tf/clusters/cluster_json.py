@@ -1,6 +1,6 @@
 """The cluster JSON: how a `Cluster` is written to a file and read back.
 
-docs/cluster_json.md says the same to users, field by field; change both.
+docs/cluster_json.md describes it for users, field by field; change both.
 
   {"devices": [{"name": "/GPU:0", "type": "GPU", "memory_bytes": 12884901888,
                 "efficiency": 0.3, "properties": {"type": "GPU", "frequency": 823, ...}}, ...],
@@ -9,11 +9,11 @@ docs/cluster_json.md says the same to users, field by field; change both.
                         "latency_us": 25}, ...]},
    "op_overhead_us": 5.7}
 
-A device may further have "host" (default false) and "op_efficiency" (default empty); its
-"efficiency" is 1 where it is left out, its "properties" those of DeviceProperties in proto JSON.
-Links are directed. "default" stands for every pair that "pairs" does not list; a pair may leave
-out what it shares with the default. Every extension of the simulator is one more field, named as
-in `Cluster`, and is written only where it differs from its default, off.
+A device may also have "host" (default false) and "op_efficiency" (default empty); its
+"efficiency" is 1 if left out; its "properties" are those of DeviceProperties in proto JSON. Links
+are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out what
+it shares with the default. Every extension of the simulator is one more field, named as in
+`Cluster`, and is written only if it differs from its default, off.
 """
 
 from __future__ import annotations
@@ -25,30 +25,43 @@ from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 from placeto_tf.files import atomic, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
+_STRUCTURE = ("devices",) + _LINK_FIELDS  # fields that are no extension of the simulator
 _PROPERTY_FIELDS = frozenset(
     "type vendor model frequency numCores environment numRegisters l1CacheSize l2CacheSize "
     "l3CacheSize sharedMemorySizePerMultiprocessor memorySize bandwidth".split())
 
 
-def to_json(cluster: Cluster) -> Dict[str, Any]:
-  """A JSON object with every field of the cluster that is not its default."""
-  found: Dict[str, Any] = {"devices": [_fields_to_json(device) for device in cluster.devices]}
-  links = _links_to_json(cluster)
+def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
+  """The JSON object of a cluster.
+
+  Args:
+    fields: of the `Cluster`, those that differ from their defaults, as `changed_fields` gives them.
+  """
+  devices: Sequence[Device] = fields["devices"]
+  found: Dict[str, Any] = {"devices": [_plain(changed_fields(device)) for device in devices]}
+  links = _links_to_json(
+      [device.name for device in devices], [fields[name] for name in _LINK_FIELDS])
   if links:
     found["links"] = links
-  found.update(_fields_to_json(cluster, skip=("devices",) + _LINK_FIELDS))
+  found.update(_plain({name: value for name, value in fields.items() if name not in _STRUCTURE}))
   # Always written, because a reader of the file cannot guess it.
-  found["op_overhead_us"] = float(cluster.op_overhead_us)
+  found["op_overhead_us"] = float(fields.get("op_overhead_us", 0.0))
   return found
 
 
-def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
-  """Reads JSON text or a parsed object; see `Cluster.from_json`."""
+def from_json(
+    source: Union[str, Mapping[str, Any]], field_names: Sequence[str]) -> Dict[str, Any]:
+  """Reads JSON text or a parsed object into the fields of a `Cluster`; see `Cluster.from_json`.
+
+  Args:
+    source: JSON text, or its parsed object.
+    field_names: all fields that a `Cluster` has.
+  """
   parsed: Any = source
   if isinstance(source, str):
     try:
@@ -56,8 +69,7 @@ def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
     except ValueError as error:
       raise ClusterError(
           f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
-  fields = dataclasses.fields(Cluster)
-  extensions = [field.name for field in fields if field.name not in ("devices",) + _LINK_FIELDS]
+  extensions = [name for name in field_names if name not in _STRUCTURE]
   _expect_object(parsed, "the cluster", required=("devices",), optional=["links"] + extensions)
   if not isinstance(parsed["devices"], list) or not parsed["devices"]:
     raise ClusterError(
@@ -69,33 +81,25 @@ def from_json(source: Union[str, Mapping[str, Any]]) -> Cluster:
     if names.setdefault(device.name, i) != i:
       raise ClusterError(
           f"device name {device.name!r} appears twice; give each device its own name")
-  matrices = _links_from_json(parsed.get("links", {}), names)
-  values: Dict[str, Any] = {
-      name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
-  try:
-    return Cluster(tuple(devices), **{**matrices, **values})
-  except (TypeError, ValueError, OverflowError) as error:  # an extension of the wrong type
-    raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
+  links = _links_from_json(parsed.get("links", {}), names)
+  values = {name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
+  return {"devices": tuple(devices), **links, **values}
 
 
-def load(path: str) -> Cluster:
-  """Reads a JSON file; see `Cluster.load`."""
-  text = user_files.read_text(
+def read(path: str) -> str:
+  """The text of a cluster's JSON file. Raises: ClusterError, where it cannot be read."""
+  return user_files.read_text(
       path, what="the cluster file", remedy="expected a JSON file's path", error_type=ClusterError,
       most_bytes=user_files.MOST_JSON_BYTES)
-  try:
-    return from_json(text)
-  except ClusterError as error:
-    raise ClusterError(f"{path}: {error}") from None
 
 
-def save(cluster: Cluster, path: str) -> None:
-  """Writes beside the file and renames, so that a reader never sees half of it."""
-  text = json.dumps(to_json(cluster), indent=1) + "\n"
+def write(path: str, cluster: Mapping[str, Any]) -> None:
+  """Writes a JSON object beside the file and renames, so that no reader sees half of it."""
+  text = json.dumps(cluster, indent=1) + "\n"
   atomic.write(path, text.encode("utf-8"), what="the cluster file ", error_type=ClusterError)
 
 
-def _fields_to_json(instance: Any, skip: Sequence[str] = ()) -> Dict[str, Any]:
+def changed_fields(instance: Any) -> Dict[str, Any]:
   """The fields of a dataclass that differ from their defaults, in order."""
   found = {}
   for field in dataclasses.fields(instance):
@@ -103,9 +107,8 @@ def _fields_to_json(instance: Any, skip: Sequence[str] = ()) -> Dict[str, Any]:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
       default = field.default_factory()
-    if field.name in skip or (default is not dataclasses.MISSING and _equal(value, default)):
-      continue
-    found[field.name] = _to_json_value(value)
+    if default is dataclasses.MISSING or not _equal(value, default):
+      found[field.name] = value
   return found
 
 
@@ -115,20 +118,21 @@ def _equal(a: Any, b: Any) -> bool:
   return a == b
 
 
-def _to_json_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+  """Arrays, numbers of NumPy and tuples as JSON has them."""
   if isinstance(value, np.ndarray):
     return value.tolist()
   if isinstance(value, np.generic):
     return value.item()
   if isinstance(value, Mapping):
-    return {key: _to_json_value(item) for key, item in value.items()}
+    return {key: _plain(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_to_json_value(item) for item in value]
+    return [_plain(item) for item in value]
   return value
 
 
 def _from_json_value(value: Any) -> Any:
-  """Lists of numbers become arrays, which is what array fields of `Cluster` hold."""
+  """Lists of numbers become arrays, as fields of `Cluster` are."""
   if not isinstance(value, list):
     return value
   try:
@@ -214,15 +218,13 @@ def _number(link: Mapping[str, Any], field: str, what: str) -> float:
   return float(value)
 
 
-def _links_to_json(cluster: Cluster) -> Dict[str, Any]:
-  """The most frequent link as the default, the others as pairs."""
-  names = cluster.device_names
+def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict[str, Any]:
+  """The most frequent link as the default, the others as pairs; [D, D] per field of a link."""
   links: List[Any] = []
-  for i in range(cluster.num_devices):
-    for j in range(cluster.num_devices):
+  for i, start in enumerate(names):
+    for j, end in enumerate(names):
       if i != j:
-        values = tuple(float(getattr(cluster, field)[i, j]) for field in _LINK_FIELDS)
-        links.append((names[i], names[j], values))
+        links.append((start, end, tuple(float(matrix[i, j]) for matrix in matrices)))
   if not links:
     return {}
   default = collections.Counter(values for _, _, values in links).most_common(1)[0][0]

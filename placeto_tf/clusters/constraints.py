@@ -1,4 +1,4 @@
-"""Which devices each op may run on: kernels, hosts and colocation.
+"""The devices that each op may run on: kernels, hosts and colocation.
 
 Legend: N ops, D devices.
 """
@@ -16,10 +16,9 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """[N, D] bool: where each op may run; equal for ops that are colocated.
 
-  An op may run where it has a kernel; on a host only if no op it is colocated with could do
-  without the host, that is if the whole set has no common device that is not a host. What a live
-  function captures and cannot be moved stays where it is, with what it is colocated with, where the
-  cluster has that device.
+  An op may run where it has a kernel. It may run on a host only if its set of colocated ops has no
+  common device that is not a host. Captures of a live function that cannot be moved stay on their
+  device, with the ops colocated with them, if the cluster has that device.
 
   Raises:
     PlacementError: an op, or a set of colocated ops, has no device.

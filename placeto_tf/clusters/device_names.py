@@ -13,14 +13,14 @@ def find_device(names: Sequence[str], text: str) -> Optional[int]:
   """Index of the first device name that agrees with all that a device string says.
 
   "/GPU:1", "/device:GPU:1" and "/job:worker/task:0/gpu:1" are all understood; "" and strings
-  without a device ("/job:worker") agree with the first device there is. None where no device
+  without a device ("/job:worker") agree with the first device there is. None if no device
   agrees.
   """
   wanted = _fields(text)
   if wanted is None:
     return None
   for index, name in enumerate(names):
-    # What the cluster's own name leaves out, such as the job, agrees with anything.
+    # A part that the cluster's name leaves out, such as the job, agrees with anything.
     has = _fields(name) or {}
     if all(has.get(field, value) == value for field, value in wanted.items()):
       return index
@@ -31,7 +31,7 @@ def canonical(name: str) -> Optional[str]:
   """The name as TensorFlow's parser takes it for any device type, or None if it is no device.
 
   "/GPU:0" -> "/device:GPU:0", "/job:worker/task:1/cpu:0" -> "/job:worker/task:1/device:CPU:0".
-  Replica 0, the only one there ever is, is left out. A type and an index are a must.
+  Replica 0, the only one that exists, is left out. A type and an index are required.
   """
   fields = _fields(name) if name.startswith("/") else None
   if fields is None or not {"type", "index"} <= set(fields):

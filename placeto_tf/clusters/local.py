@@ -1,13 +1,13 @@
 """`Cluster.parse("local")`: the devices that TensorFlow finds on this machine.
 
-Grappler describes them as DeviceProperties. Three things it gets wrong for its own cost model, or
-cannot know, are mended:
-  - it counts 64 cores to every GPU multiprocessor from compute capability 6 on, and no tensor
-    cores; those that do more are counted as several;
-  - it counts one flop a cycle to a CPU core, whatever its vector units;
-  - it knows neither links nor what part of the peak is reached: those are the presets', of the
-    same generation, with PCIe between GPUs, because TensorFlow does not say where NVLink is.
-`calibrate` measures what is assumed here.
+Grappler describes them as DeviceProperties. Three things are corrected, which it gets wrong for its
+own cost model or cannot know:
+  - It counts 64 cores per GPU multiprocessor from compute capability 6 on, and no tensor cores.
+    Multiprocessors that do more are counted as several.
+  - It counts one flop per cycle for a CPU core, whatever its vector units.
+  - It knows neither links nor efficiency. These are taken from the preset of the same generation,
+    with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
+`calibrate` measures these assumptions.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters import presets
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 
-# Compute capability -> multiprocessors of 64 cores that one of its own is worth. Those of consumer
-# cards and of all since 8.6 have 128 cores; those of data-center cards multiply float32 matrices on
-# tensor cores, in TF32, eight times as fast as on their 64 or 128 cores.
+# Compute capability -> multiprocessors of 64 cores that equal one. Consumer cards, and all cards
+# since 8.6, have 128 cores; data-center cards multiply float32 matrices on tensor cores, in TF32,
+# eight times as fast as on their 64 or 128 cores.
 _WORTH = {(6, 1): 2, (8, 0): 8, (9, 0): 16, (10, 0): 16}
 _WORTH_SINCE = ((8, 6), 2)
-# First compute capability that the preset does not stand for.
+# The first compute capability that the preset does not describe.
 _GENERATIONS = (((6, 0), "k80"), ((7, 0), "p100"), ((8, 0), "v100"), ((9, 0), "a100"))
 _NEWEST = "h100"
-# Flops a cycle in float32: fused multiply-adds on two vector units.
+# Flops per cycle in float32: fused multiply-adds on two vector units.
 _FLOPS_OF_FLAG = (("avx512f", 64), ("avx2", 32), ("avx", 16))
 _FLOPS_WITHOUT_FLAG = 16  # two units of four lanes (SSE, NEON)
 # Training InceptionV3 with a batch of 4 took one core with AVX-512 1.17 s, 0.95 s at its peak.
 _CPU_EFFICIENCY = 0.8
-_CPU_BANDWIDTH_KB = 32_000_000  # what grappler assumes where the properties have none
+_CPU_BANDWIDTH_KB = 32_000_000  # grappler's assumption if the properties have none
 _CPU_FREQUENCY = 2_500
 _UNKNOWN_MEMORY_BYTES = 16 * 2**30
 
 
-def local_cluster() -> Cluster:
-  """Describes this machine.
+def found_devices() -> Dict[str, Any]:
+  """The fields of a `Cluster` that describes this machine.
 
-  With GPUs, "/CPU:0" is their host. CPU devices that were split with
-  `tf.config.set_logical_device_configuration` are devices of their own.
+  With GPUs, "/CPU:0" is their host. Logical CPU devices, made with
+  `tf.config.set_logical_device_configuration`, are separate devices.
 
   Raises:
     ClusterError: TensorFlow finds no device.
@@ -64,8 +64,8 @@ def local_cluster() -> Cluster:
   return from_properties(logical)
 
 
-def from_properties(named: Sequence[Tuple[str, Any]]) -> Cluster:
-  """A cluster of (name, DeviceProperties) pairs, GPUs first.
+def from_properties(named: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
+  """The fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
 
   Raises:
     ClusterError: there is no device.
@@ -91,7 +91,9 @@ def from_properties(named: Sequence[Tuple[str, Any]]) -> Cluster:
       link = a.peer if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
   overhead = max(preset.op_overhead_us for preset in members)
-  return Cluster(tuple(devices), bandwidth, latency, overhead)
+  return dict(
+      devices=tuple(devices), bandwidth_bytes_per_us=bandwidth, latency_us=latency,
+      op_overhead_us=overhead)
 
 
 def _grappler_devices() -> List[Any]:
@@ -145,7 +147,7 @@ def _fields(properties: Any) -> Dict[str, Any]:
 
 
 def _capability(text: str) -> Tuple[int, int]:
-  """(7, 0) of "7.0"; (0, 0) of what is no number."""
+  """(7, 0) of "7.0"; (0, 0) if it is no number."""
   major, _, minor = text.partition(".")
   if not major.isdigit():
     return 0, 0
@@ -153,7 +155,7 @@ def _capability(text: str) -> Tuple[int, int]:
 
 
 def _flops_a_cycle() -> int:
-  """Of one core, from the flags that Linux lists."""
+  """Flops per cycle of one core, from the flags that Linux lists."""
   try:
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
       flags = next((line.split() for line in file if line.startswith("flags")), [])

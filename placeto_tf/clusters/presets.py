@@ -1,52 +1,52 @@
-"""Described machines: what stands behind "k80:4", "a100:2+cpu:1", "v100:4x2" and the like.
+"""Presets: the machines that "k80:4", "a100:2+cpu:1", "v100:4x2" and the like describe.
 
-What grappler reads of DeviceProperties, and how (its `OpLevelCostEstimator::GetDeviceInfo`):
+The fields of DeviceProperties that grappler reads, and how (its
+`OpLevelCostEstimator::GetDeviceInfo`):
 
   GPU  flops = numCores * frequency (MHz) * 2 * cores of a multiprocessor, which it looks up in
        environment["architecture"]: 192 for "3.x" (Kepler), 128 for "5.x", 64 from "6.x" on.
-       Tensor cores do not enter. TensorFlow multiplies float32 matrices in TF32 from Ampere on, so
-       that presets of such cards count more multiprocessors than there are, as many as give the
-       TF32 peak without sparsity.
-  CPU  flops = numCores * frequency (MHz): one a cycle, where a core with AVX2 does 32 (two fused
-       multiply-adds of 8 lanes), so that `cpu` counts 32 for each of its cores.
+       Tensor cores do not count. TensorFlow multiplies float32 matrices in TF32 from Ampere on, so
+       presets of such cards have more multiprocessors than the card, as many as give the TF32
+       peak without sparsity.
+  CPU  flops = numCores * frequency (MHz): one per cycle, while a core with AVX2 does 32 (two
+       fused multiply-adds of 8 lanes), so `cpu` has 32 times its number of cores.
   both bandwidth is memory bandwidth in KB/s.
 
 Where the figures come from:
   Multiprocessors, boost clock, TF32 peak, memory and its bandwidth: NVIDIA's data sheet or
-    architecture white paper that stands at each entry. A K80 board carries two GK210 dies;
+    architecture white paper named at each entry. A K80 board carries two GK210 dies;
     TensorFlow sees each as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow
     reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
-    2019): 7,600 bytes/us, 25 us, 5.7 us an op, 12 GB a die.
-  Other links: three quarters, by assumption, of the rate one direction is rated at:
+    2019): 7,600 bytes/us, 25 us, 5.7 us per op, 12 GB per die.
+  Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
-    sold with it, so that the cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100
-    for PCIe) are PCIe cards here; a JSON file states a bridge. Drivers give GeForce cards no direct
-    access to one another, so that a transfer crosses the bus twice: half of its rate. Latency
-    and overhead are mostly TensorFlow's own (send and receive, executor, launch), so `k80`'s stand
-    for all cards. `calibrate` replaces all of these by what a machine really does.
-  Links between hosts: what gRPC between worker processes was measured to carry, as for `cpu`, which
-    is less than an Ethernet of 25 Gbit/s; "@100gbit" states a network whose rate TensorFlow does
+    sold with it, so cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100 for
+    PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
+    direct access to one another, so a transfer crosses the bus twice, at half of its rate. Latency
+    and overhead are mostly TensorFlow's own (send and receive, executor, launch), so `k80`'s are
+    used for all cards. `calibrate` replaces all of these by measurements.
+  Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
+    below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow does
     reach (RDMA, several connections), of which three quarters are assumed.
-  Efficiency: see `_PRESETS`, entry by entry; where nothing is said it is assumed to be that of V100
-    (no TF32) or A100 (TF32).
+  Efficiency: see the entries of `_PRESETS`; without a comment it is assumed to be that of V100 (no
+    TF32) or A100 (TF32).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 
 _GB = 2**30
-_MAX_DEVICES = 4096  # more is a typing error, and would fill the memory with links
+_MAX_DEVICES = 4096  # more is a typing error, and links would fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ _TF32 = 0.55  # efficiency of A100
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-  """One kind of device: `peer` links it to its like, `host` to anything else of its machine."""
+  """One kind of device: `peer` links two of them, `host` links it to the rest of its machine."""
 
   type: str
   memory_bytes: int
@@ -94,7 +94,7 @@ _PRESETS: Dict[str, Preset] = {
     # Gains of placements simulated with 0.3 are those that Placeto's authors measured.
     "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80),
     # TensorFlow's benchmarks of 2017 on one P100 (synthetic data, float32): ResNet-50 219 and
-    # InceptionV3 142 images/s. At the peak they come to 264 and 208: 0.83 and 0.68, so about 0.75.
+    # InceptionV3 142 images/s. At the peak they would be 264 and 208: 0.83 and 0.68, so about 0.75.
     "p100": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, 0.75, _PCIE_3, _PCIE_3),
     # ResNet-50 in float32 trains at about 380 images/s, 393 at the peak: 0.97, lowered in the ratio
     # in which P100's 0.75 is below its ResNet-50.
@@ -120,9 +120,9 @@ _PRESETS: Dict[str, Preset] = {
     "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32,
                  Link(337_000.0, 25.0), _PCIE_5),
     # "NVIDIA HGX B200" data sheet, an eighth of its eight GPUs: TF32 18 PFLOPS with sparsity (1.1
-    # a GPU without), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways. The sheet has no clock:
+    # per GPU without), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways. The sheet has no clock:
     # 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler compares architectures
-    # as text, in which "10.0" comes before "3.0": "9.0" has it count 64 cores.
+    # as text, in which "10.0" comes before "3.0": with "9.0" it counts 64 cores.
     "b200": _gpu("NVIDIA B200", "9.0", 30 * 148, 1940, 7700, 180, _TF32,
                  Link(675_000.0, 25.0), _PCIE_5),
     # "NVIDIA T4" data sheet and Turing white paper: 40 multiprocessors, 8.1 TFLOPS, 16 GB at
@@ -146,7 +146,7 @@ _PRESETS: Dict[str, Preset] = {
     "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, _TF32, _PCIE_4, _PCIE_4),
     # A typical server: eight cores with AVX2 at 2.6 GHz, four channels of DDR4-2400. That half of
     # the peak is reached is assumed. Links and overhead were measured between worker processes of
-    # one machine: loopback gRPC takes about 0.45 us a kB and 90 us, an op 4 us.
+    # one machine: loopback gRPC takes about 0.45 us per kB plus 90 us, an op 4 us.
     "cpu": Preset(
         "CPU", 64 * _GB, 0.5,
         {"type": "CPU", "vendor": "GenuineIntel", "model": "8 cores with AVX2",
@@ -157,16 +157,12 @@ _PRESETS: Dict[str, Preset] = {
 PRESETS: Tuple[str, ...] = tuple(_PRESETS)
 
 
-def parse(text: str) -> Cluster:
-  """See `Cluster.parse`."""
-  if not isinstance(text, str) or not text.strip():
-    raise ClusterError(f"the cluster is {text!r}; {_expected()}")
-  text = text.strip()
-  if text == "local":
-    from placeto_tf.clusters import local  # needs TensorFlow
-    return local.local_cluster()
-  if text.endswith(".json") or os.sep in text or os.path.isfile(text):
-    return Cluster.load(text)
+def parse(text: str) -> Dict[str, Any]:
+  """The fields of the `Cluster` that a string such as "k80:4" or "v100:4x2@100gbit" describes.
+
+  Raises:
+    ClusterError: an unknown preset, or a count or a rate that is wrong.
+  """
   text, at, network = text.partition("@")
   parsed = [_term(term, text) for term in text.split("+")]
   if len({hosts for _, _, hosts in parsed}) > 1:
@@ -181,11 +177,12 @@ def parse(text: str) -> Cluster:
 
 
 def from_counts(
-    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS) -> Cluster:
-  """A cluster of (preset, count) pairs; devices of one type are numbered through.
+    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS
+) -> Dict[str, Any]:
+  """The fields of a `Cluster` of (preset, count) pairs; devices of one type are numbered in order.
 
   Args:
-    terms: what each host has.
+    terms: the devices of each host.
     hosts: with more than one, devices have TensorFlow's names of workers' devices, such as
       /job:worker/task:1/device:GPU:0, and every host has a CPU of its own.
     network: between devices of different hosts.
@@ -214,7 +211,9 @@ def from_counts(
       bandwidth[i, j] = link.bandwidth_bytes_per_us
       latency[i, j] = link.latency_us
   overhead = max(preset.op_overhead_us for preset, _, _ in members)
-  return Cluster(tuple(device for _, device, _ in members), bandwidth, latency, overhead)
+  return dict(
+      devices=tuple(device for _, device, _ in members), bandwidth_bytes_per_us=bandwidth,
+      latency_us=latency, op_overhead_us=overhead)
 
 
 def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
@@ -236,11 +235,11 @@ def slower_host_link(a: Preset, b: Preset) -> Link:
 
 
 def _term(term: str, text: str) -> Tuple[str, int, int]:
-  """Preset, devices a host, hosts."""
+  """Preset, devices per host, hosts."""
   name, colon, counts = (part.strip() for part in term.partition(":"))
   name = name.lower()
   if name not in _PRESETS:
-    raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {_expected()}")
+    raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {expected()}")
   if not colon:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")
   count, times, hosts = counts.partition("x")
@@ -263,6 +262,7 @@ def _network(rate: str, text: str) -> Link:
   return Link(int(match.group(1)) * _BYTES_PER_US_PER_GBIT, _BETWEEN_HOSTS.latency_us)
 
 
-def _expected() -> str:
+def expected() -> str:
+  """What `Cluster.parse` takes, for errors."""
   return (f"expected preset:count[+preset:count] of {', '.join(PRESETS)}, the path of a JSON file, "
           "or local")

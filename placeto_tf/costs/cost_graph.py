@@ -28,7 +28,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf import graphs
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph

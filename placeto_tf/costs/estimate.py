@@ -15,7 +15,7 @@ from typing import Any, Callable, Union
 import numpy as np
 
 from placeto_tf import graphs
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs import cache as cache_files
 from placeto_tf.costs import traces
 from placeto_tf.costs.cost_graph import own_costs

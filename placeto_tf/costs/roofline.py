@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import Any, Mapping
 
-from placeto_tf.clusters.cluster import Device
+from placeto_tf.clusters import Device
 from placeto_tf.errors import ClusterError
 
 # Cores of a multiprocessor by compute capability: the first row whose limit is above it.

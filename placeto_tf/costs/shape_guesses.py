@@ -8,7 +8,7 @@
   LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
-"At most" and "equal" are assumptions; whoever asks is told which outputs were guessed.
+"At most" and "equal" are assumptions; callers are told which outputs were guessed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A picture of what a GraphTensor of `schema.pbtxt` holds: groups, dataflow, devices, links.
+"""A picture of a GraphTensor of `schema.pbtxt`: groups, dataflow, devices, links.
 
 Legend: G groups, D devices, E dataflow edges.
 """
@@ -17,9 +17,9 @@ import tensorflow_gnn as tfgnn  # isort: skip
 def draw(graph: tfgnn.GraphTensor, path: str) -> None:
   """Writes a PNG: above, groups from left to right along the dataflow, below, devices and links.
 
-  A group's area is its fewest microseconds of compute, its colour the device it is on, and its
-  number where it stands among the groups; edges are as wide as the bytes they carry. Three groups,
-  those that compute longest, have all their features written out.
+  A group's area shows its compute time on its fastest device, its colour the device it is on, its
+  number its index; the width of an edge shows its bytes. All features are written out for the three
+  groups that compute longest.
 
   Args:
     graph: one placement, as `encoder.encode` makes it.

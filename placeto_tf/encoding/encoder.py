@@ -37,12 +37,13 @@ def encode(
     visited: groups that were placed before.
 
   Raises:
-    PlacementError: the placement has the wrong length or names a device that is not there.
+    PlacementError: the placement has the wrong length or names a device that does not exist.
   """
   g, d = grouped.num_groups, grouped.num_devices
   placement = np.asarray(placement)
   if placement.shape != (g,):
-    raise PlacementError(f"the placement has shape {placement.shape}, expected [{g}], one a group")
+    raise PlacementError(
+        f"the placement has shape {placement.shape}, expected [{g}], one device per group")
   if placement.min() < 0 or placement.max() >= d:
     wrong = int(np.flatnonzero((placement < 0) | (placement >= d))[0])
     raise PlacementError(

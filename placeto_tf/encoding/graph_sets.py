@@ -1,19 +1,18 @@
-"""A directory of graphs of one family: MetaGraphs, and a TFRecord of what a policy sees of them.
+"""A directory of graphs of one family: MetaGraphs, and a TFRecord of their GraphTensors.
 
-  graphs.json             what was asked for, and a row a graph: file, ops, groups, step time
-  cifar10_0000.meta, ...  one MetaGraph a graph, for `load_graph`
-  graphs.tfrecord         one GraphTensor a graph in the same order: grouped, on the cluster, all on
-                          the best single device, with its simulated times
+  graphs.json             the request, and a row per graph: file, ops, groups, step time
+  cifar10_0000.meta, ...  one MetaGraph per graph, for `load_graph`
+  graphs.tfrecord         one GraphTensor per graph in the same order: grouped, on the cluster,
+                          on the best single device, with its simulated times
   schema.pbtxt            the schema of the GraphTensors
 
-Every file appears when it is complete. Stopped midway, the same call goes on where it stopped
-(finished GraphTensors wait in `.unfinished/`), and a larger count adds graphs.
+Every file appears when it is complete. If a call is interrupted, the same call goes on where it
+stopped (finished GraphTensors wait in `.unfinished/`). A larger count adds graphs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from typing import Any, Callable, Dict, List, Optional
@@ -23,7 +22,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import encoder, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -64,18 +63,18 @@ class GraphSetConfig:
 
   @property
   def specs(self) -> List[str]:
-    """Of the single graphs."""
+    """Specs of the single graphs."""
     return zoo.expand(f"family:{self.family}[{self.first}:{self.first + self.count}]")
 
   def file_name(self, spec: str) -> str:
-    """Of a graph's MetaGraph."""
+    """File name of a graph's MetaGraph."""
     return f"{self.family}_{int(spec[:-1].partition('[')[2]):04d}.meta"
 
 
 def make_graph_set(
     config: GraphSetConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Writes what is not there yet and returns the rows of all graphs.
+  """Writes what is missing and returns the rows of all graphs.
 
   Args:
     config: what to make.
@@ -83,9 +82,17 @@ def make_graph_set(
     progress: called with (graphs done, graphs in all, the row) after each that was made.
 
   Raises:
-    PlacetoError: `out` holds another set, or files that this one would overwrite.
+    PlacetoError: `out` holds another set, or files that this one would overwrite, or another
+      process makes graphs there.
   """
   cluster = Cluster.parse(config.cluster)
+  with result_directory.alone(out):
+    return _make(config, cluster, out, progress)
+
+
+def _make(
+    config: GraphSetConfig, cluster: Cluster, out: str,
+    progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
   rows = _claim(config, out)
   unfinished = os.path.join(out, _UNFINISHED)
   os.makedirs(unfinished, exist_ok=True)
@@ -130,7 +137,7 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
 
 
 def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
-  """Rows by spec of what is there already; writes the manifest of a new set."""
+  """Rows of the graphs that exist, by spec; writes the manifest of a new set."""
   path = os.path.join(out, MANIFEST)
   if not os.path.exists(path):
     taken = [name for name in [RECORDS, SCHEMA, *map(config.file_name, config.specs)]
@@ -139,17 +146,18 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
       raise PlacetoError(
           f"{os.path.join(out, taken[0])} exists and belongs to no set of graphs; choose another "
           "directory")
-    os.makedirs(out, exist_ok=True)
     _write_manifest(config, {}, out)
     return {}
+  stored = user_files.read_json_object(
+      path, what="the list of graphs", remedy="choose another directory")
   try:
-    with open(path, encoding="utf-8") as file:
-      stored = json.load(file)
     rows = {row["spec"]: row for row in stored["graphs"]}
     settings = {name: stored["config"][name] for name in _settings(config)}
-  except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    for row in rows.values():
+      _check_row(row)
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise PlacetoError(
-        f"{path} was not understood ({error}); choose another directory") from None
+        f"{path} was not understood ({error!r}); choose another directory") from None
   count = len(_read_records(os.path.join(out, RECORDS)))
   for row in rows.values():
     if row.get("record", 0) >= count:
@@ -162,8 +170,22 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
   return rows
 
 
+def _check_row(row: Any) -> None:
+  """Raises TypeError or KeyError where a row does not say what rows do."""
+  kinds: Dict[str, Any] = {
+      "spec": str, "file": str, "ops": int, "groups": int, "single_device_us": (int, float),
+      "record": int}
+  for name, kind in kinds.items():
+    if name == "record" and name not in row:  # its GraphTensor is not in the TFRecord yet
+      continue
+    if not isinstance(row[name], kind) or isinstance(row[name], bool):
+      raise TypeError(f"{name} is {row[name]!r:.60}")
+  if row["file"] != os.path.basename(row["file"]) or row.get("record", 0) < 0:
+    raise TypeError(f"file is {row['file']!r:.60}, record {row.get('record')!r}")
+
+
 def _settings(config: GraphSetConfig) -> Dict[str, Any]:
-  """What may not change between two calls; `count` may grow."""
+  """The settings that may not change between two calls; `count` may grow."""
   settings = dataclasses.asdict(config)
   del settings["count"]
   return settings
@@ -175,7 +197,7 @@ def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> N
 
 
 def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
-  """Joins what the TFRecord holds already and the new GraphTensors, in the order of the rows."""
+  """Joins the GraphTensors of the TFRecord and the new ones, in the order of the rows."""
   import tensorflow as tf
 
   unfinished, path = os.path.join(out, _UNFINISHED), os.path.join(out, RECORDS)
@@ -185,8 +207,9 @@ def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> Non
     old = _read_records(path)
     contents = {row["file"]: old[row["record"]] for row in rows.values() if "record" in row}
     for row in new:
-      with open(os.path.join(unfinished, row["file"] + ".example"), "rb") as file:
-        contents[row["file"]] = file.read()
+      contents[row["file"]] = user_files.read_bytes(
+          os.path.join(unfinished, row["file"] + ".example"), what="a GraphTensor",
+          remedy="delete it and the graph of its name, so that both are made again")
     with tf.io.TFRecordWriter(path + ".partial") as writer:
       for row in rows.values():
         writer.write(contents[row["file"]])
@@ -202,9 +225,10 @@ def _read_records(path: str) -> List[bytes]:
   """The serialized GraphTensors of a TFRecord; none where there is no file."""
   import tensorflow as tf
 
+  user_files.check_regular(path, what="the GraphTensors", remedy="choose another directory")
   try:
     return [record.numpy() for record in tf.data.TFRecordDataset(path)] if os.path.exists(
         path) else []
   except tf.errors.DataLossError as error:
     raise PlacetoError(
-        f"{path} is damaged ({error.message}); delete it, so that it is made anew") from None
+        f"{path} is damaged ({error.message}); delete it, so that it is made again") from None

@@ -1,10 +1,9 @@
 """`GroupedGraph`: a graph of groups on a cluster as arrays, all that a policy knows of a problem.
 
-It holds what stays the same whatever the placement. Two groups may feed each other, since a
-group's ops need not lie side by side, so `sources` and `targets`, from which costs are worked out,
-may have cycles. `flow_sources` and `flow_targets` are the acyclic part of them that policies see,
-see `encoding.structure`. Groups are numbered by their first ops, as `Grouping` numbers them;
-`order` is that of their main ops.
+It holds what no placement changes. Two groups may feed each other, because a group's ops need not
+be neighbours. So `sources` and `targets`, which determine costs, may have cycles. `flow_sources`
+and `flow_targets` are the acyclic part of them that policies see; see `encoding.structure`. Groups
+are numbered by their first ops, as `Grouping` numbers them; `order` is that of their main ops.
 
 Legend: N ops, G groups, E edges between groups, F of them that policies see, D devices, L links
 (ordered pairs of devices).
@@ -35,8 +34,8 @@ class GroupedGraph:
     working_bytes: [G] float64, all outputs plus the largest temporary.
     num_ops: [G] int32.
     main_op: [G] int32, the group's op that computes longest, the first of equals in topological
-      order: its start time stands for the group's.
-    order: [G] int32, the groups by where their main ops stand in topological order.
+      order: its start time is used as the group's.
+    order: [G] int32, the groups by the topological order of their main ops.
     sources, targets: [E] int32 groups, unique pairs sorted by (source, target), no self-loops.
     edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
     allowed: [G, D] bool.
@@ -114,7 +113,7 @@ class GroupedGraph:
     return ~(self.ancestors | self.descendants | np.eye(self.num_groups, dtype=bool))
 
   def structure_report(self) -> structure.StructureReport:
-    """How cyclic the groups are, and what policies see of them."""
+    """How cyclic the groups are, and which part of them policies see."""
     return structure.report(np.argsort(self.order), self.sources, self.targets)
 
   @functools.cached_property

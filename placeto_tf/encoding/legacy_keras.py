@@ -1,4 +1,4 @@
-"""Checks, before anything imports it, that TensorFlow GNN and tf-agents will meet Keras 2.
+"""Checks, before they are imported, that TensorFlow GNN and tf-agents will find Keras 2.
 
 Both are written against Keras 2. TensorFlow up to 2.15 brings it as `tf.keras`; later ones bring
 Keras 3 there, unless `tf-keras` is installed and the environment asks for it before TensorFlow is
@@ -51,7 +51,7 @@ def check_legacy_keras(
     found = tensorflow.keras.layers.Layer.__module__
     if not found.startswith("tf_keras."):
       raise SetupError(
-          f"TensorFlow was imported before {VARIABLE} was set and stands on Keras 3 ({found}), but "
+          f"TensorFlow was imported before {VARIABLE} was set and uses Keras 3 ({found}), but "
           f"the policies need Keras 2; set {VARIABLE}=1 before TensorFlow is first imported")
 
 

@@ -1,9 +1,9 @@
-"""Features of (group, device) pairs: what it would mean for a group to be on a device.
+"""Features of (group, device) pairs: what would change if the group were on the device.
 
 All are free of scale: times over the step time or over the mean time of a group, bytes over
 memory limits or over all bytes of the group, so that one set of weights serves any graph and any
-cluster. Loads and communication follow every move at once; what the last simulation found (starts,
-waits, when devices were busy) is as old as that simulation, which allows several moves between two.
+cluster. Loads and communication are updated with every move. The results of a simulation (starts,
+waits, when devices were busy) are those of the last one, so there may be several moves between two.
 
 Times in units of a group's mean compute time go through `squash`, sign(x) log(1 + |x|).
 
@@ -59,7 +59,7 @@ NAMES: Tuple[str, ...] = (
     "comm_out", "comm_rise", "local_in", "local_out", "local_groups", "bus", "bus_here", "memory",
     "memory_share", "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later",
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
-# Those that only a simulation knows, for ablations.
+# The features that come from a simulation, for ablations.
 TIMING: Tuple[str, ...] = (
     "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later", "slack", "late",
     "queue")
@@ -323,7 +323,7 @@ class PairState:
     move(int(group), int(device), self._pair, self.states[row])
 
   def features(self, groups: np.ndarray, out: Optional[np.ndarray] = None) -> np.ndarray:
-    """[B, D, F] float32 of one group a row; `out` may have more devices, which stay as they are."""
+    """[B, D, F] float32 of one group per row; further devices in `out` are left as they are."""
     d = self.tables.num_devices
     if out is None:
       out = np.zeros((len(self.states), d, NUM_FEATURES), np.float32)

@@ -1,4 +1,4 @@
-"""`PairTables`: what the features of (group, device) pairs need that no move changes.
+"""`PairTables`: the part of the features of (group, device) pairs that no move changes.
 
 Legend: N ops, G groups, E edges between ops, F edges between groups, D devices.
 """
@@ -17,7 +17,7 @@ from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_u
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpTables:
-  """What `PairTables` are made of that does not depend on groups, for whoever regroups often.
+  """The part of `PairTables` that does not depend on groups, for callers that regroup often.
 
   Attributes:
     op_us: [N, D] float64.
@@ -34,7 +34,7 @@ class OpTables:
 
   @classmethod
   def build(cls, problem: PlacementProblem) -> OpTables:
-    """Of a problem, however its ops are grouped."""
+    """The tables of a problem, for any grouping of its ops."""
     graph, costs = problem.graph, problem.costs
     op_us = costs.compute_us[:, problem.cluster.device_kinds]
     fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
@@ -62,7 +62,7 @@ class PairTables:
     memory_bytes: [D] float64.
     rank, depth: [G] float64 in [0, 1]: longest path of compute time from the group's first op to
       the end, and to it from the beginning, over the longest path of all.
-    unit_us: what times are measured in: the mean compute time of a group that may be moved.
+    unit_us: the unit of times: the mean compute time of a group that may be moved.
     op_groups: [N] int32; op_us: [N, D] float64.
     edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
       edge_bytes [E] float64.
@@ -103,7 +103,7 @@ class PairTables:
 
   @property
   def pair_arguments(self) -> tuple:
-    """What the loop over pairs takes."""
+    """The arguments of the loop over pairs."""
     return (
         self.compute_us, self.allowed, self.in_offsets, self.in_groups, self.in_bytes,
         self.out_offsets, self.out_groups, self.out_bytes, self.us_per_byte, self.latency_us,
@@ -111,14 +111,14 @@ class PairTables:
 
   @property
   def op_arguments(self) -> tuple:
-    """What the loop over ops takes."""
+    """The arguments of the loop over ops."""
     return (
         self.op_groups, self.op_us, self.edge_offsets, self.edge_producers, self.edge_bytes,
         self.us_per_byte, self.latency_us)
 
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
-    """Of a problem and its groups; `ops` are the problem's where they are at hand."""
+    """The tables of a problem and its groups; `ops` saves computing the problem's again."""
     ops = ops or OpTables.build(problem)
     cluster, grouping = problem.cluster, problem.grouping
     grouped = GroupedGraph.build(
@@ -151,7 +151,7 @@ class PairTables:
 
 
 def _writable(array: np.ndarray, dtype) -> np.ndarray:
-  """A contiguous copy: numba compiles anew for arrays that are read-only."""
+  """A contiguous copy: numba would compile again for read-only arrays."""
   return np.array(array, dtype=dtype, order="C")
 
 

@@ -1,4 +1,4 @@
-"""TFRecord files of GraphTensors: one serialized tf.train.Example a placement.
+"""TFRecord files of GraphTensors: one serialized tf.train.Example per placement.
 
 The features are named as TensorFlow GNN names them ("nodes/group.output_bytes"), so that any
 TF-GNN input pipeline reads the files with `schema.pbtxt`.

@@ -1,7 +1,7 @@
 """Names of the sets of the GraphTensor, and its schema, which ships beside this module.
 
-`schema.pbtxt` is the format of the GraphTensors and of the TFRecords written from them: what each
-feature is, its unit and its shape. `encoder` builds what it describes; a test compares the two.
+`schema.pbtxt` is the format of the GraphTensors and of their TFRecords: the meaning, unit and shape
+of each feature. `encoder` builds these GraphTensors; a test compares the two.
 """
 
 from __future__ import annotations

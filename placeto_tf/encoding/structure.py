@@ -1,10 +1,10 @@
-"""The acyclic structure of a graph of groups: which edges it keeps, and what that leaves.
+"""The acyclic structure of a graph of groups: which edges it keeps.
 
 Ops that must share a device are one unit: a variable, the ops that read it, and the op that
 applies its gradient at the end of the step. A group that holds such a unit both feeds the forward
 pass and is fed by the backward one, so in a training graph nearly all groups lie on one cycle and
-each is every other's ancestor. Policies are therefore shown the edges that agree with the order of
-the groups' main ops, those that compute longest; an edge that runs against that order, such as a
+each is an ancestor of all others. So policies see only the edges that agree with the order of the
+groups' main ops, the ops that compute longest; an edge that runs against that order, such as a
 gradient's into the update of a variable, is left out. Costs and simulation keep every edge.
 
 Legend: G groups, E edges between groups.
@@ -23,7 +23,7 @@ def agreeing(positions: np.ndarray, sources: np.ndarray, targets: np.ndarray) ->
   """[E] bool: edges whose source comes before their target.
 
   Args:
-    positions: [G] distinct numbers, where each group stands in the order.
+    positions: [G] distinct numbers, each group's place in the order.
     sources, targets: [E] int32 groups.
   """
   return positions[sources] < positions[targets]
@@ -36,7 +36,7 @@ def reachable(num_groups: int, sources: np.ndarray, targets: np.ndarray) -> np.n
   """
   reach = np.zeros((num_groups, num_groups), dtype=bool)
   reach[sources, targets] = True
-  while True:  # paths of twice the length each time
+  while True:  # each round doubles the length of paths
     as_numbers = reach.astype(np.float32)
     longer = reach | (as_numbers @ as_numbers > 0)
     if (longer == reach).all():
@@ -61,7 +61,7 @@ def parallel_share(reach: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class StructureReport:
-  """How cyclic a graph of groups is, and what policies see of it.
+  """How cyclic a graph of groups is, and which part of it policies see.
 
   Attributes:
     groups, edges: G, E.
@@ -81,7 +81,7 @@ class StructureReport:
 
 
 def report(positions: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> StructureReport:
-  """Of groups at `positions` [G] and all edges between them, `sources` and `targets` [E]."""
+  """The report on groups at `positions` [G] with edges from `sources` [E] to `targets` [E]."""
   g, kept = len(positions), agreeing(positions, sources, targets)
   seen = sources[kept], targets[kept]
   return StructureReport(

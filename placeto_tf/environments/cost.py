@@ -1,11 +1,11 @@
-"""What placements cost: the callable an environment is handed, and the simulated one.
+"""Costs of placements: the callable that an environment is given, and the simulated one.
 
 The environment never knows where its costs come from. A cost is a callable
 
   cost(placements [B, G] int32) -> (objective_us [B] float64, components)
 
-where components maps names to arrays with B rows. Those the environments look for, and do without
-where they are missing, are `step_time_us` and `fits` [B], and `start_us` [B, G].
+where components maps names to arrays with B rows. The components that environments use if present
+are `step_time_us` and `fits` [B], and `start_us` [B, G].
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SimulatedCost:
       grouping: Optional[Grouping] = None):
     """Args:
 
-      grouped: its main ops' start times stand for the groups'; None leaves times out.
-      grouping: what the placements are of; by default the problem's groups.
+      grouped: start times of groups are those of its main ops; None leaves start times out.
+      grouping: of the placements; by default the problem's groups.
     """
     self._problem, self._grouping = problem, grouping or problem.grouping
     self._grouped = grouped

@@ -1,9 +1,9 @@
-"""Several graphs as one environment: episodes of those that were chosen, side by side.
+"""Several graphs as one environment: episodes of the chosen graphs, side by side.
 
-Observations are padded to the largest graph and name the graph they are of, so that one network
-serves all; see `environments.observation`. Episodes take their steps together. One of a graph with
-fewer groups than another's is over sooner: from then on its row stands still, earns 0, and is not
-`active`, until all are over.
+Observations are padded to the largest graph and name their graph, so that one network serves all;
+see `environments.observation`. Episodes take their steps together. The episode of a graph with
+fewer groups ends earlier: from then on its row does not change, earns 0, and is not `active`, until
+all episodes have ended.
 
 Legend: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by graph; G groups.
 """
@@ -25,7 +25,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   """A batched tf-agents environment made of those of single graphs.
 
   Attributes:
-    environments: C, one for each graph, alike in episodes side by side, groups a step and devices.
+    environments: C, one per graph, with equal numbers of episodes, groups per step and devices.
   """
 
   def __init__(
@@ -39,7 +39,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       side_by_side: P.
 
     Raises:
-      PlacetoError: a graph has more groups than there is room for, or devices, groups a step or
+      PlacetoError: a graph has more groups than there is room for, or devices, groups per step or
         episodes differ from graph to graph.
     """
     super().__init__(handle_auto_reset=True)
@@ -55,7 +55,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       if each.action_spec() != action or each.batch_size != self.environments[0].batch_size:
         raise PlacetoError(
             f"graph {i} has {each.action_spec().maximum + 1} devices, "
-            f"{each.action_spec().shape[0]} groups a step and {each.batch_size} episodes; "
+            f"{each.action_spec().shape[0]} groups per step and {each.batch_size} episodes; "
             f"graph 0 has {action.maximum + 1}, {action.shape[0]} and "
             f"{self.environments[0].batch_size}; they must be alike")
     self._action_spec = action
@@ -81,12 +81,12 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   @property
   def chosen(self) -> List[PlacementEnvironment]:
-    """[P] of those graphs."""
+    """[P] environments of those graphs."""
     return [self.environments[graph] for graph in self._graphs]
 
   @property
   def num_steps(self) -> int:
-    """Of the longest episode."""
+    """Steps of the longest episode."""
     return max(each.num_steps for each in self.chosen)
 
   @property
@@ -108,10 +108,10 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return np.concatenate([each.objective_us / each.scale_us for each in self.chosen])
 
   def choose(self, graphs: Sequence[int]) -> None:
-    """Has the next episodes be of these P graphs, all different; the present ones are given up.
+    """Chooses these P graphs, all different, for the next episodes; ends the present ones.
 
     Raises:
-      PlacetoError: there are more or fewer of them, or one twice.
+      PlacetoError: there are more or fewer than P of them, or one twice.
     """
     count = len(self.environments)
     if len(graphs) != self._side_by_side or (
@@ -130,11 +130,11 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return self._action_spec
 
   def state_dict(self) -> Dict[str, Any]:
-    """What the next episodes depend on, as JSON takes it; between two episodes."""
+    """The state between two episodes, for JSON."""
     return {"environments": [each.state_dict() for each in self.environments]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Goes back to a `state_dict`."""
+    """Restores a `state_dict`."""
     for each, stored in zip(self.environments, state["environments"]):
       each.load_state_dict(stored)
 

@@ -1,13 +1,13 @@
-"""One move at a time over many problems: what the device pointer is trained in.
+"""One move at a time over many problems: the environment that trains the device pointer.
 
-An episode is a stretch of steps on one problem: groups come in topological order from some group
-on, the action is a device for the group at hand, and the reward how much the objective falls,
-measured in the mean share of a group. A move that makes the placement worse is charged and undone,
-so that episodes stay among placements as inference meets them. All rows of a batch are on the same
-problem, each from a start of its own.
+An episode is a series of steps on one problem. Groups come in topological order, beginning at any
+group; the action is a device for the group at hand; the reward is the fall of the objective, in
+units of the mean share of a group. A move that makes the placement worse is charged and undone, so
+that episodes see placements like those in inference. All rows of a batch are on the same problem,
+each with its own start.
 
 Legend: B rows side by side, G groups, D devices, P devices padded to the largest cluster, F
-features, T steps an episode.
+features, T steps per episode.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 FEATURES, MASK = "features", "mask"
-# A move is seldom worth more than a few hundredths of the step; what is, counts no more.
+# A move is seldom worth more than a few hundredths of the step; larger gains are clipped.
 REWARD_SCALE, REWARD_CLIP = 50.0, 2.0
 
 
@@ -51,7 +51,7 @@ class MovesConfig:
     rows: B.
     steps: T.
     perturb: share of groups put on a random device in perturbed starts.
-    pool: how many placements that earlier episodes ended with are kept a problem.
+    pool: how many final placements of earlier episodes are kept per problem.
   """
 
   rows: int = 32
@@ -60,9 +60,7 @@ class MovesConfig:
   pool: int = 32
 
   def __post_init__(self) -> None:
-    for name in ("rows", "steps", "pool"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "rows", "steps", "pool")
     if not 0 <= self.perturb <= 1:
       raise PlacementError(f"perturb is {self.perturb}; expected a share from 0 to 1")
 
@@ -80,7 +78,7 @@ class MovesProblem:
 
 
 class MovesEnvironment(py_environment.PyEnvironment):
-  """A batched tf-agents environment; a problem an episode, drawn at random."""
+  """A batched tf-agents environment; each episode is on a problem drawn at random."""
 
   def __init__(
       self, problems: Sequence[MovesProblem], max_devices: int, *,
@@ -118,16 +116,16 @@ class MovesEnvironment(py_environment.PyEnvironment):
 
   @property
   def objective_us(self) -> np.ndarray:
-    """[B] of the placements where the rows stand."""
+    """[B] objectives of the rows' placements."""
     return self._objective_us.copy()
 
   def state_dict(self) -> Dict[str, Any]:
-    """What goes on between episodes: the generator and the pools."""
+    """The state between episodes: the generator and the pools."""
     return {"rng": self._rng.bit_generator.state,
             "pools": [[row.tolist() for row in each.pool] for each in self._problems]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Takes up what `state_dict` returned between two episodes."""
+    """Restores what `state_dict` returned between two episodes."""
     self._rng.bit_generator.state = state["rng"]
     for each, pool in zip(self._problems, state["pools"]):
       each.pool = [np.array(row, dtype=np.int32) for row in pool]
@@ -136,7 +134,8 @@ class MovesEnvironment(py_environment.PyEnvironment):
   def _reset(self):
     self._index = int(self._rng.integers(len(self._problems)))
     self._one, b = self._problems[self._index], self.batch_size
-    # Anew each time: hundreds of problems with hundreds of groups would fill the memory.
+    # Made each time: kept for hundreds of problems with hundreds of groups, it would fill the
+    # memory.
     self._state = PairState(self._one.tables, b)
     placements = np.stack([self._start() for _ in range(b)])
     found = self._one.problem.evaluate(placements, start_times=True)

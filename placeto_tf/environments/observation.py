@@ -1,7 +1,7 @@
 """Every observation shape of the environments, in one place.
 
-tf-agents takes no GraphTensor for an observation, so what changes in an episode is observed as
-dense arrays, and the network joins it with what does not (`encoding.GroupedGraph`).
+A GraphTensor cannot be an observation in tf-agents. So the part that changes in an episode is
+observed as dense arrays, and the network joins it with the fixed part (`encoding.GroupedGraph`).
 
 Legend: B episodes side by side, G groups, K groups placed in one step.
 
@@ -15,8 +15,8 @@ The network reads `start` relative to the current group's. A group's main op is 
 computes longest; its first op is often a variable, which starts at 0, and its last the update of
 that variable, at the end of the step, whatever the placement.
 
-Graphs of a family have different numbers of groups: G is then that of the largest, and what a
-smaller one lacks is 0.
+Graphs of a family have different numbers of groups: G is that of the largest, and smaller ones are
+padded with 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def observation_spec(
     num_graphs: Optional[int] = None) -> Dict[str, array_spec.ArraySpec]:
   """The spec of one episode's observation, without the batch dimension.
 
-  Where `num_graphs` is given, it names one of so many graphs.
+  If `num_graphs` is given, the observation also holds the number of the graph.
   """
   g, k = num_groups, groups_per_step
 

@@ -29,8 +29,8 @@ def reward_of(
 class OneShotEnvironment(py_environment.PyEnvironment):
   """A batched tf-agents environment; an action is a device for every group.
 
-  The observation is the index of the graph: what does not change need not be in every time step
-  (policies hold a table of their graphs).
+  The observation is the index of the graph. The graph does not change, so policies hold a table of
+  their graphs.
 
   Attributes, of the last step:
     step_time_us: [B] float64; infinite where a device is not allowed, as nothing was simulated.
@@ -42,10 +42,11 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       num_graphs: int = 1, invalid_reward: float = INVALID_REWARD):
     """Args:
 
-      allowed: [G, D] bool. An action that disregards it earns `invalid_reward` unsimulated.
+      allowed: [G, D] bool. An action that disregards it earns `invalid_reward` and is not
+        simulated.
       cost: see `environments.cost`; its `step_time_us` and `fits` are used where it gives them.
       batch_size: B.
-      graph: which of `num_graphs` this is, as policies for many graphs are told.
+      graph: the index of this graph, of `num_graphs`, for policies of many graphs.
       invalid_reward: of a placement that does not fit.
 
     Raises:

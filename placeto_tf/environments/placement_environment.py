@@ -5,7 +5,7 @@ a device for the group at hand. Here one step may visit K groups (the paper has 
 which nothing is evaluated. All episodes of a batch take their steps together and end together.
 
 Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T = ceil(G / K)
-steps an episode.
+steps per episode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.environments import cost as cost_lib
 from placeto_tf.environments import observation as observation_lib
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,19 +29,19 @@ class EnvironmentConfig:
   Attributes:
     num_episodes: B.
     groups_per_step: K; 1 in the paper.
-    order: "topological", as the environment was told, or "random": another in every episode.
+    order: "topological", the order given to the environment, or "random", drawn in every episode.
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
-    start: "given", "best" (of all evaluated so far) or "random", in every episode anew.
+    start: "given", "best" (of all evaluated so far) or "random", drawn in every episode.
     perturb: share of the groups that are put on a random device at the start of an episode, so
-      that there is something to mend; 0 in the paper.
-    undo_steps: every so many steps a placement that is worse than at the last such check goes
-      back to that one; 0, as in the paper, never.
+      that there is something to improve; 0 in the paper.
+    undo_steps: after every so many steps, a placement that is worse than at the last such check is
+      reset to that one; 0 never does that, as in the paper.
     undo_temperature: worse by x is kept with probability exp(-x / temperature), x over the
       objective of the given start.
     all_values: whether every step also evaluates the group at hand on each device it may go to,
       for `PlacementEnvironment.values`; needs groups_per_step 1.
-    worse_weight: what a step that is undone earns, times the (negative) fall it would have been.
+    worse_weight: the reward of a step that is undone, over the (negative) fall that it caused.
       0 keeps returns equal to the fall of the objective.
   """
 
@@ -63,10 +63,8 @@ class EnvironmentConfig:
       if getattr(self, name) not in valid:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
-    for name, least in (("num_episodes", 1), ("groups_per_step", 1), ("perturb", 0),
-                        ("undo_steps", 0), ("undo_temperature", 0), ("worse_weight", 0)):
-      if not getattr(self, name) >= least:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    check_at_least(1, self, "num_episodes", "groups_per_step")
+    check_at_least(0, self, "perturb", "undo_steps", "undo_temperature", "worse_weight")
     if self.all_values and self.groups_per_step != 1:
       raise PlacementError(
           f"groups_per_step is {self.groups_per_step}; expected 1, or all_values is not defined")
@@ -74,7 +72,7 @@ class EnvironmentConfig:
 
 @dataclasses.dataclass
 class _State:
-  """Placements and what they cost, row by row.
+  """Placements and their costs, row by row.
 
   Attributes:
     placement: [B, G] int32.
@@ -107,7 +105,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       allowed: [G, D] bool, where each group may be placed.
       cost: see `environments.cost`.
       start: [G] int32, the given start.
-      order: [G] int32, in which episodes visit the groups, `GroupedGraph.order`; None is by number.
+      order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
+        is by number.
       config: the rules.
       seed: of random orders, random starts and undoing at a temperature.
 
@@ -122,7 +121,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     g, d = self._allowed.shape
     start = np.asarray(start, dtype=np.int32)
     if start.shape != (g,):
-      raise PlacementError(f"the start has shape {start.shape}, expected [{g}], one a group")
+      raise PlacementError(
+          f"the start has shape {start.shape}, expected [{g}], one device per group")
     if start.min() < 0 or start.max() >= d or not self._allowed[np.arange(g), start].all():
       inside = (start >= 0) & (start < d)
       wrong = int(np.flatnonzero(~(inside & self._allowed[np.arange(g), start % d]))[0])
@@ -173,27 +173,26 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   def values(self) -> np.ndarray:
     """[B, D] float32: what the last step would have earned on each device, 0 where not allowed.
 
-    Only with `EnvironmentConfig.all_values`; what is undone, or rewarded at the end, is no part of
-    it.
+    Only with `EnvironmentConfig.all_values`. Undone steps and final rewards are not included.
     """
     return self._values
 
   @property
   def placements(self) -> np.ndarray:
-    """[B, G] int32: where the episodes stand."""
+    """[B, G] int32: the episodes' placements."""
     return self._state.placement.copy()
 
   @property
   def objective_us(self) -> np.ndarray:
-    """[B] float64: of those."""
+    """[B] float64: the objectives of those."""
     return self._state.objective_us.copy()
 
   def state_dict(self) -> Dict[str, Any]:
-    """What the next episodes depend on, as JSON takes it; between two episodes."""
+    """The state between two episodes, for JSON."""
     return {"rng": self._rng.bit_generator.state, "best": self.best_placement.tolist()}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Goes back to a `state_dict`; evaluates its best placement."""
+    """Restores a `state_dict`; evaluates its best placement."""
     self._rng.bit_generator.state = state["rng"]
     self._best = self._evaluate(np.array([state["best"]], dtype=np.int32))
 
@@ -311,7 +310,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       self._best = self._state.rows(slice(b, b + 1))
 
   def _observe(self) -> Dict[str, np.ndarray]:
-    # After the last step nothing is left to place; the first groups stand in.
+    # After the last step nothing is left to place; the first groups fill the observation.
     t = self._t % self.num_steps
     return {
         observation_lib.PLACEMENT: self._state.placement.copy(),

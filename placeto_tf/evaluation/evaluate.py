@@ -2,8 +2,8 @@
 
 The directory of results holds:
 
-  config.json         what was run; a directory resumes only the evaluation it was made by
-  results.csv         a row a (graph, cluster, method, seed), appended as soon as it is there:
+  config.json         the configuration; a directory only resumes the evaluation that made it
+  results.csv         a row per (graph, cluster, method, seed), appended as soon as it is done:
                       graph, cluster, method, seed, step_time_us, fits, start_us, evaluations,
                       seconds, lower_bound_us, peak_memory_bytes (of the fullest device),
                       placement (path from the directory), digest (of the row and its files, see
@@ -11,10 +11,10 @@ The directory of results holds:
   placements/*.json   the placement of each row
   histories/*.json    [[evaluations, seconds, objective_us], ...] at each improvement
   references.json     graph -> cluster -> method -> step_time_us of the placements that need no
-                      search, outside of any budget, to hold the rows against
+                      search, outside of any budget, to compare rows with
   tensorboard/*/      summaries of each row
 
-A run that stops midway goes on where it stopped; a rerun skips what is done.
+An interrupted run goes on where it stopped; a rerun skips rows that are done.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ Row = Dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-  """What to run.
+  """The configuration of an evaluation.
 
   Attributes:
     graphs, clusters: as `load_graph` and `Cluster.parse` take them.
     methods: names of `placeto_tf.methods.registry`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
-    start: methods that need no search; where there are any, every search starts from the best of
-      their placements, which counts as one evaluation, in place of starts of its own.
-    grouping, max_groups: how ops are grouped; "learned" has every search begin with the
-      hierarchical policy learning it, with half of the search's budget.
+    start: methods that need no search; if there are any, every search starts from the best of their
+      placements, which counts as one evaluation, instead of its own starts.
+    grouping, max_groups: how ops are grouped; with "learned" the hierarchical policy first learns
+      groups for every search, with half of the search's budget.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it, for the methods that need its weights or have weights that ship.
@@ -110,15 +110,15 @@ class EvaluationConfig:
   def weights_of(self, method: Method) -> Optional[str]:
     """Directory of the weights that a method is run with.
 
-    One that would learn from scratch without weights gets none: a table shows it beside methods
-    that begin with the same policy's weights.
+    A method that can learn from scratch gets none, because the table has other methods that begin
+    with the same policy's weights.
     """
     if method.weights is None or method.weights.without is WithoutWeights.LEARN:
       return None
     return self.policy_weights.get(method.weights.policy)
 
   def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it."""
+    """The content of config.json."""
     return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
@@ -126,19 +126,19 @@ def evaluate(
     config: EvaluationConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None,
 ) -> List[Row]:
-  """Runs what is not done yet and returns all rows, in the order of the configuration.
+  """Runs the missing rows and returns all rows, in the order of the configuration.
 
   Args:
-    config: what to run.
+    config: of the evaluation.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  os.makedirs(os.path.join(out, "placements"), exist_ok=True)
-  os.makedirs(os.path.join(out, "histories"), exist_ok=True)
   with result_directory.alone(out):
+    os.makedirs(os.path.join(out, "placements"), exist_ok=True)
+    os.makedirs(os.path.join(out, "histories"), exist_ok=True)
     return _evaluate(config, out, progress)
 
 
@@ -188,7 +188,7 @@ def read_references(out: str) -> Dict[str, Dict[str, Dict[str, float]]]:
 
 def _refer(
     out: str, graph: str, cluster: str, new_problem: Callable[[], PlacementProblem]) -> None:
-  """Adds a graph and cluster to references.json, unless it is there."""
+  """Adds a graph and cluster to references.json, unless they are in it."""
   references = read_references(out)
   if cluster in references.get(graph, {}):
     return
@@ -254,7 +254,7 @@ def digest_of(row: Row, out: str) -> str:
 
 
 def _text(value: Any) -> str:
-  """As results.csv holds it."""
+  """A row in the form of results.csv."""
   return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -271,7 +271,7 @@ def _key(row: Row) -> Tuple[str, str, str, int]:
 
 
 def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
-  """Makes problems with counts of their own that share costs, groups and the simulator."""
+  """Makes problems with separate counts that share costs, groups and the simulator."""
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
       max_groups=config.max_groups)
@@ -349,7 +349,7 @@ def _claim(out: str, config: EvaluationConfig) -> None:
     return
   stored = user_files.read_json_object(
       path, what="the evaluation's configuration", remedy="choose another directory")
-  # Graphs, clusters, methods and seeds may grow; what makes two rows comparable may not change.
+  # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
                "graph_options", "policy_weights"):
     if (stored.get(name) or None) != (config.to_json()[name] or None):

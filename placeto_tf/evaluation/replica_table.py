@@ -1,15 +1,15 @@
 """Every graph on every cluster with replicas: placement alone, data parallelism, `auto` over both.
 
-The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with what
-`place(replicas="auto")` found, appended as soon as it is there, and `placements/`. A run that stops
-midway goes on where it stopped. Placement alone has a run of its own with the same budget.
+The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with the result
+of `place(replicas="auto")`, appended as soon as it is done, and `placements/`. An interrupted run
+goes on where it stopped. Placement alone has a run of its own with the same budget.
 
   graph, cluster, seed, max_seconds
   replicas              that won, and its global batch
   step_time_us          of the best, for its global batch; fits; lower_bound_us
   examples_per_second   of the best
   alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
-                        best; empty where they do not fit or cannot be had
+                        best; empty if they do not fit or are not possible
   evaluations, seconds, placement
 """
 
@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.files import result_directory, user_files
 from placeto_tf.placing import replica_search, run
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.replication import ReplicaSource
@@ -33,6 +34,8 @@ FIELDS = (
     "graph", "cluster", "seed", "max_seconds", "max_evaluations", "replicas", "global_batch",
     "step_time_us", "fits", "lower_bound_us", "examples_per_second", "alone_us",
     "data_parallel_us", "evaluations", "seconds", "placement")
+_ALWAYS = ("step_time_us", "lower_bound_us")
+_NUMBERS = (*_ALWAYS, "examples_per_second", "alone_us", "data_parallel_us")
 KEY = ("graph", "cluster", "seed")
 
 Row = Dict[str, str]
@@ -40,7 +43,7 @@ Row = Dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaTableConfig:
-  """What to run: every graph on every cluster with every seed."""
+  """The configuration: every graph on every cluster with every seed."""
 
   graphs: Tuple[str, ...]
   clusters: Tuple[str, ...]
@@ -52,7 +55,7 @@ class ReplicaTableConfig:
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def placing_config(self, seed: int, replicas: Any) -> PlacingConfig:
-    """How one row is placed."""
+    """The options for placing one row."""
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=replicas)
@@ -61,13 +64,23 @@ class ReplicaTableConfig:
 def evaluate_replicas(
     config: ReplicaTableConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Runs what is not done yet and returns all rows.
+  """Runs the missing rows and returns all rows.
 
   Args:
-    config: what to run.
+    config: of the evaluation.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
+
+  Raises:
+    PlacetoError: a graph or cluster is wrong, or another run works in the directory.
   """
+  with result_directory.alone(out):
+    return _evaluate(config, out, progress)
+
+
+def _evaluate(
+    config: ReplicaTableConfig, out: str,
+    progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
   os.makedirs(os.path.join(out, "placements"), exist_ok=True)
   path = os.path.join(out, "replicas.csv")
   done = {tuple(row[name] for name in KEY): row for row in read_rows(path)}
@@ -90,14 +103,35 @@ def read_rows(path: str) -> List[Row]:
   Raises:
     PlacetoError: the file is another one.
   """
-  if not os.path.exists(path):
+  if not os.path.lexists(path):
     return []
-  with open(path, encoding="utf-8", newline="") as file:
-    text = file.read()
-  reader = csv.DictReader(text[:text.rfind("\n") + 1].splitlines())
-  if tuple(reader.fieldnames or ()) != FIELDS:
-    raise PlacetoError(f"{path} has the columns {reader.fieldnames}, expected {', '.join(FIELDS)}")
-  return list(reader)
+  text = user_files.read_text(path, what="the results", remedy="expected a replicas.csv")
+  reader = csv.DictReader(text[:text.rfind("\n") + 1].split("\n")[:-1])
+  try:
+    if tuple(reader.fieldnames or ()) != FIELDS:
+      raise PlacetoError(
+          f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
+    rows = list(reader)
+  except csv.Error as error:
+    raise PlacetoError(
+        f"{path} is no replicas.csv ({error}); delete the line that is damaged") from None
+  for number, row in enumerate(rows, start=2):
+    _check(path, number, row)
+  return rows
+
+
+def _check(path: str, number: int, row: Row) -> None:
+  """Raises PlacetoError where the numbers of a line are none."""
+  try:
+    if None in row or None in row.values():
+      raise ValueError("it has more or fewer fields than there are columns")
+    for name in _NUMBERS:
+      if row[name] or name in _ALWAYS:
+        float(row[name])
+  except ValueError as error:
+    raise PlacetoError(
+        f"line {number} of {path} was not understood ({error}); delete the line to run it again"
+    ) from None
 
 
 def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableConfig, out: str

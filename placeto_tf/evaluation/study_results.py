@@ -1,6 +1,6 @@
-"""Results of a study of predictions: agreement with what was measured, as table and plot.
+"""Results of a study of predictions: agreement with measurements, as table and plot.
 
-They are worked out from the files that `runtime.study` leaves, and written beside them:
+They are computed from the files that `runtime.study` writes, and written beside them:
 `summary.json`, `table.md`, `scatter.png`.
 """
 
@@ -17,7 +17,7 @@ from placeto_tf.runtime.study import StudyConfig, graph_directory, measured_rows
 
 
 def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:
-  """Errors relative to what was measured, and rank correlations, of all and of the best quarter."""
+  """Errors relative to measurements, and rank correlations, of all and of the best quarter."""
   error = np.abs(predicted - measured) / measured
   best = np.argsort(measured, kind="stable")[:max(3, len(measured) // 4)]
   return {
@@ -35,14 +35,14 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
-  """Works out the results of all graphs from what was measured, and writes them."""
+  """Computes the results of all graphs from the measurements, and writes them."""
   summary: Dict[str, Any] = {}
   points = []
   for spec in config.graphs:
     directory = graph_directory(out, spec)
     everything = measured_rows(os.path.join(directory, "measured.jsonl"))
     undisturbed = [row for row in everything.values() if row["steady"]]
-    # Calibration has seen the graph on one device.
+    # Calibration used the graph on one device.
     rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
     expected_us = predicted_us(directory) if rows else {}
     rows = [row for row in rows if row["placement"] in expected_us]
@@ -75,12 +75,12 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
 
 
 def _kind(label: str) -> str:
-  """Of a placement, by the name of its file."""
+  """The kind of a placement, by the name of its file."""
   return re.sub(r"^\d+_|\.json$", "", label)
 
 
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
-  """The results in Markdown; placements that were only measured disturbed do not count."""
+  """The results in Markdown; placements without an undisturbed measurement do not count."""
   lines = ["| graph | placements (disturbed) | median error | mean error | rank corr. | "
            "best quarter | noise (error, rank) | one worker over best |",
            "|---|---|---|---|---|---|---|---|"]

@@ -6,11 +6,12 @@ best step time so far against evaluations.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from typing import Any, Dict
+
+from placeto_tf.evaluation.histories import read_history
 
 HPARAMS = ("graph", "cluster", "method", "seed")
 
@@ -29,8 +30,7 @@ def write_summaries(row: Dict[str, Any], out: str) -> str:
   stem = os.path.splitext(os.path.basename(row["placement"]))[0]
   directory = os.path.join(out, "tensorboard", stem)
   shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed before its row was there
-  with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
-    history = json.load(file)
+  history = read_history(row, out)
   started = time.time() - row["seconds"]
   writer = EventFileWriter(directory)
 
@@ -45,7 +45,7 @@ def write_summaries(row: Dict[str, Any], out: str) -> str:
   try:
     write(summary_v2.hparams_pb({name: row[name] for name in HPARAMS}, trial_id=stem))
     for evaluations, seconds, objective_us in history:
-      write(scalar("StepTime/best_ms", objective_us / 1e3), evaluations, seconds)
+      write(scalar("StepTime/best_ms", objective_us / 1e3), int(evaluations), seconds)
     final = {
         "Result/step_time_ms": row["step_time_us"] / 1e3,
         "Result/over_bound": row["step_time_us"] / row["lower_bound_us"],

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import collections
-import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation.histories import read_history
 
 Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]
-# What the plot of ratios shows as no excess at all, in percent.
+# The excess that the plot of ratios shows as zero, in percent.
 _LEAST_EXCESS = 0.1
-_LEAST = 1e-3  # seconds that no clock tells from none
+_LEAST = 1e-3  # seconds below a clock's resolution
 
 
 def step_time_table(rows: Sequence[Row]) -> str:
   """Markdown: a line per graph and cluster, a column per method, step times in ms.
 
-  Several seeds stand as mean ± standard deviation. For a policy the share by which it is below
-  its starting placement follows in parentheses. The last column is the lower bound, the last
+  Several seeds are shown as mean ± standard deviation. For a policy, the share by which it is below
+  its start follows in parentheses. The last column is the lower bound, the last
   line each method's geometric mean of step time over the best in its line.
   """
   methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -51,10 +51,10 @@ def comparison_table(
     rows: Sequence[Row], references: Optional[References] = None) -> str:
   """Markdown: a line per graph, cluster and method, means over seeds.
 
-  Step time (with its standard deviation), how often one device and the expert split take that
-  long (above 1: faster than they are), its ratio to the best known and to the lower bound, seconds,
-  evaluations, and peak memory of the fullest device. The lines that close the table are each
-  method's geometric means.
+  Columns: step time (with its standard deviation); the step times of one device and of the expert
+  split over it (above 1: faster than these); its ratio to the best known and to the lower bound;
+  seconds; evaluations; peak memory of the fullest device. The last lines are geometric means of
+  each method.
 
   Args:
     rows: of an evaluation.
@@ -92,13 +92,13 @@ def comparison_table(
 def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
   """Markdown: the best so far after given numbers of evaluations of the same run.
 
-  By the objective, in which what does not fit pays for it.
+  The objective is used, which has a penalty for placements that do not fit.
 
-  Two tables a cluster, and for all together where there are several. First each method's geometric
-  mean over graphs of the objective over the start's, with its deviation over seeds; then the same
-  over the best of the methods that need no search, with the share of (graph, seed) pairs in which
-  it is better. Methods that have no start are what the second compares with; for the first, theirs
-  is that of the others.
+  There are two tables per cluster, and two for all clusters if there are several. The first has
+  each method's geometric mean over graphs of the objective over the start's, with its deviation
+  over seeds. The second has the same over the best of the methods that need no search, with the
+  share of (graph, seed) pairs in which it is better. Methods without a start are those that the
+  second table compares with; in the first, they have the start of the others.
 
   Args:
     rows: of an evaluation.
@@ -155,13 +155,14 @@ def _budget_table(
 def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:
   """Markdown: evaluations until each method was near its own best, and near another method's.
 
-  A line a graph, cluster and method, means over seeds; the lines that close the table are geometric
-  means. First the evaluations and seconds until the best so far was within a share of what the run
-  ended with, then the same for what the run of `reference` with the same seed ended with, and how
-  many times as many evaluations `reference` took to get there itself. Where some seeds never got
-  there, these count with all they had, which flatters them: such figures stand with > and <; where
-  none did, with "never". The closing lines then only say in how many runs. By the objective, in
-  which what does not fit pays for it.
+  A line per graph, cluster and method, means over seeds; the last lines are geometric means. The
+  first columns have the evaluations and seconds until the best so far was within a share of the
+  run's final result. The next have the same for the final result of the run of `reference` with the
+  same seed, and how many times as many evaluations `reference` itself took. Seeds that never got
+  there count with all their evaluations, which flatters them: such figures are marked with > and <;
+    if no
+  seed got there, the cell says "never". The last lines then only say in how many runs. The
+  objective is used, which has a penalty for placements that do not fit.
 
   Args:
     rows: of an evaluation.
@@ -256,7 +257,7 @@ def _mean(rows: Sequence[Row], field: str) -> float:
 
 
 def geometric_mean(values: Union[Sequence[float], np.ndarray]) -> float:
-  """Of positive numbers; NaN of none."""
+  """The geometric mean of positive numbers; NaN for none."""
   return float(np.exp(np.mean(np.log(values)))) if len(values) else float("nan")
 
 
@@ -315,17 +316,15 @@ def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
 
 def _history(row: Row, out: str) -> np.ndarray:
   """[K, 3] evaluations, seconds and objective at each improvement of a row's run."""
-  stem = os.path.splitext(os.path.basename(row["placement"]))[0]
-  with open(os.path.join(out, "histories", f"{stem}.json"), encoding="utf-8") as file:
-    return np.array(json.load(file))
+  return np.array(read_history(row, out))
 
 
 def _curves(
     axes: Any, rows: Sequence[Row], best: Dict[tuple, float], out: str, column: int) -> None:
   """The geometric mean over runs of the best so far, at each x where any run improves.
 
-  A method's curve starts where all its runs have a placement, and ends, with a dot or a square as
-  it is drawn through or dashed, where the last of them ended.
+  A method's curve starts where all its runs have a placement, and ends where the last of them
+  ended, with a dot for a solid line or a square for a dashed one.
   """
   for method in dict.fromkeys(row["method"] for row in rows):
     histories, ends = [], []

@@ -1,10 +1,9 @@
-"""Checks results.csv again: what can be worked out is, the rest is bound by a digest for each row.
+"""Checks results.csv again: recomputes what it can, and checks a digest of each row for the rest.
 
-Worked out from the placement are the step time, whether it fits, the peak of memory and the lower
-bound; method, seed and number of evaluations stand in the placement's file too. The digest covers
-all fields of the row, its placement and its history, so that a change of what cannot be worked
-out (seconds, where a search started) is seen as well. It shows a change that was not meant, not one
-by somebody who makes a new digest.
+Step time, whether it fits, peak memory and lower bound are recomputed from the placement; method,
+seed and number of evaluations are also in the placement's file. The digest covers all fields of the
+row, its placement and its history, so that changes of other fields (seconds, the start of a search)
+are found too. It shows accidental changes, not those of somebody who makes a new digest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 
 @dataclasses.dataclass
 class _Case:
-  """A graph on a cluster, and the lower bound of its step, once it was asked for."""
+  """A graph on a cluster, and the lower bound of its step, computed when first needed."""
 
   problem: PlacementProblem
   bound_us: Optional[float] = None
@@ -52,7 +51,7 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
   for row in sorted(read_results(path), key=lambda row: row["graph"]):
     name = "/".join(str(row[field]) for field in KEY)
     if name in seen:
-      differences.append(f"{name}: the row stands there twice")
+      differences.append(f"{name}: the row appears twice")
       continue
     seen.add(name)
     try:
@@ -73,7 +72,7 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
 
 
 def _difference(case: _Case, row: Row, directory: str) -> str:
-  """What a row says otherwise than its files and the simulator, or ""."""
+  """How a row differs from its files and the simulator, or ""."""
   if os.path.dirname(os.path.normpath(row["placement"])) != "placements":
     return f"its placement {row['placement']!r} is not in placements/"
   placement = Placement.load(os.path.join(directory, row["placement"]))

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half of one."""
+"""Writes files so that a reader sees the old file or the new one, never half of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placeto_tf.errors import PlacementError, PlacetoError
 def write(
     path: str, content: bytes, *, what: str = "", error_type: Type[PlacetoError] = PlacementError
 ) -> None:
-  """Writes beside `path` and renames; `what`, such as "the cluster file ", stands in the error.
+  """Writes beside `path` and renames; `what`, such as "the cluster file ", is for the error.
 
   Raises:
     error_type: the file cannot be written.
@@ -26,7 +26,7 @@ def write(
         file.write(content)
       umask = os.umask(0)
       os.umask(umask)
-      os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are for the owner alone
+      os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are readable by the owner alone
       os.replace(temporary, path)
     except BaseException:
       os.unlink(temporary)

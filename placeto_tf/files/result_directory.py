@@ -1,4 +1,4 @@
-"""A directory of results: what earlier runs wrote to it is replaced, what is the user's never.
+"""A directory of results: files of earlier runs are replaced, files of the user never.
 
 A run keeps its results in a directory of its own inside, `.partial-ID`, until all of them are
 there, and then moves each to its name: inside one directory moving works on any disk, a mounted
@@ -6,9 +6,9 @@ one included. `.results.json` lists what a run wrote, with digests:
 
   {"version": 1, "files": {"report.json": "1234:SHA-256 in hex", "saved_model/...": ...}}
 
-(The size in bytes comes first, so that a file of another size need not be read.) What the list
-holds unchanged is replaced. Anything else in the way is an error before the search
-begins, and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next
+(The size in bytes comes first, so that a file of another size need not be read.) A file that is in
+the list and unchanged is replaced. Any other file in the way is an error, before the search begins
+and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next
 one removes it, or, where moving had begun, moves the rest. Files of other names stay.
 """
 
@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from placeto_tf.errors import PlacetoError
@@ -28,6 +29,7 @@ from placeto_tf.files import atomic, user_files
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
 _COMPLETE = ".complete"  # in a partial directory: all results are there, and may be moved
+_RELEASE_S = 1.0
 _REMEDY = "move it away or choose another directory"
 
 
@@ -42,7 +44,7 @@ class ResultDirectory:
   """
 
   def __init__(self, out: str, inputs: Sequence[str] = ()):
-    """Args: out: the directory; inputs: what the run reads, which is never written over."""
+    """Args: out: the directory; inputs: files that the run reads, which are never overwritten."""
     self.out = check(out)
     self._inputs = [os.path.realpath(path) for path in inputs if path and os.path.exists(path)]
     self.path = ""
@@ -51,7 +53,8 @@ class ResultDirectory:
     self._lock: Optional[int] = None
 
   def __enter__(self: _Self) -> _Self:
-    """Makes the directory, tries what could fail at the end, and tidies up after killed runs.
+    """Makes the directory, tries the steps that could fail at the end, and cleans up after killed
+    runs.
 
     Raises:
       PlacetoError: it cannot be written.
@@ -82,11 +85,11 @@ class ResultDirectory:
     self._remove()
 
   def claim(self, names: Sequence[str]) -> None:
-    """Makes sure that results of these names can be written.
+    """Checks that results of these names can be written.
 
     Raises:
-      PlacetoError: something of such a name is there that no earlier run wrote, or that was changed
-        since, or that this run reads.
+      PlacetoError: a file of such a name was not written by an earlier run, was changed since, or
+        is an input of this run.
     """
     for name in names:
       path = os.path.join(self.out, name)
@@ -134,7 +137,7 @@ class ResultDirectory:
       ) from None
 
   def _is_unchanged(self, name: str, known: Dict[str, List[str]]) -> bool:
-    """Whether all that is there of an earlier result is as it was written, and no input."""
+    """Whether the files of an earlier result are unchanged, and no inputs."""
     path = os.path.join(self.out, name)
     if not os.path.lexists(path) or any(
         _inside(source, os.path.realpath(path)) for source in self._inputs):
@@ -148,7 +151,7 @@ class ResultDirectory:
     if self._lock is not None:
       os.close(self._lock)
       self._lock = None
-    for path in self._made:  # nothing came of it
+    for path in self._made:  # the run failed
       with contextlib.suppress(OSError):
         os.rmdir(path)
 
@@ -157,7 +160,7 @@ def check(out: str) -> str:
   """The absolute path of a directory for results, which may not exist yet.
 
   Raises:
-    PlacetoError: it cannot become a directory that can be written to.
+    PlacetoError: it cannot be made a directory that can be written to.
   """
   if not out.strip() or "\0" in out:
     raise PlacetoError(f"the directory for results has no name that can be one ({out!r}); give one")
@@ -173,21 +176,40 @@ def check(out: str) -> str:
   return path
 
 
+def make(directory: str) -> None:
+  """Makes a directory unless it is there. Raises: PlacetoError: it cannot be made."""
+  try:
+    os.makedirs(directory, exist_ok=True)
+  except OSError as error:
+    raise PlacetoError(f"cannot make the directory {directory!r} ({error.strerror}); choose "
+                       "another one") from None
+
+
 @contextlib.contextmanager
 def alone(directory: str) -> Iterator[None]:
-  """Keeps a second run out of a directory that runs go on in; where the system has no locks, not.
+  """Makes a directory that runs go on in, and keeps a second run out of it while one does.
+
+  Where the system has no locks, a second run is not kept out.
 
   Raises:
-    PlacetoError: another run works in it.
+    PlacetoError: another run works in it, or it cannot be made.
   """
-  lock = None
-  try:
-    lock = _locked(directory)
-  except BlockingIOError:
-    raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
-                       "directory") from None
-  except OSError:
-    pass
+  make(directory)
+  deadline = time.monotonic() + _RELEASE_S
+  while True:
+    lock = None
+    try:
+      lock = _locked(directory)
+    except BlockingIOError:
+      # A child that a killed run had forked holds its lock for a moment longer.
+      if time.monotonic() < deadline:
+        time.sleep(_RELEASE_S / 20)
+        continue
+      raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
+                         "directory") from None
+    except OSError:
+      pass
+    break
   try:
     yield
   finally:
@@ -222,7 +244,7 @@ def _locked(directory: str) -> Optional[int]:
 
 
 def _tidy(out: str, own: str) -> None:
-  """Removes what killed runs left, or finishes what they had begun to move."""
+  """Removes files of killed runs, or finishes moves that they began."""
   for name in os.listdir(out):
     path = os.path.join(out, name)
     if not name.startswith(_PARTIAL) or path == own or os.path.islink(path):
@@ -241,7 +263,7 @@ def _tidy(out: str, own: str) -> None:
 
 
 def _finish(out: str, partial: str) -> None:
-  """Moves complete results to their names; what was moved before is left as it is."""
+  """Moves complete results to their names; files that were moved before stay."""
   plan = user_files.read_json_object(
       os.path.join(partial, _COMPLETE), what="the list of results", remedy="remove its directory")
   aside = os.path.join(partial, ".old")

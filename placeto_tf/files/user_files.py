@@ -1,9 +1,9 @@
-"""Reading files that a user names: regular files of a limited size, and content that is limited.
+"""Reads files that a user names: regular files of a limited size, and content that is limited.
 
-A path may lead to a pipe that never ends, to a device, to a directory or to far too much; a JSON
-file may nest without end or repeat its keys; an archive of arrays may declare terabytes. All of it
-is found before memory or time is spent, and is an error of the type that the caller asks for. The
-message names the file, says what was found and expected, and gives the caller's remedy.
+A path may lead to a pipe that never ends, to a device, to a directory or to a huge file; a JSON
+file may nest without end or repeat its keys; an archive of arrays may declare terabytes. All of
+this is found before memory or time is spent, and raises the error type that the caller asks for.
+The message names the file, says what was found and expected, and gives the caller's remedy.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def read_bytes(
 
   Args:
     path: the file; links are followed.
-    what: it is, such as "the cluster file", for the error.
+    what: the kind of file, such as "the cluster file", for the error.
     remedy: what to do instead, for the error.
     error_type: raised where the file cannot be read.
-    most_bytes: that it may hold.
+    most_bytes: the most that it may hold.
 
   Raises:
     error_type: there is no such file, it is not a regular one, too large, or cannot be read.
@@ -55,7 +55,7 @@ def read_bytes(
 
   special = _special(path)
   if special:
-    raise refused(special)  # opening a device may do something
+    raise refused(special)  # opening a device may have an effect
   try:
     # Without waiting: in the meantime it may have become a pipe that nobody writes to.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ def read_bytes(
       status = os.fstat(descriptor)
       if not stat.S_ISREG(status.st_mode):
         raise refused(f"it is {kind_of(status.st_mode)}, expected a regular file")
-      # Files such as those of /proc have a size of 0 and may yet go on for ever.
+      # Files such as those of /proc have a size of 0 and may still be endless.
       content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
   except OSError as error:
     raise refused(error.strerror or str(error)) from None
@@ -88,7 +88,7 @@ def read_text(path: Any, **options: Any) -> str:
 
 
 def read_json(path: Any, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -> Any:
-  """What a JSON file holds. Args: see `read_bytes`. Raises: as `parse_json` does."""
+  """The content of a JSON file. Args: see `read_bytes`. Raises: as `parse_json` does."""
   text = read_text(path, most_bytes=most_bytes, **options)
   try:
     return parse_json(text)
@@ -99,7 +99,7 @@ def read_json(path: Any, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -
 
 
 def read_json_object(path: Any, **options: Any) -> Dict[str, Any]:
-  """What a JSON file holds, which has to be an object. Args: see `read_bytes`."""
+  """The content of a JSON file, which has to be an object. Args: see `read_bytes`."""
   content = read_json(path, **options)
   if not isinstance(content, dict):
     raise _error(options)(
@@ -109,11 +109,11 @@ def read_json_object(path: Any, **options: Any) -> Dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-  """JSON of which nothing is lost in reading.
+  """Parses JSON strictly, so that nothing is lost in reading.
 
   Raises:
-    ValueError: it is not JSON, a key stands twice in one object, a number is too large for 64 bits,
-      infinite or not a number, or it is nested too deeply.
+    ValueError: it is not JSON, a key appears twice in one object, a number is too large for 64
+      bits, infinite or not a number, or it is nested too deeply.
   """
   try:
     return json.loads(
@@ -133,7 +133,7 @@ def read_arrays(
   Args:
     path: the file.
     most_bytes: of the file, and of all arrays together.
-    check: called with (name, array); raises ValueError where the array will not do.
+    check: called with (name, array); raises ValueError for an unusable array.
     options: see `read_bytes`.
 
   Raises:
@@ -169,14 +169,14 @@ def read_arrays(
 
 def check_regular(path: Any, *, what: str, remedy: str,
                   error_type: Type[PlacetoError] = PlacetoError) -> None:
-  """Raises where a path that something else is going to open is there but no regular file."""
+  """Raises if a path that other code is going to open exists but is no regular file."""
   special = _special(os.fspath(path))
   if special:
     raise error_type(f"cannot read {what} {os.fspath(path)!r} ({special}); {remedy}")
 
 
 def kind_of(mode: int) -> str:
-  """What a file that is not a regular one is, by its `st_mode`."""
+  """The kind of a file that is not a regular one, by its `st_mode`."""
   return next((name for test, name in _KINDS if test(mode)), "a special file")
 
 
@@ -228,7 +228,7 @@ def _error(options: Dict[str, Any]) -> Type[PlacetoError]:
 
 
 def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-  """An object; JSON would let the last of equal keys win without a word."""
+  """An object; JSON would silently keep the last of equal keys."""
   found = dict(pairs)
   if len(found) != len(pairs):
     seen = set()

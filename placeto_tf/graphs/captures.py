@@ -1,8 +1,8 @@
-"""What a live function captures from the process: variables, other resources, tensors.
+"""Captures of a live function: variables, other resources and tensors of the process.
 
-A captured resource lives on a device before the function is called, and the ops that touch it run
-there. A variable can be moved, because its Python object can be given a new resource; what can not
-be moved is fixed, and a placement has to plan with it.
+A captured resource is on a device before the function is called, and the ops that touch it run
+there. A variable can be moved, because its Python object can be given a new resource. Captures that
+cannot be moved are fixed, and a placement has to leave them where they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Capture:
   """One resource that a function captures.
 
   Attributes:
-    op: name of the placeholder that stands for it in the function's graph.
+    op: name of its placeholder in the function's graph.
     handle: the tensor outside of the function that holds the resource.
     variable: the `tf.Variable` whose resource it is, or None.
     device: where the resource is, as TensorFlow writes it.
@@ -45,7 +45,7 @@ def resource_captures(function: Any) -> List[Capture]:
   """The variables and other resources that a ConcreteFunction captures, in their order.
 
   Raises:
-    GraphError: a variable has been deleted, or what is captured is only known at the call.
+    GraphError: a variable has been deleted, or a capture is only known at the call.
   """
   graph = function.graph
   if getattr(graph, "deferred_external_captures", None):
@@ -109,7 +109,7 @@ def is_resource(tensor: Any) -> bool:
 
 
 def piped_handles() -> Set[int]:
-  """Ids of handles that live tf.data pipelines hold, out of reach for who would replace them."""
+  """Ids of handles that live tf.data pipelines hold, where they cannot be replaced."""
   module = sys.modules.get(_STRUCTURED_FUNCTION)
   if module is None:
     return set()

@@ -1,13 +1,14 @@
-"""Which ops must share a device: what TensorFlow's placer demands, and whole loops.
+"""The ops that must share a device: by TensorFlow's placer, and whole loops.
 
 - `_class` attributes ("loc:@other"),
-- a consumer of a reference with its producer (reference variables and what assigns them),
+- a consumer of a reference with its producer (reference variables and their assignments),
 - a consumer of a resource handle with its producer, which joins every reader and writer of a
   variable through Identity, Enter or Switch, but not the readers of its value,
 - stateful ops that share a container and name, and so one resource,
-- what TensorFlow moves after placing, without a word (`OptimizeControlFlowColocation`): Switch and
-  Exit to what they read, Enter and NextIteration to one of the ops that read them; as it is not
-  said which, all of those are joined,
+- ops that TensorFlow silently moves after placing (`OptimizeControlFlowColocation`): Switch and
+Exit
+  to their producers, Enter and NextIteration to one of their consumers; because it is not defined
+  which one, all consumers are joined,
 - the ops of one loop, nested loops included.
 
 Legend: N needed ops, E edges between them.
@@ -84,7 +85,7 @@ def colocate(
 
 def _moved(
     nodes: Sequence[Any], producers: np.ndarray, consumers: np.ndarray) -> List[Tuple[int, int]]:
-  """Pairs of ops that TensorFlow puts on one device for the sake of loops and branches.
+  """Pairs of ops that TensorFlow puts on one device because of loops and branches.
 
   Args:
     nodes: [N] NodeDefs.

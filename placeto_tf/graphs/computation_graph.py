@@ -1,4 +1,4 @@
-"""`ComputationGraph`: a TensorFlow graph as immutable arrays, all the other rooms see of it.
+"""`ComputationGraph`: a TensorFlow graph as immutable arrays, for all other rooms.
 
 Legend: N ops, E edges, O outputs of all ops together, K kernel device types.
 
@@ -28,20 +28,19 @@ CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphSource:
-  """Where a graph came from, kept so that a placement can go out in the format that came in.
+  """The source of a graph, kept so that the placed graph can be written in the same format.
 
   Attributes:
     format: "tf_graph", "graph_def", "meta_graph_def", "cost_graph_def", "saved_model" or
       "concrete_function".
     proto: the proto that was read, with every op of the file, needed or not; never modified.
-    path: the file's path, or None for a graph handed over in memory.
+    path: the file's path, or None for a graph in memory.
     text: whether the file was in text format.
     tf_graph: the live `tf.Graph` for format "tf_graph", the ConcreteFunction for
       "concrete_function", else None.
-    graph_def: the GraphDef whose nodes the ops are, part of `proto` where nothing had to be
+    graph_def: the GraphDef whose nodes the ops are, a part of `proto` if nothing had to be
       rewritten; None for a CostGraphDef. Never modified.
-    positions: [N] int64, where each op stands among the nodes of `graph_def` or of the
-      CostGraphDef.
+    positions: [N] int64, index of each op among the nodes of `graph_def` or of the CostGraphDef.
     feed_shapes: feed (tensor name) -> dimensions, every one of them known.
     meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
@@ -78,14 +77,14 @@ class ComputationGraph:
     edge_consumers: [E] int32 op indices.
     fetched_outputs: [O] bool, outputs that live to the end of the step.
     colocation: [N] int32, the smallest index of the ops that must share a device with this one.
-    kernel_types: [K] device types that `has_kernel` speaks of ("CPU", "GPU").
+    kernel_types: [K] device types of the columns of `has_kernel` ("CPU", "GPU").
     has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op there.
     executions: [N] float64, how often the op runs in one step (1 outside loops).
-    assigned_devices: [N] the device strings the graph came with, "" where none.
-    fetches: names of what is run, as the user or the file gave them.
-    feeds: names of what is fed.
+    assigned_devices: [N] the device strings in the graph, "" for none.
+    fetches: names of the fetches, as the user or the file gave them.
+    feeds: names of the feeds.
     source: where the graph came from, or None for a graph made of arrays alone.
-    notes: sentences on what had to be assumed, for the user to read.
+    notes: sentences on assumptions, for the user to read.
   """
 
   op_names: Tuple[str, ...]  # [N]
@@ -106,14 +105,14 @@ class ComputationGraph:
   notes: Tuple[str, ...] = ()
 
   def __repr__(self) -> str:
-    """Its size and its ends; the arrays of a real graph fill pages."""
+    """Its size and its ends, because the arrays of a real graph fill pages."""
     source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
     return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
             f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
 
   @property
   def origin(self) -> GraphSource:
-    """What the graph was read from.
+    """The source that the graph was read from.
 
     Raises:
       GraphError: it was made of arrays, and there is nothing to rewrite.
@@ -214,7 +213,7 @@ class ComputationGraph:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Hex digest of structure and names: equal for equal graphs, whatever file they came from."""
+    """Hex digest of structure and names: equal for equal graphs from different files."""
     digest = hashlib.sha256()
     for names in (self.op_names, self.op_types):
       digest.update("\0".join(names).encode())
@@ -234,7 +233,7 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   width = (rows.max(axis=0) - low + 1).tolist()
   if width[0] * width[1] * width[2] >= 1 << 63:
     return np.unique(rows, axis=0)
-  # One integer a row: sorting those is many times faster than sorting rows.
+  # One integer per row: sorting those is many times faster than sorting rows.
   shifted = rows - low
   keys = np.unique((shifted[:, 0] * width[1] + shifted[:, 1]) * width[2] + shifted[:, 2])
   rest, consumers = np.divmod(keys, width[2])
@@ -248,17 +247,23 @@ def _first(names: Sequence[str], count: int = 3) -> str:
   return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
 
+def check_unique(names: Sequence[str]) -> None:
+  """Raises GraphError if two ops have one name."""
+  if len(set(names)) == len(names):
+    return
+  seen = set()
+  for name in names:
+    if name in seen:
+      raise GraphError(f"op name {name!r} appears twice; names must be unique")
+    seen.add(name)
+
+
 def _check(graph: ComputationGraph) -> None:
   """Raises GraphError where an invariant of `ComputationGraph` does not hold."""
   n = len(graph.op_names)
   if n == 0:
     raise GraphError("the graph has no ops; expected at least one op that the fetches need")
-  if len(set(graph.op_names)) != n:
-    seen = set()
-    for name in graph.op_names:
-      if name in seen:
-        raise GraphError(f"op name {name!r} appears twice; names must be unique")
-      seen.add(name)
+  check_unique(graph.op_names)
   o = int(graph.output_offsets[-1])
   shapes = {
       "op_types": (len(graph.op_types), n),

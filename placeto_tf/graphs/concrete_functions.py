@@ -1,8 +1,8 @@
-"""Reading functions that live in the process: ConcreteFunction, tf.function and Keras models.
+"""Reads functions of the process: ConcreteFunction, tf.function and Keras models.
 
 A variable that a function captures is an input of its graph. Here it becomes a VarHandleOp, so
-that its size is known and all that reads it stays with it. What cannot be moved from the device on
-which it is (a lookup table, a variable that a tf.data pipeline reads) is fixed there.
+that its size is known and its readers stay with it. A capture that cannot be moved from its device
+(a lookup table, a variable that a tf.data pipeline reads) is fixed there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_keras_model(model: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str,
 
 def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a ConcreteFunction."""
-  attributes = function.function_def.attr  # asking a proto's map for what is not there adds it
+  attributes = function.function_def.attr  # looking up a missing key of a proto's map would add it
   if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
         f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
@@ -85,7 +85,7 @@ def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], T
     raise GraphError(
         f"the function {function.name!r} returns nothing and has no side effects; there is "
         "nothing to place")
-  # Small tensors are captured as constants, which no one has to feed.
+  # Small tensors are captured as constants, which need no feed.
   feeds = tuple(
       _original(tensor.name, names) for tensor in graph.inputs
       if tensor.op.type != "Const" and _original(tensor.op.name, names) not in variables)
@@ -106,7 +106,7 @@ def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], T
 
 
 def _renamed(graph_def: Any, names: Mapping[str, str]) -> Any:
-  """The nodes of a placed function under the names, and in the order, of what it was made from."""
+  """The nodes of a placed function with the names, and in the order, of its original."""
   if not names:
     return graph_def
   position = {original: i for i, original in enumerate(names.values())}
@@ -146,12 +146,12 @@ def _make_handle(node: Any, variable: Any) -> None:
   node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
   node.attr["shared_name"].s = f"captured/{node.name}".encode()
   device = variable.handle.device
-  if not node.device and not _is_default(device):  # its user put it there
+  if not node.device and not _is_default(device):  # the user put it there
     node.device = device
 
 
 def _is_default(device: str) -> bool:
-  """Whether TensorFlow puts a variable there if it is not told where."""
+  """Whether TensorFlow puts a variable on this device by default."""
   import tensorflow as tf
 
   kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"

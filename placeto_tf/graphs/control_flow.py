@@ -1,4 +1,4 @@
-"""Lowering of `While`, `If` and `Case` to the loops and switches of v1, whose ops can be placed.
+"""Lowers `While`, `If` and `Case` to the loops and switches of v1, whose ops can be placed.
 
 TensorFlow lowers them in the same way when it runs them. `While` named "site" becomes, for each
 variable that the body changes,
@@ -6,11 +6,11 @@ variable that the body changes,
   enter -> merge -> switch -> identity -> [site/body] -> next -> (merge)
                      switch -> exit
 
-with `site/loop_cond` fed by the ops of `site/cond`; a variable that the body hands back as it came
+with `site/loop_cond` fed by the ops of `site/cond`; a variable that the body returns unchanged
 (a resource, a bound) enters the loop once and is read from there. `If` becomes a switch before
-each argument, the ops of `site/then` and `site/else`, and a merge behind each result. `Case`
-becomes a row of such switches, one for each of its branches but the last: what the first does not
-take goes on to the next.
+each argument, the ops of `site/then` and `site/else`, and a merge after each result. `Case`
+becomes a row of such switches, one for each of its branches but the last: a value that the first
+does not take goes on to the next.
 
 The cond, body and branches are left as calls, which the inliner takes next.
 """
@@ -39,13 +39,13 @@ def functions_of(node: Any) -> Tuple[str, ...]:
 
 
 def lower(inliner: Any, node: Any, site: Any, inner: Any) -> Optional[List[Tuple[Any, Any]]]:
-  """The nodes that stand for a `While`, `If` or `Case`, or None if it has to stay as it is.
+  """The nodes that replace a `While`, `If` or `Case`, or None if it cannot be lowered.
 
   Args:
     inliner: makes nodes and takes the replacements.
     node: with checked attributes.
-    site: where the node stands.
-    inner: where the ops inside stand.
+    site: of the node.
+    inner: the site of the ops inside.
   """
   kind = _while if node.op in _WHILE else _if if node.op in _IF else _case
   return kind(inliner, node, site, inner)
@@ -110,7 +110,7 @@ def _while(inliner, node, site, inner):
   effects = inliner.is_effectful(body_function)
   for i in varying:
     inputs = [f"{name}/body:{i}"]
-    if effects and i == first:  # the next round begins when this one has done what it does
+    if effects and i == first:  # the next round begins when the effects of this one are done
       inputs.append(f"^{name}/body")
     inside.append(inliner.node(
         f"{name}/next_{i}", "NextIteration", inputs, device, T=("type", types[i])))
@@ -188,7 +188,7 @@ def _branches(
     return nodes[-1].name
 
   def passed(made, tensor, dtype):
-    # Waiting for a switch does not tell which way it went; waiting for what is behind it does.
+    # A control edge from a switch does not follow its branch; one from an op after it does.
     nodes.append(inliner.node(f"{name}/{made}", "Identity", [tensor], device, T=("type", dtype)))
     return nodes[-1].name
 
@@ -233,7 +233,7 @@ def _branches(
 
 
 def _handed_back(function: Any, count: int) -> List[bool]:
-  """Which variables the body of a loop returns as it got them."""
+  """For each variable whether the body of a loop returns it unchanged."""
   arguments = [arg.name for arg in function.signature.input_arg]
   results = [function.ret.get(arg.name, "") for arg in function.signature.output_arg]
   if len(arguments) != count or len(results) != count:

@@ -1,11 +1,11 @@
 """CostGraphDef, as RunMetadata returns it: ops with known costs, no types and no attributes.
 
-Nodes are told apart by their `id`, which `input_info` and `control_input` refer to; ops stand in
-the graph by their position in the file. No kernels are known, and every op may run anywhere.
+Nodes are identified by their `id`, which `input_info` and `control_input` refer to; ops are in the
+order of the file. No kernels are known, and every op may run anywhere.
 
-What the runtime writes after a run on several devices is one part a device: each begins with a
-`_SOURCE` and a `_SINK` of its own, which are left out, and counts ids on from about where the
-last part ended, so that ids may repeat. A tensor leaves a part by a final node "name/_N" and
+After a run on several devices the runtime writes one part per device. Each part begins with a
+`_SOURCE` and a `_SINK` of its own, which are left out. Its ids begin at about the last id of the
+part before, so ids may repeat. A tensor leaves a part by a final node "name/_N" and
 enters another by a node "name/_N+1"; the graph has the edge between them that the file lacks.
 
 Legend: M nodes of the file, E edges.
@@ -20,14 +20,19 @@ import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
+from placeto_tf.graphs.computation_graph import (
+  CONTROL,
+  ComputationGraph,
+  GraphSource,
+  check_unique,
+)
 from placeto_tf.graphs.kernels import KERNEL_TYPES
 
 UNKNOWN_TYPE = "Unknown"
 _BORDERS = ("_SOURCE", "_SINK")
 # NextIteration ops as users' loops, and lowered ones, name them.
 _GOES_ROUND = re.compile(r"(?:.*/)?(?:(?:Ref)?NextIteration(?:_\d+)?|next/_\d+)\Z")
-# The loops by which the runtime tells other devices to go round once more.
+# The loops by which the runtime tells other devices to run another iteration.
 _CONTROL_LOOP = "_cloop"
 _TRANSFER = re.compile(r"(.*/_)(\d+)\Z")
 
@@ -43,12 +48,12 @@ def from_cost_graph(
 
   Args:
     proto: the CostGraphDef.
-    fetches: what is needed; by default all ops are, and the outputs of the final ones are fetched.
+    fetches: by default all ops are needed, and the outputs of the final ones are fetched.
     path: of the file.
     text: whether the file is text.
 
   Raises:
-    GraphError: no nodes, a name or id that is there twice, an input that does not exist, a size
+    GraphError: no nodes, a name or id that appears twice, an input that does not exist, a size
       that is negative, a fetch that does not exist, or a cycle.
   """
   if not proto.node:
@@ -60,12 +65,7 @@ def from_cost_graph(
     raise GraphError("the graph has no ops but _SOURCE and _SINK; expected the ops of a step")
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
-  if len(index) != len(names):
-    seen = set()
-    for name in names:
-      if name in seen:
-        raise GraphError(f"op name {name!r} appears twice; names must be unique")
-      seen.add(name)
+  check_unique(names)
   _check_sizes(nodes)
   producers, ports, consumers, goes_round = _edges(proto.node, nodes)
   notes: Tuple[str, ...] = ()
@@ -201,7 +201,7 @@ def _dangling(node, missing) -> GraphError:
 
 
 def _fetched(nodes, names, index, widths, fetches) -> List[Tuple[int, Optional[int]]]:
-  """(node, output or None for all) of what is fetched."""
+  """(node, output or None for all) of the fetches."""
   if fetches is None:
     return [(i, None) for i, node in enumerate(nodes) if node.is_final]
   if not fetches:

@@ -1,4 +1,4 @@
-"""GraphDefs and protos to hand on: for cost models, and to go out with devices."""
+"""Protos of a graph: GraphDefs for cost models, and protos to be written with devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN_LOCATION = b"loc:@"
 def analysis_graph_def(graph: ComputationGraph) -> Any:
   """A GraphDef of the graph's N ops, in their order, without devices, feeds' shapes bound.
 
-  What is fed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
+  A feed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
   as in the source, and all stay inside the graph.
 
   Args:
@@ -59,10 +59,10 @@ def analysis_graph_def(graph: ComputationGraph) -> Any:
 
 
 def rewritten_proto(graph: ComputationGraph) -> Any:
-  """What was read, with function calls inlined: the proto whose nodes a placement names.
+  """The source with function calls inlined: the proto whose nodes a placement names.
 
   Returns:
-    The source's own proto where nothing was rewritten (not to be changed), else a copy of it with
+    The source's own proto if nothing was rewritten (not to be changed), else a copy of it with
     the nodes of `graph.source.graph_def`; for a ConcreteFunction that GraphDef.
 
   Raises:

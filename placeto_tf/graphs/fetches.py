@@ -1,4 +1,4 @@
-"""What is run and what is fed: given names, the train op, or the ends of the graph.
+"""Fetches and feeds: given names, the train op, or the ends of the graph.
 
 Legend: M nodes of the file.
 """
@@ -23,7 +23,7 @@ _SIDE_COLLECTIONS = (
     "saved_model_main_op", "saved_model_init_op", "table_initializer", "summary_op", "summaries",
     "saved_model_assets",
 )
-# They ask whether a variable is there, for sessions that wait for it.
+# They ask whether a variable is initialized, for sessions that wait for it.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
 _TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
 # How the types of ops that apply gradients begin.
@@ -50,7 +50,7 @@ class Endpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-  """What a MetaGraph or live graph says about its ops.
+  """The roles of ops that a MetaGraph or live graph states.
 
   Attributes:
     train_ops: names in the collection train_op.
@@ -150,7 +150,7 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
 def choose_fetches(
     table: NodeTable, given: Optional[Sequence[str]], roles: Roles
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
-  """The fetches and notes: those given, else the train op, else what nobody consumes.
+  """The fetches and notes: those given, else the train op, else ops without a consumer.
 
   Where no collection names the train op, it is the one end of the graph that waits for all ops
   that apply gradients.
@@ -191,13 +191,13 @@ def choose_fetches(
 
 
 def _train_op(table: NodeTable) -> Optional[int]:
-  """The end that waits for all ops that apply gradients; of several the one that is called so.
+  """The end that waits for all ops that apply gradients; of several, the one with such a name.
 
-  None where no op applies gradients.
+  None if no op applies gradients.
 
   Raises:
-    GraphError: several ends may be the train op. With initialisers and savers among what is run,
-      step times would be of no step that anybody runs.
+    GraphError: several ends may be the train op. A step with initialisers and savers among the
+      fetches would be one that nobody runs.
   """
   updates = _updates(table)
   if not len(updates):
@@ -226,13 +226,13 @@ def _updates(table: NodeTable) -> np.ndarray:
 
 
 def _count(table: NodeTable, end: int) -> int:
-  """How many ops that apply gradients an op waits for, itself included."""
+  """The number of ops that apply gradients among an op and those it waits for."""
   needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
   return int(needed[_updates(table)].sum())
 
 
 def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
-  """Whether an end of the graph is an initialiser, a saver or a bundle of nothing else."""
+  """Whether an end of the graph is an initialiser, a saver or a group of these only."""
   if table.names[node] in side_ops or table.types[node] in _PROBES:
     return True
   if table.types[node] != "NoOp" or not table.nodes[node].input or not side_ops:

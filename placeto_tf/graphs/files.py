@@ -1,8 +1,8 @@
-"""Reading GraphDef, MetaGraphDef and CostGraphDef files, binary and text.
+"""Reads GraphDef, MetaGraphDef and CostGraphDef files, binary and text.
 
-The bytes of one of these protos parse as another without an error, so after parsing the content
-is checked: fields with the wire types of the proto, nodes with names, op types that look like
-some. What a wrong file looks like instead is part of the message.
+The bytes of one of these protos parse as another without an error. So the content is checked after
+parsing: wire types of fields, names of nodes, plausible op types. The message says what a wrong
+file looks like instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
-  """Format and whether it is text, from the suffix; `format` has the last word."""
+  """Format and whether it is text, from the suffix; `format` overrides it."""
   if format is not None and format not in FORMATS:
     raise GraphError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}")
   for suffix, suffix_format, text in SUFFIXES:
@@ -120,7 +120,7 @@ def format_of(proto: Any) -> Optional[str]:
 
 
 def implausible(proto: Any, format: str) -> str:
-  """Why the proto cannot have been written as one of this format, or "" if it can."""
+  """Why the proto cannot be of this format, or "" if it can."""
   if format == "cost_graph_def":
     return _implausible_cost_graph(proto)
   if format == "saved_model":

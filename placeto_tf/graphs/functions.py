@@ -1,10 +1,10 @@
-"""Inlining of function calls, so that the ops inside can be placed one by one.
+"""Inlines function calls, so that the ops inside can be placed one by one.
 
 An op that comes from the function called at "site" is named "site/op"; two calls are two sets of
-ops. Who reads output k of the call reads what computes it; who waits for the call waits for
-"site/done", behind all results and side effects. A call of the graph itself also keeps an op of
-its own name that gathers the results, because fetches and signatures may name it. `While`, `If`
-and `Case` are lowered on the way (`control_flow`).
+ops. A reader of output k of the call reads the op that computes it. An op that waits for the call
+waits for "site/done", which comes after all results and side effects. A call of the graph itself
+also keeps an op of its own name that gathers the results, because fetches and signatures may name
+it. `While`, `If` and `Case` are lowered on the way (`control_flow`).
 
 A call is left as one op where inlining would not end (recursion), or would take it from XLA.
 """
@@ -29,11 +29,11 @@ _COLOCATED = b"loc:@"
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-  """Where a node stands.
+  """The place of a node.
 
   Attributes:
     calls: functions that are being inlined around it.
-    depth: how many calls and loops stand around it.
+    depth: how many calls and loops enclose it.
     anchored: whether an op without inputs would leave its loop or branch.
   """
 
@@ -49,7 +49,8 @@ def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
     graph_def: not changed.
 
   Returns:
-    A new GraphDef, or the same one if there is nothing to inline, and notes on what stayed whole.
+    A new GraphDef, or the same one if there is nothing to inline, and notes on calls that stayed
+    whole.
 
   Raises:
     GraphError: a call does not fit its function, a body is inconsistent, or the result would be
@@ -117,7 +118,7 @@ class Inliner:
     return found
 
   def prefix(self, site: str, names: List[str]) -> str:
-    """What to put before the names of a body's ops: the site's name unless that makes clashes."""
+    """The prefix for names of a body's ops: the site's name unless that makes clashes."""
     found, count = site, 0
     while any(f"{found}/{name}" in self._names for name in names):
       count += 1
@@ -125,7 +126,7 @@ class Inliner:
     return found
 
   def replace(self, call: str, outputs: List[str], control: str, effectful: bool) -> None:
-    """States what consumers of a call's outputs, and those that wait for it, read instead."""
+    """Records what consumers of a call's outputs, and ops that wait for it, read instead."""
     for port, tensor in enumerate(outputs):
       self._outputs[call, port] = tensor
     self._controls[call] = control
@@ -151,7 +152,7 @@ class Inliner:
     return False
 
   def _check_size(self) -> None:
-    """Raises GraphError before starting on what would not end in reasonable time."""
+    """Raises GraphError if inlining would not end in reasonable time."""
     functions = self.op_defs.functions
     sizes: Dict[str, int] = {}
     open_functions: Set[str] = set()
@@ -180,7 +181,7 @@ class Inliner:
             "the graph of one of its functions instead")
 
   def _expand(self, node: Any, site: Site) -> Optional[List[Tuple[Any, Site]]]:
-    """What stands for the node, or None if it stays."""
+    """The nodes that replace the node, or None if it stays."""
     name = node.op
     if name in CALLS:
       name = node.attr["f"].func.name if "f" in node.attr else ""
@@ -270,7 +271,7 @@ class Inliner:
         (controls if found.startswith("^") else data).append(found)
         call = text.rpartition(":")[0] or text
         if call in self._effectful and call not in awaited and not text.startswith("^"):
-          # Nobody waits for the call, so the side effects hang on who reads its results.
+          # No op waits for the call, so the readers of its results wait for the side effects.
           controls.append(f"^{self._controls[call]}")
           changed = True
       if changed:
@@ -282,7 +283,7 @@ class Inliner:
     return result
 
   def _resolve(self, text: str) -> str:
-    """What stands for an input; results of a call may be those of another."""
+    """The replacement of an input; results of a call may be those of another."""
     for _ in range(len(self._outputs) + len(self._controls) + 1):
       if text.startswith("^"):
         found = self._controls.get(text[1:])
@@ -300,7 +301,7 @@ class Inliner:
 
 
 class _Body:
-  """The nodes of a function as they stand in the graph that calls it."""
+  """The nodes of a function for the graph that calls it."""
 
   def __init__(self, inliner: Inliner, call: Any, function: Any, data: List[str]):
     self._inliner = inliner
@@ -351,7 +352,7 @@ class _Body:
     return self._copies
 
   def results(self) -> List[str]:
-    """What computes the function's outputs."""
+    """The tensors that are the function's outputs."""
     tensors = []
     probe = self._inliner.node(self._prefix, self._function.signature.name)
     for key, value in self._values.items():
@@ -366,7 +367,7 @@ class _Body:
     return tensors
 
   def side_effects(self) -> List[str]:
-    """Controls on the ops that run for what they do."""
+    """Controls on the ops that run for their effects."""
     return [self._translate(f"^{name}")[0] for name in self._function.control_ret.values()]
 
   def _translate(self, text: str) -> Tuple[str, bool]:
@@ -423,7 +424,7 @@ class _Body:
     if "frame_name" in copy.attr:  # two calls are two loops
       copy.attr["frame_name"].s = self._prefix.encode() + b"/" + copy.attr["frame_name"].s
     if "shared_name" in copy.attr and not copy.attr["shared_name"].s:
-      # Calls share what has no other name than the op's.
+      # Calls share resources whose only name is the op's.
       copy.attr["shared_name"].s = node.name.encode()
     return copy
 
@@ -445,7 +446,7 @@ def _callees(node: Any) -> List[str]:
 
 
 def _switches(node: Any) -> int:
-  """About how many ops lowering a node takes beside those of its functions."""
+  """About how many ops lowering a node adds to those of its functions."""
   if node.op not in control_flow.LOWERED:
     return 0
   return 2 * len(node.input) * len(control_flow.functions_of(node))
@@ -473,7 +474,7 @@ def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
 
 
 def control_of(tensor: str) -> str:
-  """The control input that waits for what computes a tensor."""
+  """The control input that waits for the op that computes a tensor."""
   name, colon, port = tensor.rpartition(":")
   return f"^{name if colon and port.isdecimal() else tensor}"
 

@@ -1,7 +1,7 @@
 """GraphDef -> `ComputationGraph`: fetches, pruning, loops, colocation, kernels, shapes of feeds.
 
-Every format with nodes ends here: readers hand over a `ReadGraph`, and what has to be rewritten
-first (such as function calls) is rewritten from GraphDef to GraphDef before.
+Every format with nodes ends here. Readers return a `ReadGraph`; rewriting (such as inlining of
+function calls) turns a GraphDef into a GraphDef before.
 
 Legend: M nodes of the file, N needed ops, E edges.
 """
@@ -26,18 +26,18 @@ from placeto_tf.graphs.node_table import NodeTable, read_nodes
 
 @dataclasses.dataclass(frozen=True)
 class ReadGraph:
-  """What a reader hands over.
+  """The result of a reader.
 
   Attributes:
     format: as in `GraphSource`.
-    proto: what was read, never modified.
+    proto: that was read, never modified.
     graph_def: the nodes to work on.
     roles: the train op and the ops that only prepare or save.
     path: of the file, or None.
     text: whether the file is text.
     tf_graph: the live graph, or None.
-    shape_hint: tensor name -> shape, where the reader knows more than the GraphDef.
-    notes: what the reader had to assume.
+    shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
+    notes: assumptions of the reader.
     inline: whether function calls are inlined; a live graph has to keep its ops.
     meta_graph: as in `GraphSource`.
     fixed_devices: as in `GraphSource`.
@@ -140,10 +140,10 @@ def from_graph_def(
 
 def _constraints(
     table: NodeTable, positions: np.ndarray, outermost: np.ndarray, support: KernelSupport):
-  """Colocation [N] and kernels [N, K] of the needed ops, as the whole file demands them.
+  """Colocation [N] and kernels [N, K] of the needed ops, given the whole file.
 
-  TensorFlow places every op of a file before it prunes, so what is not needed (initialisers,
-  savers) can tie needed ops together, or keep them from a device for which it has no kernel.
+  TensorFlow places every op of a file before it prunes, so ops that are not needed (initialisers,
+  savers) can tie needed ops together, or keep them from a device for which they have no kernel.
   """
   given_types = np.zeros(len(table.producers), dtype=np.int32)
   data = table.ports != CONTROL
@@ -160,7 +160,7 @@ def _constraints(
   of_op[mates] = kernels
   needed = np.zeros(table.num_nodes, dtype=bool)
   needed[positions] = True
-  others = np.ones_like(of_op)  # what the mates that are not needed allow
+  others = np.ones_like(of_op)  # kernels of colocated ops that are not needed
   unneeded = mates[~needed[mates]]
   np.logical_and.at(others, labels[unneeded], of_op[unneeded])
   _, first, inverse = np.unique(labels[positions], return_index=True, return_inverse=True)
@@ -173,7 +173,7 @@ def _fed_defaults(
 ) -> Sequence[str]:
   """Names of PlaceholderWithDefault ops that are fed because a size is given for them.
 
-  The others give their default, which is of a size of its own.
+  The others give their default, which has a size of its own.
   """
   found = []
   for name, node in zip(table.names, table.nodes):
@@ -210,7 +210,7 @@ def _cuts(table: NodeTable, feeds: Sequence[str]):
 
 
 def _feed_shapes(read, table, keep, cut, fed, batch_size, given):
-  """Tensor name -> shape of all that is fed, and notes."""
+  """Tensor name -> shape of all feeds, and notes."""
   for name in given:
     if name not in table.index:
       raise GraphError(

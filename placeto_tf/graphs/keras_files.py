@@ -1,8 +1,8 @@
 """Keras models in files: `.keras` archives and HDF5, of Keras 2 and Keras 3.
 
-The file says which Keras wrote it, and that Keras reads it. A Lambda layer with code in the file
-would run that code when the model is loaded, so it is only loaded if the caller trusts the file.
-This is looked for here, because not every version of Keras checks it in HDF5 files.
+The file names the Keras that wrote it, and that Keras reads it. A Lambda layer with code in the
+file would run that code when the model is loaded, so it is only loaded if the caller trusts the
+file. This is checked here, because not every version of Keras checks it in HDF5 files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import zipfile
 from typing import Any, Iterator, Tuple
 
@@ -44,6 +45,11 @@ def load_model(path: Any, trusted: bool = False) -> Any:
         "with trusted=True if you trust where it comes from")
   keras = _keras_of(version, path)
   try:
+    if keras.__version__ < "3" and path.lower().endswith(".keras"):
+      model = keras.saving.deserialize_keras_object(
+          {**_in_words_of(keras, config), "compile_config": None}, safe_mode=not trusted)
+      model.load_weights(path)
+      return model
     return keras.models.load_model(path, compile=False, safe_mode=not trusted)
   except Exception as error:  # whatever layers raise, unknown ones among them
     reason = " ".join(str(error).split())[:300]
@@ -93,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def _code_in(config: Any) -> Iterator[str]:
-  """Names of what a configuration holds as code."""
+  """Names of the parts of a configuration that are code."""
   pending = [config]
   while pending:
     found = pending.pop()
@@ -112,15 +118,45 @@ def _code_in(config: Any) -> Iterator[str]:
 
 
 def _keras_of(version: str, path: str) -> Any:
-  """The installed Keras that reads what this version wrote."""
+  """The installed Keras that reads files of this version."""
   wants_3 = not version.startswith(("1.", "2."))
   for name in ("keras",) if wants_3 else ("tf_keras", "keras"):
     try:
       package = importlib.import_module(name)
     except ImportError:
       continue
-    if (int(package.__version__.partition(".")[0]) >= 3) == wants_3:
+    if (int(package.__version__.partition(".")[0]) >= 3) == wants_3 and _makes_own_layers(package):
       return package
   raise SetupError(
       f"the model {path!r} was written by Keras {version or 'of an unknown version'}, which is not "
       f"installed; install {'keras>=3' if wants_3 else 'tf_keras'}")
+
+
+def _makes_own_layers(package: Any) -> bool:
+  """Whether this Keras makes layers of its own from what a file says.
+
+  `keras` 2 and `tf_keras` register their classes under the same names with TensorFlow, which hands
+  both of them those of the one imported last. A model of the one with layers of the other would be
+  put together without end.
+  """
+  if package.__version__ >= "3":
+    return True
+  layer = package.saving.deserialize_keras_object({
+      "module": "keras.layers", "class_name": "InputLayer", "registered_name": None,
+      "config": {"batch_input_shape": [None, 1], "name": "probe"}})
+  return isinstance(layer, package.layers.InputLayer)
+
+
+def _in_words_of(package: Any, config: Any) -> Any:
+  """The configuration of a Keras 2 archive with the private modules that it names in a package.
+
+  The class of a model stands there by its module in the Keras that wrote it, `keras` or `tf_keras`.
+  """
+  if isinstance(config, list):
+    return [_in_words_of(package, inner) for inner in config]
+  if not isinstance(config, dict):
+    return config
+  found = {name: _in_words_of(package, inner) for name, inner in config.items()}
+  if isinstance(found.get("module"), str) and "class_name" in found:
+    found["module"] = re.sub(r"^(tf_)?keras\.src\.", f"{package.__name__}.src.", found["module"])
+  return found

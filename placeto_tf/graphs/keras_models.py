@@ -1,7 +1,7 @@
-"""Tracing Keras models: their inference, and a training step with an optimizer and a loss.
+"""Traces Keras models: their inference, and a training step with an optimizer and a loss.
 
 Works with models of Keras 2 (`tf_keras`, or `tf.keras` up to TensorFlow 2.15) and of Keras 3 on its
-TensorFlow backend, without importing either: what is needed of Keras is what the model is made of.
+TensorFlow backend, without importing either: it uses the Keras that the model is made of.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
 
   Args:
     model: a Keras model that knows its inputs.
-    batch_size: of the inputs; by default what the model says, often unknown.
+    batch_size: of the inputs; by default that of the model, often unknown.
 
   Raises:
     GraphError: the model does not know its inputs, or is not of TensorFlow.
@@ -48,7 +48,7 @@ def training_function(
 ) -> Any:
   """A ConcreteFunction of one training step: forward, backward and the optimizer's updates.
 
-  Hand it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
+  Pass it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
   values as they are; it does not compile the model.
 
   Args:
@@ -57,7 +57,7 @@ def training_function(
       traced then.
     loss: a loss, its name or a callable of targets and predictions, or one for each output; None
       if the model is compiled.
-    batch_size: of inputs and targets; by default what the model says, often unknown.
+    batch_size: of inputs and targets; by default that of the model, often unknown.
     targets: `tf.TensorSpec`s of the targets; by default as the outputs, for a sparse loss without
       their last dimension and of int32.
 
@@ -82,7 +82,7 @@ def training_function(
       raise GraphError(
           f"the Keras model {_name(model)!r} is not compiled with an optimizer and a loss; give "
           "them to training_function, or compile it")
-    # Keras 3 sets it unasked, and tells no one which it was.
+    # Keras 3 sets it by default, and does not tell by whom it was set.
     if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
       raise GraphError(
           f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
@@ -116,7 +116,7 @@ def step_specs(model: Any, batch_size: Optional[int]) -> Any:
   """(inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
 
   Raises:
-    GraphError: the model does not know its inputs, or no loss says what its targets are like.
+    GraphError: the model does not know its inputs, or there is no loss to derive the targets from.
   """
   import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Which device types have a kernel for a node, from TensorFlow's kernel registry.
+"""The device types that have a kernel for a node, from TensorFlow's kernel registry.
 
 Legend: K kernel device types.
 """
@@ -14,7 +14,7 @@ KERNEL_TYPES = ("CPU", "GPU")
 _STRING = 7  # DT_STRING
 # A kernel registered for DEFAULT serves every device type that has none of its own.
 _DEFAULT = "DEFAULT"
-# Consulted only where no GPU kernels are registered: ops of the host whose types do not show it.
+# Used only if no GPU kernels are registered: ops of the host whose types do not show it.
 _HOST_ONLY = frozenset((
     "LoopCond", "PyFunc", "PyFuncStateless", "EagerPyFunc", "SaveV2", "RestoreV2", "Save",
     "Restore", "MergeV2Checkpoints", "QueueDequeueV2", "QueueEnqueueV2", "FIFOQueueV2",
@@ -26,7 +26,7 @@ NO_GPU_NOTE = (
 
 
 class KernelSupport:
-  """Answers for nodes of one graph, remembering what it has looked up."""
+  """Looks up kernels for nodes of one graph, and caches the results."""
 
   def __init__(self, op_defs: OpDefs):
     self._op_defs = op_defs
@@ -38,7 +38,7 @@ class KernelSupport:
   def has_kernel(self, node: Any) -> Tuple[bool, ...]:
     """[K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
     if self._op_defs.is_function(node.op):
-      return (True,) * len(KERNEL_TYPES)  # a call runs where its caller says
+      return (True,) * len(KERNEL_TYPES)  # a call runs on its caller's device
     kernels, names = self._kernels_of(node.op)
     attrs = node.attr
     defaults = self._op_defs.schema(node).defaults

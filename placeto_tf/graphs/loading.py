@@ -1,14 +1,14 @@
-"""`load_graph`: whatever TensorFlow graph it is handed, as a `ComputationGraph`.
+"""`load_graph`: turns a TensorFlow graph of any format into a `ComputationGraph`.
 
-A format is added by a reader: a function from the source to a `ReadGraph`, and a line in
-`_read`. What the reader returns is pruned and analysed alike for all formats in `graph_defs`.
+To add a format, write a reader, a function from the source to a `ReadGraph`, and a line in `_read`.
+`graph_defs` then prunes and analyses graphs of all formats in the same way.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import (
@@ -37,13 +37,13 @@ def load_graph(
     feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
     trip_count: Optional[int] = None,
     split_loops: bool = False,
-    signature: Optional[str] = None,
+    signature: Union[str, Sequence[str], None] = None,
     tags: Optional[Sequence[str]] = None,
     trusted: bool = False,
 ) -> ComputationGraph:
   """Reads a graph and keeps what the fetches need.
 
-  Nothing of the graph is run, and nothing of it reaches TensorFlow's C++ unchecked.
+  No part of the graph is run, and no part of it reaches TensorFlow's C++ unchecked.
 
   Args:
     source: "zoo:NAME[:key=value...]", "family:NAME[index]", the path of a graph file (.pb or .pbtxt
@@ -53,8 +53,8 @@ def load_graph(
       input signature, or Keras model (its inference; for its training see `compile_placed` and
       `graphs.training_function`).
     fetches: names of the ops or tensors that are run; by default the outputs of the signature or
-      function, or the collection train_op, else the ops that nobody consumes, initialisers and
-      savers left out where a MetaGraph names them.
+      function, or the collection train_op, else the ops that nobody consumes, without
+      initialisers and savers if a MetaGraph names them.
     feeds: names of tensors that are fed, at which the graph is cut; needed placeholders are fed
       in any case.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
@@ -65,16 +65,17 @@ def load_graph(
       before the run (a constant, or from the shapes of what is fed), else 10.
     split_loops: whether the ops of a loop may be on several devices; each round then sends what
       crosses, and one signal for the devices besides the first. By default a loop stays on one.
-    signature: of a SavedModel, by default "serving_default" or the only one.
+    signature: of a SavedModel, by default "serving_default" or the only one. Of several, a step
+      runs all; `place()` has a step for each.
     tags: of a SavedModel's graph, by default "serve" or those of the only one.
     trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
   Returns:
-    The graph; `notes` say what had to be assumed.
+    The graph; its `notes` list assumptions.
 
   Raises:
-    GraphError: the source cannot be read, is damaged, not of its format, or inconsistent, or a
-      name or shape that is given or needed is wrong or missing.
+    GraphError: the source cannot be read, is damaged, inconsistent, or of another format, or a name
+      or shape that is given or needed is wrong or missing.
   """
   if trip_count is not None and not (isinstance(trip_count, int) and trip_count >= 0):
     raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")
@@ -103,7 +104,8 @@ _Names = Optional[Tuple[str, ...]]
 
 
 def _read(
-    source: Any, format: Optional[str], signature: Optional[str], tags: Optional[Sequence[str]]
+    source: Any, format: Optional[str], signature: Union[str, Sequence[str], None],
+    tags: Optional[Sequence[str]],
 ) -> Tuple[ReadGraph, _Names, _Names]:
   """The graph, with the fetches and feeds that the source itself states."""
   is_path = isinstance(source, (str, os.PathLike))
@@ -117,7 +119,8 @@ def _read(
     raise GraphError(
         f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
         "SavedModel in it; give the directory that holds saved_model.pb")
-  if signature is not None or tags is not None:
+  is_missing = is_path and not os.path.exists(source) and ":" not in os.fspath(source)
+  if (signature is not None or tags is not None) and not is_missing:
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
   if keras_models.is_keras_model(source):
     return concrete_functions.read_keras_model(source)

@@ -1,7 +1,7 @@
-"""Loops of v1 control flow: which ops belong to which frame, and how often those run.
+"""Loops of v1 control flow: the frame of each op, and how often it runs.
 
-A loop is a frame: its values come in by Enter, go round by NextIteration -> Merge, and leave by
-Exit. Frames nest. An op runs as often as its frame's trip count times what encloses it.
+A loop is a frame: its values enter by Enter, go round by NextIteration -> Merge, and leave by Exit.
+Frames nest. An op runs as often as the product of the trip counts of the frames around it.
 
 Legend: N ops, F frames; frame -1 is outside all loops.
 """
@@ -24,7 +24,7 @@ _EXIT = ("Exit", "RefExit")
 _MERGE = ("Merge", "RefMerge")
 _NEXT = ("NextIteration", "RefNextIteration")
 _ADD = ("Add", "AddV2")
-# What a condition compares, by what it says of a counter: < or >, and whether equal goes on.
+# Comparisons that hold below, or above, a bound -> 1 if they also hold at the bound.
 _BELOW = {"Less": 0, "LessEqual": 1}
 _ABOVE = {"Greater": 0, "GreaterEqual": 1}
 
@@ -36,9 +36,9 @@ class Loops:
   Attributes:
     outermost: [N] int64, the outermost frame an op belongs to, Enter and Exit included, or -1.
     executions: [N] float64, how often the op runs in one step.
-    notes: trip counts and where they are from.
-    signals: rows of (LoopCond, op), the ops that have to be told on another device, round by
-      round, whether their loop goes on.
+    notes: trip counts and their sources.
+    signals: rows of (LoopCond, op), the ops that need a signal in each iteration, if they are on
+      another device, whether their loop goes on.
   """
 
   outermost: np.ndarray  # [N]
@@ -75,10 +75,10 @@ def find_loops(
     consumers: [E].
     order: [N] op indices, producers first.
     trip_count: for every loop, or None to infer it where the bound is known before the run.
-    feed_shapes: tensor name -> dimensions of what is fed, on which a bound may depend.
+    feed_shapes: tensor name -> dimensions of a feed, on which a bound may depend.
 
   Raises:
-    GraphError: an op has inputs from two frames, or an Exit stands outside a loop.
+    GraphError: an op has inputs from two frames, or an Exit is outside a loop.
   """
   n = len(nodes)
   types = [node.op for node in nodes]
@@ -197,8 +197,8 @@ def _trip_counts(
 class _Bounds:
   """Infers trip counts from conditions like `counter < bound`, both known before the run.
 
-  A loop of gradients counts down from, or up to, what the forward loop has counted, which is what
-  its Exit gives; inside of other loops the counts go by way of stacks and lists.
+  A loop of gradients counts down from, or up to, the forward loop's count, which is the value of
+  its Exit; inside other loops counts pass through stacks and lists.
   """
 
   def __init__(
@@ -244,8 +244,8 @@ class _Bounds:
     return []
 
   def _bound(self, tensor: Tensor) -> Optional[int]:
-    """What a counter goes to; the least of several where not all are known (lengths that are fed
-    end a loop before its longest sequence does)."""
+    """The bound of a counter; if not all of several are known, the least of the known ones
+    (lengths that are fed end a loop before its longest sequence does)."""
     found = self._values.scalar(tensor)
     op, _ = self._values.origin(tensor)
     if found is None and self._types[op] == "Minimum":
@@ -254,14 +254,14 @@ class _Bounds:
     return found
 
   def _start(self, op: int) -> Optional[int]:
-    """What a counter begins with: Merge(Enter(start), NextIteration)."""
+    """The first value of a counter: Merge(Enter(start), NextIteration)."""
     if self._types[op] not in _MERGE:
       return None
     data = self._inputs.data(op)
     return self._values.scalar(data[0]) if data else None
 
   def _step(self, merge: int) -> Optional[int]:
-    """What a counter changes by: Merge(.., NextIteration(Add(counter, step)))."""
+    """The step of a counter: Merge(.., NextIteration(Add(counter, step)))."""
     behind = self._values.round_trip(merge)
     if behind is None or self._types[behind[0]] not in (*_ADD, "Sub"):
       return None
@@ -275,7 +275,7 @@ class _Bounds:
     return None
 
   def _exit_value(self, op: int) -> Optional[int]:
-    """What a counter is when its loop ends."""
+    """The value of a counter when its loop ends."""
     merge, _ = self._values.origin((op, 0), _EXIT + PASSING)
     if self._types[merge] not in _MERGE:
       return None

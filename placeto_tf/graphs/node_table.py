@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.computation_graph import CONTROL, check_unique
 from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
 
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_.\\/>-]*\Z")
@@ -35,7 +35,7 @@ class NodeTable:
     producers: [E] int64.
     ports: [E] int64, `CONTROL` for control edges.
     consumers: [E] int64, ascending.
-    input_types: [E] int32 what the consumer asks for, 0 for control edges.
+    input_types: [E] int32 type that the consumer expects, 0 for control edges.
   """
 
   nodes: List[Any]
@@ -65,7 +65,7 @@ def read_nodes(graph_def: Any) -> NodeTable:
   """Checks a GraphDef and turns it into arrays.
 
   Raises:
-    GraphError: no nodes, a name that is wrong or there twice, an unknown op, an attribute that is
+    GraphError: no nodes, a name that is wrong or appears twice, an unknown op, an attribute that is
       missing or wrong, an input that dangles, is out of range, too many or of another type, or a
       version this TensorFlow cannot read.
   """
@@ -75,7 +75,7 @@ def read_nodes(graph_def: Any) -> NodeTable:
   _check_versions(graph_def.versions)
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
-  _check_names(names, index)
+  _check_names(names)
   op_defs = OpDefs(graph_def.library)
   signatures = [op_defs.signature(node) for node in nodes]
   offsets = np.zeros(len(nodes) + 1, dtype=np.int64)
@@ -136,13 +136,8 @@ def read_nodes(graph_def: Any) -> NodeTable:
   return table
 
 
-def _check_names(names, index) -> None:
-  if len(index) != len(names):
-    seen = set()
-    for name in names:
-      if name in seen:
-        raise GraphError(f"op name {name!r} appears twice; names must be unique")
-      seen.add(name)
+def _check_names(names: List[str]) -> None:
+  check_unique(names)
   for i, name in enumerate(names):
     if not _NAME.match(name):
       raise GraphError(

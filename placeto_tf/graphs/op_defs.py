@@ -1,7 +1,7 @@
-"""What TensorFlow's registry says about an op: attributes, numbers and types of in- and outputs.
+"""Definitions of ops in TensorFlow's registry: attributes, numbers and types of in- and outputs.
 
-A node is checked here before anything of it is handed to TensorFlow's C++, which aborts the
-process on some bad attributes where Python would raise.
+A node is checked here before any part of it reaches TensorFlow's C++, which aborts the process on
+some bad attributes where Python would raise.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class OpDefs:
     return ranges
 
   def check_attributes(self, node: Any, schema: _Schema) -> None:
-    """Raises GraphError where an attribute is missing, or not of the kind the op asks for."""
+    """Raises GraphError if an attribute is missing, or not of the kind that the op expects."""
     attrs = node.attr
     for attribute in schema.attributes:
       name = attribute.name
@@ -268,7 +268,7 @@ def check_tensor(node: Any, what: str, tensor: Any) -> None:
 
 
 def _item_size(dtype: int) -> int:
-  """Bytes of one element of a DataType, 0 where that is not fixed or not whole."""
+  """Bytes of one element of a DataType, 0 if that is not fixed or not whole."""
   from tensorflow.python.framework import dtypes
 
   try:
@@ -279,7 +279,7 @@ def _item_size(dtype: int) -> int:
 
 
 def _plain(value: Any) -> Any:
-  """What an AttrValue of a number, type or list of types holds."""
+  """The value of an AttrValue that is a number, type or list of types."""
   kind = value.WhichOneof("value")
   return tuple(value.list.type) if kind == "list" else getattr(value, kind or "i")
 

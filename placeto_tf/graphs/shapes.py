@@ -1,4 +1,4 @@
-"""Shapes of what is fed: from the graph, with unknown dimensions bound by the user."""
+"""Shapes of feeds: from the graph, with unknown dimensions bound by the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITH_DEFAULT = "PlaceholderWithDefault"
 
 
 class UnknownShape(GraphError):
-  """Dimensions of a feed that nobody states."""
+  """A feed with dimensions that are not known."""
 
   def __init__(self, name: str, shape: Shape):
     """Args: name: of the feed; shape: as far as it is known."""
@@ -24,7 +24,7 @@ class UnknownShape(GraphError):
 
 
 def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
-  """What is to be given for feeds of unknown shapes, all of them at once."""
+  """The options to give for feeds of unknown shapes, all of them at once."""
   found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
   example = {_base(each.name): tuple(
       32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
@@ -41,7 +41,7 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
 
 
 def declared_shape(node: Any, port: int = 0) -> Shape:
-  """The shape that a node states for an output, by its value, in `shape` or `_output_shapes`."""
+  """The shape that a node states for an output: in its value, `shape` or `_output_shapes`."""
   attrs = node.attr
   if node.op == "Const" and "value" in attrs:
     return _dimensions(attrs["value"].tensor.tensor_shape)
@@ -71,7 +71,7 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
     batch_size: for an unknown first dimension, or None.
 
   Raises:
-    GraphError: dimensions remain unknown, or what is given contradicts the graph.
+    GraphError: dimensions remain unknown, or the given shape contradicts the graph.
   """
   shape = declared
   if given is not None:

@@ -1,7 +1,7 @@
-"""Shapes of what stands between the feeds and the length of a loop, without TensorFlow's C++.
+"""Shapes between the feeds and the length of a loop, without TensorFlow's C++.
 
-Only the ops are here that people put before a recurrent layer; where one is missing, the shape
-that the graph itself states (`_output_shapes`) is taken, or else none. A shape is a tuple of
+This covers the ops that are usual before a recurrent layer. For any other op, the shape that the
+graph itself states (`_output_shapes`) is taken, or else none. A shape is a tuple of
 dimensions, None for one that is not known; None alone is an unknown rank.
 """
 
@@ -31,7 +31,7 @@ _DEPTH = 100
 
 
 class StaticShapes:
-  """Answers for one graph, each worked out once."""
+  """Shapes of one graph's tensors, each computed once."""
 
   def __init__(self, values: Any, feed_shapes: Mapping[str, Tuple[int, ...]]):
     """Args: values: the `StaticValues` of the graph; feed_shapes: tensor name -> dimensions."""
@@ -43,7 +43,7 @@ class StaticShapes:
     """The shape of a tensor, as far as it is known."""
     tensor = self._values.origin(tensor)
     if tensor not in self._known:
-      self._known[tensor] = None  # what depends on itself is not known
+      self._known[tensor] = None  # a value that depends on itself is not known
       if self._values.depth < _DEPTH:
         self._values.depth += 1
         self._known[tensor] = self._compute(tensor)
@@ -325,7 +325,7 @@ def strided_masks(node: Any) -> Dict[str, int]:
 
 
 def _attr(node: Any, name: str) -> Any:
-  """An attribute of a node, empty where it has none; asking the node itself would add it."""
+  """An attribute of a node, empty if it has none; asking the node itself would add it."""
   return (node if name in node.attr else type(node)()).attr[name]
 
 

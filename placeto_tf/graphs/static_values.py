@@ -1,8 +1,8 @@
-"""Small whole numbers that a graph computes, where they are known before it runs.
+"""Small whole numbers that a graph computes, if they are known before it runs.
 
-How often a loop goes round is mostly the length of something: `strided_slice(shape(x))` of a feed
-whose shape is bound, the size of a TensorList, the count of another loop. Values are worked out
-backwards from what is asked for, and no further: a tensor of at most `_MOST` elements is a flat
+A trip count of a loop is mostly the length of something: `strided_slice(shape(x))` of a feed whose
+shape is bound, the size of a TensorList, the count of another loop. Values are computed backwards
+from the tensor that is asked for, and no further: a tensor of at most `_MOST` elements is a flat
 tuple of integers, None for those that are not known; shapes are in `static_shapes`.
 """
 
@@ -30,7 +30,7 @@ _JOINING = ("Pack", "ConcatV2")
 _NUMPY = {3: "<i4", 9: "<i8"}  # DT_INT32, DT_INT64
 _MOST = 64  # elements of a value
 _LARGEST = 1 << 62
-_DEPTH = 100  # ops that one answer may rest on, one behind the other; Python's stack is finite
+_DEPTH = 100  # ops in a chain that one value may depend on; Python's stack is finite
 
 
 def _divided(a: int, b: int) -> Optional[int]:
@@ -69,7 +69,7 @@ class Inputs:
 
 
 class StaticValues:
-  """Answers for one graph, each worked out once."""
+  """Values of one graph's tensors, each computed once."""
 
   def __init__(
       self,
@@ -78,13 +78,13 @@ class StaticValues:
       feed_shapes: Mapping[str, Tuple[int, ...]],
       exit_value: Callable[[int], Optional[int]],
   ):
-    """Prepares for questions.
+    """Prepares the tables.
 
     Args:
       nodes: [N] NodeDefs.
       inputs: of the nodes, back edges of loops left out.
       feed_shapes: tensor name -> dimensions of what is fed.
-      exit_value: op -> what a loop's Exit gives, where that is known.
+      exit_value: op -> the value of a loop's Exit, if that is known.
     """
     self.nodes = nodes
     self.types = [node.op for node in nodes]
@@ -92,7 +92,7 @@ class StaticValues:
     self.shapes = StaticShapes(self, feed_shapes)
     self._exit_value = exit_value
     self._index = {node.name: i for i, node in enumerate(nodes)}
-    self._pushed: Optional[Dict[int, Tensor]] = None  # stack -> what is pushed on it
+    self._pushed: Optional[Dict[int, Tensor]] = None  # stack -> values pushed on it
     self._known: Dict[Tensor, Values] = {}
     self.depth = 0
 
@@ -102,10 +102,10 @@ class StaticValues:
     return found[0] if found is not None and len(found) == 1 else None
 
   def values(self, tensor: Tensor) -> Values:
-    """The elements of a tensor, or None where not even their number is known."""
+    """The elements of a tensor, or None if not even their number is known."""
     tensor = self.origin(tensor)
     if tensor not in self._known:
-      self._known[tensor] = None  # what depends on itself is not known
+      self._known[tensor] = None  # a value that depends on itself is not known
       if self.depth < _DEPTH:
         self.depth += 1
         found = self._compute(tensor)
@@ -125,7 +125,7 @@ class StaticValues:
     return tensor
 
   def round_trip(self, merge: int) -> Optional[Tensor]:
-    """What comes round a loop to a Merge, behind ops that only pass it on."""
+    """The tensor that comes round a loop to a Merge, before ops that only pass it on."""
     inputs = self.nodes[merge].input
     op = self._index.get(inputs[1].partition(":")[0]) if len(inputs) > 1 else None
     if op is None or self.types[op] not in _NEXT:

@@ -1,4 +1,4 @@
-"""Walks over edge lists in O(N + E), without recursion, so that a million ops in a chain are fine.
+"""Walks over edge lists in O(N + E), without recursion, so that a chain of a million ops works.
 
 Legend: N ops, E edges.
 """
@@ -48,7 +48,7 @@ def topological_order(
     consumers: [E] op indices.
 
   Returns:
-    The order, shorter than N where there is a cycle, and [N] int32 depths: the number of edges
+    The order, shorter than N if there is a cycle, and [N] int32 depths: the number of edges
     on the longest path that ends at an op, -1 for ops on or behind a cycle.
   """
   by_producer = np.argsort(producers, kind="stable")

@@ -30,7 +30,7 @@ class Contraction:
     weight_us: [M] float64 compute time on the fastest kind of device.
     pattern: [M] int32 index into `masks`.
     masks: the sets of allowed devices that occur, as bit masks.
-    producers, consumers: [F] int32 nodes, one row a pair, sorted; never equal.
+    producers, consumers: [F] int32 nodes, one row per pair, sorted; never equal.
     traffic_bytes: [F] float64 bytes of the tensors that flow from producer to consumer, each
       with `TRANSFER_BYTES` added.
     rank: [M] int64 position of the node's first op in the topological order.

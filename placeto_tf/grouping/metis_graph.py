@@ -50,7 +50,7 @@ class MetisGraph:
     if not self.has_edges or len(self.node_weights) <= count:
       each = np.arange(len(self.node_weights), dtype=np.int32)
       return self._distribute(each, shares, len(each))
-    # A node heavier than a part makes METIS split parts of one node, of which it complains aloud.
+    # METIS prints warnings when a node outweighs a part.
     heaviest = max(1, sum(self.node_weights) // count)
     weights = [min(weight, heaviest) for weight in self.node_weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)

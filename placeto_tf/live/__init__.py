@@ -1,4 +1,4 @@
-"""Placements put to work on what lives in the process: functions and Keras models."""
+"""Placements applied to live objects of the process: functions and Keras models."""
 
 from placeto_tf.live.applied import AppliedFunction, apply_checked
 from placeto_tf.live.fixed_cost import fixed_cost_note

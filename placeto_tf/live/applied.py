@@ -1,4 +1,4 @@
-"""Applying a placement to a live function, and simulating what came of it.
+"""Applies a placement to a live function, and simulates the result.
 
 Legend: N ops.
 """
@@ -25,10 +25,10 @@ _SAME = 1e-6  # relative difference of two step times that are the same
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AppliedFunction:
-  """A placed function beside what was promised of it; it is called as the function is.
+  """A placed function and the step time that was promised; called like the function.
 
   Attributes:
-    placed: the function, and what became of its variables.
+    placed: the function, and what happened to its variables.
     promised_us: step time that `place()` reported.
     step_time_us: of the function as it is now, simulated.
     before_us: of the function as it was before, simulated; None where not known.

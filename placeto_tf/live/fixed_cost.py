@@ -1,4 +1,6 @@
-"""What it costs that some of what a live function captures cannot be moved.
+"""What it costs that some ops have to stay where they are.
+
+A live function may capture what cannot be moved, and signatures of a SavedModel share variables.
 
 Legend: N ops, D devices.
 """
@@ -16,10 +18,10 @@ _MAX_SETS = 32  # of ops that stay with one fixed resource; more would take too 
 
 
 def fixed_cost_note(simulator: Simulator, placement: np.ndarray) -> str:
-  """How much faster the step would be if what is fixed could be elsewhere, or "".
+  """A note on how much faster the step would be if fixed resources could be elsewhere, or "".
 
-  Each fixed resource in turn is put, with the ops that touch it, where that helps most; all other
-  ops stay. So this is what can at least be gained.
+  Each fixed resource in turn is moved, with the ops that touch it, to the device that helps most;
+  all other ops stay. So this is a lower bound on the gain.
 
   Args:
     simulator: of the graph on its cluster.
@@ -44,9 +46,10 @@ def fixed_cost_note(simulator: Simulator, placement: np.ndarray) -> str:
     step_time_us = np.where((peak <= cluster.memory_bytes).all(axis=1), step_time_us, np.inf)
     if step_time_us.min() < best_us:
       best, best_us = candidates[step_time_us.argmin()], float(step_time_us.min())
-  what = f"{len(fixed)} captured resource{'s' if len(fixed) > 1 else ''} that cannot be moved"
+  what = "what has to stay where it is ({} op{} with what is colocated)".format(
+      len(fixed), "s" if len(fixed) > 1 else "")
   if best_us >= held_us:
-    return f"{what}: no other device for one of them would make the step faster"
+    return f"{what} costs nothing: no other device for one of them would make the step faster"
   return (
-      f"{what} cost at least {held_us - best_us:,.0f} us a step: {held_us:,.0f} us with them where "
-      f"they are, {best_us:,.0f} us if they could be elsewhere")
+      f"{what} costs at least {held_us - best_us:,.0f} us a step: {held_us:,.0f} us with it there, "
+      f"{best_us:,.0f} us if it could be elsewhere")

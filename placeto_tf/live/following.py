@@ -22,8 +22,9 @@ def placed_alike(
 ) -> Tuple[Placement, float]:
   """The placement of another trace of the same step.
 
-  An op goes where the op of its name is, a variable and what touches it where the variable is now,
-  everything else where what it reads, or what reads it, is.
+  An op goes to the device of the op of its name. A variable, with the ops that touch it, goes to
+  the variable's present device. All other ops go to the device of an op that they read, or that
+  reads them.
 
   Args:
     placement: of the first trace.

@@ -87,6 +87,34 @@ def size_of(specs: Any) -> Any:
   return None
 
 
+def divided(specs: Any, replicas: int) -> Any:
+  """The specs of one of R replicas: of a tensor's examples, a share.
+
+  Raises:
+    GraphError: a spec is no dense tensor with as many examples as all others, or R does not divide
+      them.
+  """
+  import tensorflow as tf
+
+  size = size_of(specs)
+
+  def part(spec):
+    if spec is None:
+      return None
+    shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) and spec.shape.rank else [None]
+    if shape[0] is None or shape[0] != size:
+      raise GraphError(
+          f"{spec} of a batch of {size} is not divided among replicas; expected dense tensors of "
+          "as many examples each")
+    if size % replicas:
+      raise GraphError(
+          f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a "
+          f"batch that is a multiple of {replicas}, or another number of replicas")
+    return tf.TensorSpec([size // replicas, *shape[1:]], spec.dtype, spec.name)
+
+  return tf.nest.map_structure(part, specs)
+
+
 def check_trainable(model: Any) -> None:
   """Raises GraphError for what is no Keras model whose training can be placed."""
   if not keras_models.is_keras_model(model):

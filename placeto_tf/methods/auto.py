@@ -1,18 +1,18 @@
 """`auto`: other methods in turn, each going on from the best placement so far.
 
-What runs, in this order, until the budget is used up or the bound is met, is what methods say of
-their part in it (`AutoPart`):
+Each method's record states its part in `auto` (`AutoPart`). The parts run in this order until the
+budget is used up or the best placement meets the lower bound:
 
-1. The references: the graph's own devices, one device, the expert split, METIS; and, as far as they
-   are sure to leave most of the time to the rest, other constructions.
+1. The references: the graph's own devices, one device, the expert split, METIS. Other
+   constructions follow if they are sure to leave most of the time to the rest.
 2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
    the groups cannot be split, the search is over.
 3. The policies, from the best of these; `auto_unlearned` skips them.
-4. The searches, of which annealing gains most and gets most of the budget; what is left goes, slice
-   by slice, to whichever gained most per slice the last time it ran.
+4. The searches. Annealing gains most and gets most of the budget; the rest goes, slice by slice,
+   to the search that gained most per slice the last time it ran.
 
-With a limit on evaluations alone the shares are shares of evaluations, nothing depends on the
-clock, and a seed gives the same placement again.
+With a limit on evaluations alone, shares are shares of evaluations, nothing depends on the clock,
+and a seed gives the same placement again.
 
 Legend: N ops, G groups.
 """
@@ -42,7 +42,7 @@ DEFAULT_BUDGET = Budget(max_seconds=60.0)
 EXACT_GROUPS = 20  # more are rarely proven
 EXACT_SHARE, EXACT_NODES = 0.4, 200_000
 SLICES = 4  # of what is left after all searches have run
-# What it takes to make units to search with, generously; it makes no sense to begin in less.
+# A generous estimate of the time to make units for a search; with less, none begins.
 SETUP_SECONDS_AN_OP = 1e-4
 
 
@@ -67,16 +67,16 @@ class Auto:
 
     Args:
       problem: counts and remembers.
-      budget: of all together, counted from the making of the problem.
-      seed: of all.
+      budget: of all methods together, counted from when the problem was made.
+      seed: of all methods.
       policies: in the order in which they run; by default all that take part.
-      ledger: is written; by default a new one.
+      ledger: receives an entry per placer; by default a new one.
       root_dir: where policies write TensorBoard summaries; None writes none.
     """
     self.ledger = ledger or Ledger(problem)
     self._problem, self._seed, self._root_dir = problem, seed, root_dir
     self._policies = registry.parts_of_auto(Stage.POLICY) if policies is None else policies
-    # Bounds are rounded down by a billionth, lest they exceed what they bound.
+    # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
     self._optimum_us = lower_bound_us(problem) * (1 + 2e-9)
     self._budget = dataclasses.replace(
         budget, target_us=max(budget.target_us or 0.0, self._optimum_us))
@@ -90,9 +90,9 @@ class Auto:
     """[N] the best placement found."""
     problem, budget, ledger = self._problem, self._budget, self.ledger
     for method in registry.parts_of_auto(Stage.REFERENCE):
-      # Whoever reads the table wants to see these, whatever the bound says.
+      # Readers of the table want to see these, whatever the bound says.
       self._construct(method, dataclasses.replace(budget, target_us=None))
-    # Where no op has a choice there is one placement, and it is the best.
+    # Where no op has a choice there is only one placement.
     ledger.proven = problem.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
     for method in registry.parts_of_auto(Stage.CONSTRUCTION):
       if self._over() or not in_time(problem, budget):
@@ -129,7 +129,7 @@ class Auto:
     return best_so_far(problem, result.placement)
 
   def _improve(self, method: Method) -> None:
-    """Runs a policy, unless it would not get anything done."""
+    """Runs a policy, if the budget leaves it enough to get something done."""
     problem, budget, part = self._problem, self._budget, _part(method)
     share = budget if part.share is None else budget.share(problem, part.share)
     if not part.condition(problem):
@@ -148,11 +148,11 @@ class Auto:
     grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
     try:
       self._run(method.name, self._placer(method), share, problem.regrouped(grouping))
-    except SetupError as error:  # what policies stand on is not installed: all else works
+    except SetupError as error:  # the libraries of the policies are not installed; all else works
       self.ledger.skip(method.name, str(error))
 
   def _search(self) -> None:
-    """Every search once, then slices for whichever does best."""
+    """Runs every search once, then gives slices to the one that does best."""
     problem, budget = self._problem, self._budget
     searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)
                 if _part(method).condition(problem)}
@@ -172,7 +172,7 @@ class Auto:
           name, self._placer(searches[name]), budget.share(problem, 1 / (SLICES - i)),
           seed=self._seed + i + 1)
       if problem.evaluations == before:
-        break  # nothing can be moved
+        break  # no op can be moved
 
   def _time_for_a_search(self) -> bool:
     problem, limit = self._problem, self._budget.max_seconds
@@ -188,7 +188,7 @@ class Auto:
 
 
 def _part(method: Method) -> AutoPart:
-  """The method's part; one that is handed in without a part has all of what is left."""
+  """The method's part; a method handed in without one gets all that is left."""
   return method.auto or AutoPart(Stage.POLICY)
 
 
@@ -205,8 +205,8 @@ def run_auto(
     policies: Optional[Sequence[Method]] = None) -> np.ndarray:
   """[N] the best placement that all methods with a part in `auto` find together.
 
-  Without a budget it ends after 60 s. Takes no weights, and a ledger beside what a `Run` takes;
-  without one, `progress` is called before each placer.
+  Without a budget it ends after 60 s. It takes no weights. It takes a ledger besides the arguments
+  of a `Run`; without one, `progress` is called before each placer.
   """
   del weights
   ledger = ledger or Ledger(problem, progress)

@@ -14,13 +14,13 @@ from placeto_tf.problem.method import Kind, deferred
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 LEARNED = "learned"
-# The method that stands in tables for the work of learning.
+# The row of tables that holds the work of learning the groups.
 METHOD = "learned_grouping"
 _SHARE = 0.5
 
 
 def check_grouping(grouping: str, method: str) -> None:
-  """Raises: PlacementError where a grouping that is learned is asked for auto."""
+  """Raises: PlacementError if the grouping is learned and the method is auto."""
   if grouping == LEARNED and registry.find(method).kind is Kind.AUTO:
     raise PlacementError(
         "grouping 'learned' is for one method, not for auto, whose placers share the budget; "
@@ -28,12 +28,12 @@ def check_grouping(grouping: str, method: str) -> None:
 
 
 def first_grouping(grouping: str) -> str:
-  """What is learned is learned within the budget; until then the default has to do."""
+  """The grouping to begin with; groups are learned later, within the budget."""
   return "heavy_edge" if grouping == LEARNED else grouping
 
 
 def with_learned_groups(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
   """The problem in groups that the hierarchical policy learns with half of what is left."""
-  learn: Any = deferred("placeto_tf.methods.hierarchical.search", "learn_grouping")()
+  learn: Any = deferred("placeto_tf.methods.one_graph.search", "learn_grouping")()
   return problem.regrouped(learn(problem, budget.share(problem, _SHARE), seed))

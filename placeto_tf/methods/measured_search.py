@@ -1,10 +1,11 @@
-"""Real step times as what a search minimises: the simulator ranks, real runs decide.
+"""A search that minimises real step times: the simulator ranks placements, real runs decide.
 
-`search_measured` improves on what a simulated search found: the placements of all placers come
-first, then the best that the simulator expects around the best that was measured.
+`search_measured` improves on what a simulated search found. It measures the placements of all
+placers first, then those that the simulator expects to be best around the best one measured.
 
-Placements are compared by their step over the steps of a reference that ran beside it, so that a
-machine that slows down does not make a later placement look worse.
+Placements are compared by steps at the cores' full speed, or, where that is not known, by their
+step over the steps of a reference that ran beside it, so that a machine that slows down does not
+make a later placement look worse.
 
 Legend: N ops, G groups, D devices, B placements side by side.
 """
@@ -21,15 +22,15 @@ from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
-from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
 
 _NEIGHBOURS = 64  # simulated for each placement that is measured
-_KEPT_BETTER = 0.5  # of the neighbourhoods start at the best measured, the rest at other good ones
+_KEPT_BETTER = 0.5  # of the neighbourhoods are around the best measured, the rest around others
 _ROUNDS = 4  # of simulated descent in a neighbourhood
 
 
 class MeasuredPlacements:
-  """Measures placements of a problem's ops, each once, up to a limit.
+  """Measures placements of a problem's ops, each once, until a limit is reached.
 
   Attributes:
     steps: what was measured, in order: ([N] int32 placement, MeasuredStep).
@@ -49,13 +50,13 @@ class MeasuredPlacements:
     return len(self.steps) >= self.max_measurements
 
   def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """What was measured of a placement [N], or None."""
+    """The measurement of a placement [N], or None."""
     return self._cache.get(placement.tobytes())
 
   def measure(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """Measures a placement [N] int32, unless that was done; None past the limit.
+    """The measurement of a placement [N] int32, made now if there is none; None past the limit.
 
-    What fails counts as well, and comes back as a failed step.
+    A run that fails counts as well, and is returned as a failed step.
     """
     found = self.known(placement)
     if found is None and not self.exhausted:
@@ -66,7 +67,7 @@ class MeasuredPlacements:
     return found
 
   def score(self, step: MeasuredStep) -> float:
-    """What placements are compared by, in us at the reference's usual speed."""
+    """The figure that placements are compared by: us at the reference's usual speed."""
     if step.failure:
       return float("inf")
     usual = self.reference_us
@@ -84,7 +85,7 @@ class MeasuredPlacements:
     """The fastest placement.
 
     Raises:
-      MeasurementError: none could be run.
+      MeasurementError: no placement could be run.
     """
     if not self.steps:
       raise MeasurementError("no placement was measured; allow at least one measurement")
@@ -96,16 +97,17 @@ class MeasuredPlacements:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredSearch:
-  """What a measured search found.
+  """The result of a measured search.
 
   Attributes:
     placement: [N] int32 the fastest.
     step: its measurement.
-    by_placer: placer -> measurement of what it found, where that was measured.
+    by_placer: placer -> measurement of its placement, where that was measured.
     measurements: how many placements were measured.
     failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
     stopped: why measuring ended early, or "": what was measured by then counts.
+    caution: what to know of the devices it was measured on, or "".
   """
 
   placement: np.ndarray
@@ -115,6 +117,7 @@ class MeasuredSearch:
   failures: int
   history: Tuple[Tuple[int, float], ...]
   stopped: str = ""
+  caution: str = ""
 
 
 def search_measured(
@@ -126,13 +129,13 @@ def search_measured(
     seed: int = 0,
     progress: Callable[[int], None] = lambda measurements: None,
 ) -> MeasuredSearch:
-  """Measures what placers found, then goes on around the fastest.
+  """Measures the placements that placers found, then searches around the fastest.
 
   Args:
-    problem: simulates; its evaluations are counted.
+    problem: simulates placements and counts its evaluations.
     measurer: runs placements.
-    found: placer -> [N] int32. "single" and "expert", where they are there, are measured first, so
-      that the result is never slower than either.
+    found: placer -> [N] int32. "single" and "expert", if present, are measured first, so that the
+      result is never slower than either.
     max_measurements: placements measured at most.
     seed: of the neighbourhoods.
     progress: called after every measurement.
@@ -173,10 +176,10 @@ def search_measured(
         continue
       fruitless = 0
       take(candidate)
-  except MeasurementError as error:  # the workers did not come back
+  except (MeasurementError, KeyboardInterrupt) as error:  # the workers did not come back, or Ctrl-C
     if not any(step.failure is None for _, step in measured.steps):
       raise
-    stopped = str(error)
+    stopped = str(error) or "interrupted"
   placement, step = measured.best()
   failures = sum(step.failure is not None for _, step in measured.steps)
   return MeasuredSearch(
@@ -193,7 +196,7 @@ def search_on_workers(
     seed: int = 0,
     progress: Callable[[int], None] = lambda measurements: None,
 ) -> MeasuredSearch:
-  """`search_measured` on workers that are started, or connected to, for it.
+  """`search_measured` on workers that it starts or connects to.
 
   Args:
     problem, found, max_measurements, seed, progress: as for `search_measured`.
@@ -201,15 +204,17 @@ def search_on_workers(
     device_map: device of the cluster -> device of the workers, where names differ.
   """
   runtime = make_runtime(problem.cluster, workers)
-  with runtime, CoreSpeed.of(runtime) as speed:
-    speed.learn()
+  with runtime, CoreSpeed.of(runtime, problem.cluster.core_probe_us) as speed:
     with Measurer(
         problem.graph, problem.cluster, runtime,
         MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed), device_map=device_map,
         speed=speed) as measurer:
-      return search_measured(
+      result = search_measured(
           problem, measurer, found, max_measurements=max_measurements, seed=seed,
           progress=progress)
+  if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
+    return dataclasses.replace(result, caution=one_process_note(runtime.num_cpus))
+  return result
 
 
 def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
@@ -219,7 +224,7 @@ def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
 def _candidate(
     problem: PlacementProblem, measured: MeasuredPlacements, rng: np.random.Generator
 ) -> Optional[np.ndarray]:
-  """[N] the best that the simulator expects near a good measured placement, not yet measured."""
+  """[N] a placement near a good measured one: the best, simulated, that is not yet measured."""
   ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
   good = [placement for placement, step in ranked if step.failure is None]
   if not good:
@@ -249,14 +254,18 @@ def _candidate(
 
 
 def describe(found: MeasuredSearch) -> str:
-  """A sentence for the user."""
+  """The result as a sentence for the user."""
   step = found.step
   text = (f"measured {found.measurements} placements in real sessions: the fastest takes "
           f"{step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "
           f"{step.high_us / 1e3:.1f} ms, {step.runs} runs)")
   for name in ("single", "expert"):
     other: Any = found.by_placer.get(name)
-    if other is not None and other.relative and step.relative:
-      text += f", {other.relative / step.relative:.2f}x as fast as {name}"
+    if other is not None and not other.failure:
+      # Where steps have a reference beside them, the machine may have changed its speed in between.
+      ratio = (other.relative / step.relative if other.relative and step.relative else
+               other.step_time_us / step.step_time_us)
+      text += f", {ratio:.2f}x as fast as {name}"
   text += f"; {found.failures} could not be run" if found.failures else ""
-  return text + (f"; measuring ended early: {found.stopped}" if found.stopped else "")
+  text += f"; measuring ended early: {found.stopped}" if found.stopped else ""
+  return text + (f"; {found.caution}" if found.caution else "")

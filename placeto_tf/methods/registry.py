@@ -1,7 +1,7 @@
 """All methods: those that modules of `placeto_tf.search` and `placeto_tf.methods` declare.
 
-There is no list of them anywhere: a module that declares METHODS (see `placeto_tf.problem.method`)
-is found, and what it declares can be placed with, evaluated and shown.
+There is no list of them. A module that declares METHODS (see `placeto_tf.problem.method`) is found,
+and its methods can be run, evaluated and shown.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ROOMS = ("placeto_tf.search", "placeto_tf.methods")
 
 
 def methods() -> Tuple[Method, ...]:
-  """All of them, by kind, rank and name."""
+  """All methods, by kind, rank and name."""
   return in_order(method for room in _ROOMS for method in declared_in(room))
 
 
 def names() -> Tuple[str, ...]:
-  """Of all methods, in the same order."""
+  """The names of all methods, in the same order."""
   return tuple(method.name for method in methods())
 
 
@@ -35,7 +35,7 @@ def find(name: str) -> Method:
   """The method of this name.
 
   Raises:
-    PlacementError: there is none; it names those that are spelled alike, and all.
+    PlacementError: there is none. The message names similar names, and all names.
   """
   known = {method.name: method for method in methods()}
   if name not in known:
@@ -46,18 +46,18 @@ def find(name: str) -> Method:
 
 
 def references() -> Tuple[Method, ...]:
-  """Those that are evaluated before any other: "current" first, then the baselines."""
+  """The methods that are evaluated before any other: "current", then the baselines."""
   return tuple(method for method in methods() if method.kind.reference)
 
 
 def parts_of_auto(stage: Stage) -> Tuple[Method, ...]:
-  """Those that have their turn in a stage of `auto`, in the order of their turns."""
+  """The methods that run in a stage of `auto`, in the order in which they run."""
   return tuple(
       method for method in methods() if method.auto is not None and method.auto.stage is stage)
 
 
 def weighted_policies() -> Tuple[str, ...]:
-  """The policies whose weights some method takes, by name."""
+  """Names of the policies whose weights some method takes, sorted."""
   return tuple(sorted({
       method.weights.policy for method in methods() if method.weights is not None}))
 

@@ -1,13 +1,13 @@
-"""The search over numbers of replicas: each is tried, those behind are dropped, the best goes on.
+"""The search over numbers of replicas: tries each, drops those behind, goes on with the best.
 
-1. Every number of replicas is started from placements that need no search. What cannot come close,
-   by its lower bound, is dropped.
-2. The others share two fifths of the budget: replicas are moved together (`symmetric`), a graph
-   without replicas has `auto`.
-3. What is left is for the best, and for the second where it is within 3 %: the trained policy,
-   annealing, refinement, each from the best so far.
+1. Every number of replicas is started from placements that need no search. A number whose lower
+   bound is above what another has reached is dropped.
+2. The others share two fifths of the budget. Replicas are moved together (`symmetric`); a graph
+   without replicas runs `auto`.
+3. The rest of the budget goes to the best, and to the second if it is within 3 %: the trained
+   policy, annealing and refinement, each from the best so far.
 
-What is compared is the time of a step per example, for batches can differ.
+Candidates are compared by their step time per example, because batches can differ.
 
 Legend: N ops, R replicas.
 """
@@ -32,7 +32,7 @@ FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
 # (method, share of what is left of a candidate's time)
 LAST = (("device_pointer", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
-_SECONDS_AN_OP = 1e-4  # what it takes to make units to search with
+_SECONDS_AN_OP = 1e-4  # time to make units for a search
 
 
 @dataclasses.dataclass(eq=False)
@@ -44,8 +44,8 @@ class Candidate:
     global_batch: examples of a step; None where the graph has no batch.
     problem: of the replicated graph.
     ledger: what each placer did.
-    reference: whether it is there to compare with only.
-    dropped: why it was not searched on, or "".
+    reference: whether it is only there to compare with.
+    dropped: why its search was ended, or "".
   """
 
   replicas: int
@@ -57,7 +57,7 @@ class Candidate:
 
   @property
   def example_us(self) -> float:
-    """Time of a step per example, of the best placement so far; infinite where none fits."""
+    """Step time per example of the best placement so far; infinite where none fits."""
     if not self.problem.best_fits:
       return float("inf")
     return self.problem.best_objective_us / (self.global_batch or 1)
@@ -71,7 +71,7 @@ def search_replicas(
 
   Args:
     candidates: fewest replicas first.
-    budget: of all together, counted from now.
+    budget: of all candidates together, counted from now.
     seed: of everything random.
     announce: called with a problem and the name of each placer before it runs.
   """
@@ -107,7 +107,7 @@ class _Search:
         raise
 
   def _slice(self, problem: PlacementProblem, share: float) -> Budget:
-    """A share of what is left of the whole budget, for one problem from now on."""
+    """A share of what is left of the whole budget, for one problem, counted from now."""
     evaluations = seconds = None
     if self._budget.max_evaluations is not None:
       used = sum(each.problem.evaluations for each in self._candidates)
@@ -143,7 +143,7 @@ class _Search:
       self._run(candidate, method.name, self._slice(candidate.problem, share))
 
   def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
-    """Those whose lower bound is below what another one has."""
+    """The candidates whose lower bound is not above what another has reached."""
     best = min(each.example_us for each in candidates)
     alive = []
     for each in candidates:
@@ -182,5 +182,5 @@ class _Search:
       policy = registry.find(name).kind is Kind.POLICY
       try:
         self._run(candidate, name, budget.share(problem, part), grouped=policy)
-      except SetupError as error:  # what policies stand on is not installed: all else works
+      except SetupError as error:  # the libraries of the policies are not installed; all else works
         candidate.ledger.skip(name, str(error))

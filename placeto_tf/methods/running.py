@@ -1,13 +1,12 @@
-"""Runs one method on a problem; the one place that knows from where methods start.
+"""Runs one method on a problem, from the right start.
 
-Methods that go on from a placement that is there (`Kind.takes_start`) start from, in this order:
+A method that improves a given placement (`Kind.takes_start`) starts from the first of these:
 
 1. the start that the caller gives, which counts as one evaluation;
 2. the best placement that the problem has seen;
-3. where it has seen none, a policy from the best baseline, a search and `auto` from their own best
-   construction.
+3. for a policy, the best baseline; for a search and `auto`, their own best construction.
 
-All others make their own placements, whatever was evaluated before.
+All other methods make their own placements, whatever was evaluated before.
 
 Legend: N ops.
 """
@@ -27,13 +26,13 @@ from placeto_tf.search.starts import reference_placers
 def prepare(
     problem: PlacementProblem, method: Method, budget: Budget, seed: int = 0, *,
     start: Optional[np.ndarray] = None) -> None:
-  """Evaluates what the method starts from; does nothing where that was done.
+  """Evaluates the start that the caller gives, or the references for a policy without a start.
 
   Args:
-    problem: counts.
+    problem: counts evaluations.
     method: what will be run.
     budget, seed: of the run.
-    start: [N] in place of starts of its own; not used by methods that take none.
+    start: [N] replaces the method's own start; methods that take none ignore it.
   """
   if start is not None and method.kind.takes_start:
     problem.evaluate_ops(start)

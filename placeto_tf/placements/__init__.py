@@ -1,4 +1,4 @@
-"""Op name -> device name: made from indices, read, written, checked, and put into graphs."""
+"""Op name -> device name: made from indices, read, written, checked, and applied to graphs."""
 
 from placeto_tf.placements.applying import DeviceFunction, DeviceReport
 from placeto_tf.placements.checking import check

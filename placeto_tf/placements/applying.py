@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
@@ -13,18 +13,19 @@ from placeto_tf.graphs.concrete_functions import (
   is_function,
 )
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.placements.placement import Placement
+from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
+from placeto_tf.placements.placed_functions import place_function
 
 _META_GRAPH = "tensorflow.MetaGraphDef"
 _COST_GRAPH = "tensorflow.CostGraphDef"
 _PROTOS = ("tensorflow.GraphDef", _META_GRAPH, _COST_GRAPH)
 
 
-def apply(placement: Placement, target: Any) -> Any:
+def apply(placement: Mapping[str, str], target: Any) -> Any:
   """Sets the device of every op of a graph; see `Placement.apply`.
 
-  The placement may hold ops that the target lacks, so the placement of a whole file also fits any
-  part of it.
+  The placement, op name -> device name, may hold ops that the target lacks, so the placement of a
+  whole file also fits any part of it.
   """
   kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
   if kind in _PROTOS:
@@ -42,29 +43,20 @@ def apply(placement: Placement, target: Any) -> Any:
     return placed
   if hasattr(target, "get_operations") and hasattr(target, "as_default"):
     ops = target.get_operations()
-    # All looked up before the first is set: a graph is placed wholly or not at all.
-    for op, device in zip(ops, _devices(placement, [op.name for op in ops])):
+    # All devices are looked up before the first is set: a graph is placed wholly or not at all.
+    for op, device in zip(ops, devices_of(placement, [op.name for op in ops])):
       op._set_device(device)
     return target
   if is_concrete_function(target) or is_function(target):
-    from placeto_tf.placements.placed_functions import place_function
-
     return place_function(placement, concrete_of(target)).function
   raise PlacementError(
       f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
       "tf.Graph or ConcreteFunction")
 
 
-def place_nodes(placement: Placement, nodes: Iterable[Any]) -> None:
-  """Sets the device of each NodeDef; none is changed where one has no device."""
-  nodes = list(nodes)
-  for node, device in zip(nodes, _devices(placement, [node.name for node in nodes])):
-    node.device = device
-
-
 @dataclasses.dataclass(frozen=True)
 class DeviceReport:
-  """What a device scope achieved on a finished graph.
+  """A finished graph that was built in a device scope, compared with the placement.
 
   Attributes:
     placed: number of ops that are on their device.
@@ -94,18 +86,19 @@ class DeviceReport:
 class DeviceFunction:
   """op -> device string, for `tf.compat.v1.device(...)` while a graph is built.
 
-  Scopes do not reach ops that the library colocates, ignores scopes for, or makes elsewhere
-  (initialisers, reads): ask `report` when the graph is finished. And `tf.group` makes one more op
-  for each device whose ops it groups, which the placement cannot know: those keep that device.
+  Scopes do not reach ops that TensorFlow colocates, places without regard to scopes, or makes
+  outside of them (initialisers, reads): call `report` when the graph is finished. `tf.group` makes
+  one more op for each device whose ops it groups. The placement cannot know these ops; they keep
+  that device.
   """
 
-  def __init__(self, placement: Placement):
+  def __init__(self, placement: Mapping[str, str]):
     self._placement = placement
-    self._canonical = _canonical_devices(placement)
+    self._canonical = canonical_devices(placement)
 
   def __call__(self, op: Any) -> str:
     """The device string that TensorFlow asks for while it makes the op."""
-    device = self._placement.op_devices.get(op.name)
+    device = self._placement.get(op.name)
     # An op that is not in the placement keeps what inner scopes said.
     return op.device if device is None else self._canonical[device]
 
@@ -116,7 +109,7 @@ class DeviceFunction:
     names = set()
     for op in graph.get_operations():
       names.add(op.name)
-      wanted = self._placement.op_devices.get(op.name)
+      wanted = self._placement.get(op.name)
       if wanted is None:
         unknown.append(op.name)
       elif device_names.canonical(op.device) != self._canonical[wanted]:
@@ -126,40 +119,14 @@ class DeviceFunction:
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 
   def place_missed(self, graph: Any) -> DeviceReport:
-    """Places what the scope did not reach, before the graph's first run; reports what is left."""
+    """Places the ops that the scope missed, before the graph's first run; reports the rest."""
     for name in self.report(graph).missed:
-      device = self._canonical[self._placement.op_devices[name]]
+      device = self._canonical[self._placement[name]]
       graph.get_operation_by_name(name)._set_device(device)
     return self.report(graph)
 
 
-def _devices(placement: Placement, names: Iterable[str]) -> List[str]:
-  """The canonical device of each named op."""
-  canonical = _canonical_devices(placement)
-  devices = []
-  for name in names:
-    device = placement.op_devices.get(name)
-    if device is None:
-      raise PlacementError(
-          f"the placement has no device for op {name!r}; it is for another graph, or for a part "
-          "of this one: place this graph anew")
-    devices.append(canonical[device])
-  return devices
-
-
-def _canonical_devices(placement: Placement) -> Dict[str, str]:
-  found: Dict[str, str] = {}
-  for name in placement.devices:
-    device: Optional[str] = device_names.canonical(name)
-    if device is None:
-      raise PlacementError(
-          f"{name!r} is no device that TensorFlow knows; expected a name such as '/GPU:0' or "
-          "'/job:worker/task:1/device:CPU:0': rename the device in the cluster")
-    found[name] = device
-  return found
-
-
 def _some(names: Tuple[str, ...]) -> str:
-  """The first names, and how many there are."""
+  """The number of names, and the first few."""
   listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
   return f"{len(names)} ops ({listed})"

@@ -1,4 +1,4 @@
-"""What is wrong with a placement, said before TensorFlow says it."""
+"""Finds the problems of a placement before TensorFlow does."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from placeto_tf.graphs.kernels import KERNEL_TYPES
 from placeto_tf.placements.coverage import file_ops
 from placeto_tf.placements.placement import Placement
 
-_MOST = 20  # problems of one kind that are written out
+_MOST = 20  # problems of one kind that are listed
 
 
 def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> List[str]:
-  """Problems of a placement, one sentence each; none means that TensorFlow will do as it says.
+  """Problems of a placement, one sentence each; without any, TensorFlow places as it says.
 
-  Looks at every op of the graph's file, since TensorFlow places those too that are not run: ops
-  without a device, ops and devices there are not, devices without a kernel for their op, and ops
-  that must share a device (colocated, or of one loop that is run) but do not. TensorFlow refuses
-  most of these; an op that reads a resource elsewhere it moves to the resource without a word.
+  All ops of the graph's file are checked, because TensorFlow also places ops that are not run. The
+  problems are: ops without a device, ops and devices that do not exist, devices without a kernel
+  for their op, and ops that must share a device (colocated, or of one loop that is run) but do not.
+  TensorFlow refuses most of these. An op that reads a resource of another device is silently moved
+  to that device.
   """
   ops = file_ops(graph)
   column = device_names.match(placement.devices, cluster.device_names)
   index = {name: i for i, name in enumerate(ops.names)}
   unknown = [
-      f"op {name!r} is not in the graph; remove it from the placement or place this graph anew"
+      f"op {name!r} is not in the graph; remove it from the placement or place this graph again"
       for name in placement if name not in index]
   missing, strange = [], []
   devices = np.full(len(ops.names), -1, dtype=np.int64)
   for i, name in enumerate(ops.names):
     device = placement.op_devices.get(name)
     if device is None:
-      missing.append(f"op {name!r} has no device; place the whole graph anew")
+      missing.append(f"op {name!r} has no device; place the whole graph again")
     elif column[device] is None:
       strange.append(
           f"op {name!r} is on {device!r}, which is none of the cluster's devices "

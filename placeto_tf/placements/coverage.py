@@ -1,8 +1,8 @@
 """Devices for every op of a graph's file, also for those that the fetches do not need.
 
-TensorFlow places all ops of a graph that a session holds, needed or not, so the rest must be
-consistent too: ops that TensorFlow colocates with needed ones (initialisers and savers that touch
-a variable, whatever says so in `_class`) follow them; all others go to the host.
+TensorFlow places all ops of the graph in a session, so the placement of ops that are not needed
+must be consistent too. Ops that TensorFlow colocates with needed ones (initialisers and savers of a
+variable, ops that say so in `_class`) follow them; all others go to the host.
 
 Legend: M ops of the file, N needed ops, D devices.
 """
@@ -97,7 +97,7 @@ def cover(
   ops = file_ops(graph)
   devices = np.full(len(ops.names), -1, dtype=np.int32)
   devices[ops.positions] = indices
-  # A set with a needed op goes where that one is; then what is left of its loop follows.
+  # A set goes to the device of its needed op; then the rest of its loop follows.
   whole_loops = _join(ops.colocation, ops.loops)
   for sets in (ops.colocation, whole_loops):
     leaders = np.full(len(ops.names), -1, dtype=np.int32)
@@ -125,7 +125,7 @@ def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
 
 
 def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
-  """[M] colocation sets, with those that meet in a loop joined."""
+  """[M] colocation sets, where sets with ops in one loop are joined."""
   inside = np.flatnonzero(loops >= 0)
   if not len(inside):
     return colocation
@@ -138,7 +138,7 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
 
 
 def colocation_sets(table: NodeTable, loops: np.ndarray) -> np.ndarray:
-  """[M] what TensorFlow wants on one device, and the ops of each of the [M] loops given."""
+  """[M] sets of ops that must share a device: by TensorFlow's rules, or of one of the [M] loops."""
   given = np.zeros(len(table.producers), dtype=np.int32)
   data = table.ports != CONTROL
   given[data] = table.output_types[
@@ -149,7 +149,7 @@ def colocation_sets(table: NodeTable, loops: np.ndarray) -> np.ndarray:
 
 
 def _loops(table: NodeTable) -> np.ndarray:
-  """[M] outermost loop of each op; none where the ops that are not needed form no proper loops."""
+  """[M] outermost loop of each op, or -1; all -1 if ops that are not needed form no proper loop."""
   ahead = ~back_edges(table.types, table.producers, table.consumers)
   producers, consumers = table.producers[ahead], table.consumers[ahead]
   order, _ = traversal.topological_order(table.num_nodes, producers, consumers)
@@ -157,12 +157,12 @@ def _loops(table: NodeTable) -> np.ndarray:
     try:
       return find_loops(table.nodes, producers, table.ports[ahead], consumers, order, 1).outermost
     except GraphError:
-      pass  # what the fetches need has been checked; the rest never runs
+      pass  # needed ops have been checked; the rest never runs
   return np.full(table.num_nodes, -1)
 
 
 def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
-  """[N, K] the graph's kernels in the order of `KERNEL_TYPES`; unknown types have all."""
+  """[N, K] the graph's kernels in the order of `KERNEL_TYPES`; a type not known to it has all."""
   columns = [
       graph.has_kernel[:, graph.kernel_types.index(kind)]
       if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)
@@ -171,7 +171,7 @@ def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
 
 
 def _graph_def(source: GraphSource) -> Any:
-  """The GraphDef of the file, after rewriting where that was needed to place single ops."""
+  """The GraphDef of the file, rewritten if that was needed to place single ops."""
   if source.graph_def is not None:
     return source.graph_def
   return getattr(source.proto, "graph_def", source.proto)

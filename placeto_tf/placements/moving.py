@@ -2,10 +2,9 @@
 
 A variable of TensorFlow 2 is a Python object that holds a handle; the handle names a resource on
 one device. `move_variables` makes a new resource with the same value on the other device and puts
-its handle into the same Python object, so that the model, its optimizer, checkpoints and callbacks
-go on with the variable they have. Functions that were traced before have the old handle among their
-captured inputs: all of them that the process holds are given the new one, so that no function goes
-on with the old value.
+its handle into the same Python object, so the model, its optimizer, checkpoints and callbacks keep
+their variable. Functions that were traced before have the old handle among their captured inputs.
+All such functions of the process get the new handle, so that none of them uses the old value.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from placeto_tf.graphs import captures
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-  """What moving some variables came to.
+  """The result of moving variables.
 
   Attributes:
     functions: number of functions traced before whose captured inputs were replaced.
-    held: names of variables whose old handle something else still holds; that something reads the
-      old value from now on.
+    held: names of variables whose old handle is still held by an object that is no function; that
+      object reads the old value from now on.
   """
 
   functions: int
@@ -43,15 +42,15 @@ def local_device(device: str) -> str:
 
 
 def move_variables(moves: Sequence[Tuple[Any, str]]) -> Moved:
-  """Moves variables to other devices; their Python objects stay what they are.
+  """Moves variables to other devices; their Python objects stay the same.
 
   Args:
-    moves: (variable, device) pairs; the variables of Keras 3 and of mixed precision, which hold
-      others, are understood. Pairs whose variable is on its device already change nothing.
+    moves: (variable, device) pairs. A variable of Keras 3 or of mixed precision stands for the
+      variable it holds. A variable that is on its device already stays as it is.
 
   Raises:
-    PlacementError: a device is not there or has no room, or a variable cannot be moved. What was
-      moved until then stays consistent.
+    PlacementError: a device is missing or has no room, or a variable cannot be moved. Variables
+      that were moved before that stay consistent.
   """
   moves = [(captures.unwrapped(variable), device) for variable, device in moves]
   moves = [(variable, device) for variable, device in moves
@@ -159,7 +158,7 @@ def _rebind(replaced: Dict[int, Tuple[Any, Any]]) -> int:
 
 
 def _rebind_graph(graph: Any, replaced: Dict[int, Tuple[Any, Any]]) -> None:
-  """The same for a graph, which gives its captures to what is built of it later."""
+  """Does the same for a graph, which passes its captures to functions built of it later."""
   container = graph.function_captures
   external = container.by_val_external
   if not any(key in replaced for key in external):
@@ -169,13 +168,13 @@ def _rebind_graph(graph: Any, replaced: Dict[int, Tuple[Any, Any]]) -> None:
   for mapping, outside in ((internal, False), (types, False), (external, True)):
     items = list(mapping.items())
     mapping.clear()
-    for key, value in items:  # the order of captures is that of the function's inputs
+    for key, value in items:  # captures have the order of the function's inputs
       new = replaced.get(key)
       if new is None:
         mapping[key] = value
       else:
         mapping[id(new[1])] = new[1] if outside else value
-  _ = graph.captures  # recomputes what the container keeps, old handles included
+  _ = graph.captures  # recomputes the container's cache, which has old handles
 
 
 def _substituted(inputs: List[Any], replaced: Dict[int, Tuple[Any, Any]]) -> Any:

@@ -1,24 +1,24 @@
-"""Placing a ConcreteFunction: a new one of the same call, with its ops on their devices.
+"""Places a ConcreteFunction: makes a new one with the same signature and its ops on their devices.
 
-Variables that a function captures were made before it and live where they are. They are moved to
-where the placement wants them and stay the model's own: the same Python objects, which every
-function in the process goes on using (`moving`). Where the caller does not want that, they stay,
-and the ops that touch them stay with them, or the function gets copies of its own.
+The variables that a function captures exist already, each on a device. By default they are moved to
+the devices of the placement. They remain the same Python objects, and every function in the process
+keeps using them (`moving`). On request they stay, together with the ops that touch them, or the
+function gets copies of its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.placements import applying, coverage, moving
-from placeto_tf.placements.placement import Placement
+from placeto_tf.placements import coverage, moving
+from placeto_tf.placements.node_devices import place_nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +38,14 @@ class CapturedVariable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacedFunction:
-  """A placed function and what became of its variables; it is called as the function is.
+  """A placed function and what happened to its variables; called like the original.
 
   Attributes:
-    function: a new ConcreteFunction; the original is as it was.
+    function: a new ConcreteFunction; the original is unchanged.
     in_place: captured variables that were where the placement wants them.
     moved: captured variables that are there now; their Python objects are the same.
     stayed: captured variables that are elsewhere; the ops that touch them run there too.
-    recreated: captured variables that the function does not use any more, because it has copies.
+    recreated: captured variables that the function no longer uses, because it has copies.
     variables: name of each recreated variable -> the copy, which starts with the same value.
   """
 
@@ -69,19 +69,20 @@ class PlacedFunction:
           "with them")
     if self.recreated:
       lines.append(
-          f"{len(self.recreated)} were made anew ({_some(self.recreated)}): the function no longer "
-          "shares them with the model")
+          f"{len(self.recreated)} were made again ({_some(self.recreated)}): the function no "
+          "longer shares them with the model")
     return "; ".join(lines)
 
 
 def place_function(
-    placement: Placement, function: Any, *, move_variables: bool = True,
+    placement: Mapping[str, str], function: Any, *, move_variables: bool = True,
     recreate_variables: bool = False,
 ) -> PlacedFunction:
   """Makes a placed copy of a ConcreteFunction.
 
   Args:
-    placement: of all ops of the function, calls inlined, as `load_graph(function)` names them.
+    placement: op name -> device name, for all ops of the function, calls inlined, as
+      `load_graph(function)` names them.
     function: a ConcreteFunction.
     move_variables: whether captured variables that are elsewhere are moved to their devices, for
       this function and all else that uses them. If not, they stay, and the ops that touch them
@@ -95,7 +96,7 @@ def place_function(
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
   graph_def, _ = inline_functions(read_concrete_function(function)[0].graph_def)
-  applying.place_nodes(placement, graph_def.node)
+  place_nodes(placement, graph_def.node)
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
   captures = {names.get(inner.op.name, inner.op.name): outer
@@ -126,19 +127,19 @@ def place_function(
       moves.append((capture.variable, devices[name]))
   _keep_together(graph_def, anchors)
   placed = _build(function, graph_def, captures, tuple(copies.values()))
-  del capture, by_name, captures  # they hold handles, and whoever still does is reported
+  del capture, by_name, captures  # these hold handles, and `held` names all that is held
   held = moving.move_variables(moves).held
   if held:
     warnings.warn(
         f"{len(held)} of the variables that were moved are also held by something that is no "
-        f"function ({', '.join(held[:3])}), which goes on reading their old values; make it again",
+        f"function ({', '.join(held[:3])}), which still reads their old values; make it again",
         stacklevel=3)
   return PlacedFunction(
       placed, tuple(in_place), tuple(moved), tuple(stayed), tuple(recreated), copies)
 
 
 def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:
-  """Puts the ops that touch a variable where it stays, as TensorFlow would without a word."""
+  """Puts the ops that touch a variable on its device, as TensorFlow would silently."""
   if not moved:
     return
   import numpy as np
@@ -181,8 +182,8 @@ def _build(
   body.versions.CopyFrom(graph_def.versions)
   body.library.CopyFrom(graph_def.library)
   body.node.extend(node for node in graph_def.node if node.name not in captures)
-  # Every op has its device, so what TensorFlow wants together is together already; an op may name
-  # a capture, which has another name now.
+  # Every op has its device, so colocated ops are together already; `_class` of an op may name a
+  # capture, which has another name now.
   keep_known_classes(body.node, {node.name for node in body.node})
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
   used.update(old_names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
@@ -191,7 +192,7 @@ def _build(
   inner: Dict[str, Any] = {}
   with graph.as_default():
     for i, (name, outer) in enumerate(captures.items()):
-      # Under its old name "op/resource" it would keep "op" from being imported under its own.
+      # Under its old name "op/resource" it would take the name of "op", which is imported later.
       inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
       inner[name].op._set_device(devices[name])
     captured = list(graph.inputs)

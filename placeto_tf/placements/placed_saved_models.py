@@ -2,8 +2,9 @@
 
 TensorFlow reads a SavedModel in two ways, and both get the devices. Serving and `tf.compat.v1` run
 the graph, whose nodes are placed, variables included. `tf.saved_model.load` runs the function that
-the signature calls; its body becomes the inlined ops with their devices, while its variables are
-captures, made where `SavedVariable.device` says if the loader is told to heed it: `load_placed`.
+the signature calls. The body of that function becomes the inlined ops with their devices. Its
+variables are captures: the loader makes them on `SavedVariable.device` only if told to, which
+`load_placed` does.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
-from placeto_tf.placements import applying, saved_model_files
+from placeto_tf.placements import saved_model_files
+from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
 
 NAME = "saved_model"  # of the directory that is written
-# A fingerprint is of the proto as it was before; what reads one does without it.
+# A fingerprint is of the original proto; readers of SavedModels do without one.
 _REPLACED = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb")
 _DONE = "done"
 
 
 def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
-  """Writes the placed SavedModel to `out_dir`/saved_model, replacing one that is there.
+  """Writes the placed SavedModel to `out_dir`/saved_model, and replaces one that exists.
 
   Raises:
-    PlacementError: an op has no device, the directory that was read is gone, or the new one lies
-      in it or cannot be written.
-    GraphError: the directory that was read holds what is not copied (see `saved_model_files`).
+    PlacementError: an op has no device, the original directory is gone, or the new one lies in it
+      or cannot be written.
+    GraphError: the original directory holds what is not copied (see `saved_model_files`).
   """
   source = _saved_model(graph)
   placed = place(graph, placement)
@@ -52,7 +54,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
 
       name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
     else:
-      name, content = "saved_model.pb", placed.SerializeToString()
+      name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
     atomic.write(os.path.join(partial, name), content)
     if os.path.isdir(path):
       shutil.rmtree(path)
@@ -67,7 +69,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
 
 
 def _saved_model(graph: ComputationGraph) -> GraphSource:
-  """Where a graph that was read from a SavedModel comes from."""
+  """The SavedModel that a graph was read from."""
   if graph.source is None or graph.source.meta_graph is None:
     raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
   return graph.source
@@ -96,7 +98,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   placed = type(source.proto)()
   placed.CopyFrom(rewritten_proto(graph))
   meta_graph = placed.meta_graphs[chosen]
-  applying.place_nodes(placement, meta_graph.graph_def.node)
+  place_nodes(placement, meta_graph.graph_def.node)
   library = meta_graph.graph_def.library
   nodes = {node.name: node for node in meta_graph.graph_def.node}
   originals = {node.name: node for node in source.meta_graph.graph_def.node}
@@ -115,8 +117,8 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
 def load_placed(directory: Any, tags: Any = None) -> Any:
   """Loads a placed SavedModel with its variables on their devices.
 
-  Soft placement has to be on, which is TensorFlow's default: while a model is loaded, TensorFlow
-  reads its variables by ops of the host.
+  Soft placement has to be on, as it is by default: while TensorFlow loads a model, it reads the
+  variables with ops of the host.
 
   Args:
     directory: as `scripts/place.py` wrote it: `DIR/saved_model`, or `DIR` itself.
@@ -137,14 +139,14 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   if not tf.saved_model.contains_saved_model(path):
     raise GraphError(
         f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
-  saved_model_files.list_files(path)  # TensorFlow would wait for a pipe and follow links
+  saved_model_files.list_files(path)  # TensorFlow would wait for a pipe, and follow links
   options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
   try:
     return tf.saved_model.load(path, tags=tags, options=options)
   except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
     reason = " ".join(str(error).split())[:200]
     raise GraphError(
-        f"TensorFlow cannot load the SavedModel {path!r} ({reason}); place the model anew on "
+        f"TensorFlow cannot load the SavedModel {path!r} ({reason}); place the model again on "
         "devices that this machine has, with soft placement on") from error
 
 
@@ -168,7 +170,7 @@ class _Body:
   """The body of a called function, made of the placed ops that were inlined for one call.
 
   Attributes:
-    arguments: name of each argument -> the tensor it gets at the call.
+    arguments: name of each argument -> the tensor that the call passes.
   """
 
   def __init__(self, function: Any, site: Any, nodes: Dict, originals: Dict, library: Any):
@@ -182,9 +184,9 @@ class _Body:
         (arg.name for arg in function.signature.input_arg), map(self._resolve, data)))
 
   def place(self) -> bool:
-    """Rewrites the function in place; says whether that was possible.
+    """Rewrites the function in place; returns whether that was possible.
 
-    It is not where the call was left whole: then there are no ops of it to place.
+    It is not possible if the call was not inlined: then the graph has no ops of it to place.
     """
     gather = self._nodes.get(self._site.name)
     if gather is None or gather.op != "IdentityN":
@@ -207,7 +209,7 @@ class _Body:
       for text in node.input:
         if not text.startswith("^"):
           copy.input.append(self._inside(_with_port(text), given))
-        elif text[1:] not in self._originals:  # what the call waits for is outside
+        elif text[1:] not in self._originals:  # control inputs of the call are outside
           copy.input.append(text)
     for arg, tensor in zip(signature.output_arg, results):
       self._function.ret[arg.name] = self._inside(tensor, given)
@@ -218,7 +220,7 @@ class _Body:
     return True
 
   def _reached(self, ends: List[str], given: Dict[str, str]) -> List[Any]:
-    """Nodes that the ends need, up to what the call is given, in the order of the graph."""
+    """Nodes that the ends need, up to the arguments of the call, in the order of the graph."""
     found = set()
     stack = list(ends)
     while stack:
@@ -244,7 +246,7 @@ class _Body:
     raise PlacementError(f"the graph has no tensor {tensor!r}; load the SavedModel again")
 
   def _resolve(self, text: str) -> str:
-    """The tensor that the call is given; what other calls return is what computes it."""
+    """The tensor that the call is given; for an output of another call, the op that computes it."""
     text = _with_port(text)
     name, _, port = text.rpartition(":")
     original, gather = self._originals.get(name), self._nodes.get(name)
@@ -255,7 +257,7 @@ class _Body:
 
 
 def _place_variables(objects: Any, function: str, arguments: Dict[str, str], nodes: Dict) -> None:
-  """Tells the loader of objects where the variables are that the function captures."""
+  """Writes the devices of captured variables where the loader of objects reads them."""
   if function not in objects.concrete_functions:
     return
   bound = list(objects.concrete_functions[function].bound_inputs)

@@ -1,4 +1,4 @@
-"""`Placement`: op name -> device name, what the user takes home.
+"""`Placement`: op name -> device name, the result that users keep.
 
 `placement.json`, version 1; readers accept a file with only `devices` and `placement`:
 
@@ -8,8 +8,8 @@
    "lower_bound_us": 900.0, "peak_memory_bytes": {"/GPU:0": 1},
    "baselines": {"current": {"step_time_us": 2000.0, "fits": true}}}
 
-What is not known is left out; a step time that a baseline does not have is null. `devices` are
-those of the cluster, in its order, whether the placement uses them or not.
+Fields that are not known are left out; a baseline without a step time has null. `devices` are all
+devices of the cluster, in its order, whether the placement uses them or not.
 
 Legend: N ops of a `ComputationGraph`, D devices.
 """
@@ -23,9 +23,11 @@ from typing import Any, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import applying, coverage, placement_json
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -37,10 +39,10 @@ class Placement(collections.abc.Mapping):
   Attributes:
     op_devices: op name -> device name, in the order of the graph's file.
     devices: [D] the device names to choose from.
-    fingerprint: of the graph it was made for, "" where not known.
+    fingerprint: of the graph it was made for; "" if not known.
     fetches: of that graph.
     cluster: the cluster as JSON, or None.
-    method: what found it, such as "auto".
+    method: the method that found it, such as "auto".
     seed: of the search.
     evaluations: placements that were evaluated to find it.
     step_time_us: simulated.
@@ -107,10 +109,8 @@ class Placement(collections.abc.Mapping):
         `peak_memory_bytes`, `baselines`.
 
     Raises:
-      PlacementError: `indices` has another shape or type, or names a device there is not.
+      PlacementError: `indices` has another shape or type, or an index that no device has.
     """
-    from placeto_tf.placements import coverage
-
     names = cluster.device_names
     indices = _checked_indices(graph, cluster, indices)
     ops, devices = coverage.cover(graph, cluster, indices)
@@ -120,28 +120,25 @@ class Placement(collections.abc.Mapping):
         cluster=cluster.to_json(), **metadata)
 
   def indices(self, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    """[N] int32, the cluster's index of each op's device. Ops the graph does not need may lack.
+    """[N] int32, the cluster's index of each op's device; ops that are not needed may be missing.
 
     Raises:
       PlacementError: an op of the graph has no device, the placement names an op that the graph's
         file does not have, or a device is not the cluster's.
     """
-    from placeto_tf.clusters import device_names
-    from placeto_tf.placements import coverage
-
     column = device_names.match(self.devices, cluster.device_names)
     missing = next((op for op in graph.op_names if op not in self.op_devices), None)
     if missing is not None:
       raise PlacementError(
           f"the placement has no device for op {missing!r}; it is for another graph, or other "
-          "fetches: place this graph anew")
+          "fetches: place this graph again")
     if len(self) > graph.num_ops:
       known = set(coverage.file_op_names(graph))
       unknown = next((op for op in self.op_devices if op not in known), None)
       if unknown is not None:
         raise PlacementError(
             f"the placement names op {unknown!r}, which the graph does not have; it is for "
-            "another graph: place this one anew")
+            "another graph: place this one again")
     for op in graph.op_names:
       if column[self.op_devices[op]] is None:
         raise PlacementError(
@@ -153,42 +150,38 @@ class Placement(collections.abc.Mapping):
     """Sets the device of every op of a graph.
 
     Args:
-      target: a GraphDef or MetaGraphDef, of which a placed copy is returned; a CostGraphDef
-        likewise; a `tf.Graph`, which is changed in place and returned: do that before its first
-        run, for a session does not notice later; or a ConcreteFunction (or a `tf.function` with
-        one trace), of which a placed one is
-        returned, and whose variables are moved to their devices for all that uses them
-        (`place_function` says which, and can leave them). Function calls of protos come out
-        inlined. A SavedModel is written by `write_placed`.
+      target: one of
+        - a GraphDef, MetaGraphDef or CostGraphDef: returns a placed copy, its function calls
+          inlined;
+        - a `tf.Graph`: changes it in place and returns it. Do that before its first run, because
+          sessions do not notice later changes;
+        - a ConcreteFunction, or a `tf.function` with one trace: returns a placed ConcreteFunction.
+          Variables are moved to their devices for all that uses them; `place_function` tells which,
+          and can leave them where they are.
+        A SavedModel is written by `write_placed`.
 
     Raises:
-      PlacementError: an op of the target has no device in the placement, or what a function
-        captures cannot be moved; nothing is changed then.
+      PlacementError: an op of the target has no device in the placement, or a capture of a function
+        cannot be moved. Nothing is changed then.
       GraphError: function calls of the target cannot be inlined.
     """
-    from placeto_tf.placements import applying
-
     return applying.apply(self, target)
 
-  def device_function(self) -> Any:
+  def device_function(self) -> applying.DeviceFunction:
     """A function for `tf.compat.v1.device(...)`, for a graph that is being built.
 
-    A scope does not reach every op; the function's `report(graph)` says which it missed, and its
-    `place_missed(graph)` places them.
+    A scope does not reach every op. The function's `report(graph)` names the ops that it missed,
+    and its `place_missed(graph)` places them.
     """
-    from placeto_tf.placements import applying
-
     return applying.DeviceFunction(self)
 
   def save(self, path: str) -> None:
-    """Writes placement.json: beside the file and then renamed, so that no reader sees half of it.
+    """Writes placement.json under another name and renames it, so no reader sees half of it.
 
     Raises:
       PlacementError: the file cannot be written.
     """
-    from placeto_tf.placements import placement_json
-
-    placement_json.save(self, path)
+    placement_json.save(vars(self), path)
 
   @classmethod
   def load(cls, path: str) -> Placement:
@@ -197,9 +190,11 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: there is no such file, or a field of it is wrong or missing.
     """
-    from placeto_tf.placements import placement_json
-
-    return placement_json.load(path)
+    fields = placement_json.load(path)
+    try:
+      return cls(**fields)
+    except PlacementError as error:
+      raise PlacementError(f"{path}: {error}") from None
 
 
 def _checked_indices(graph: ComputationGraph, cluster: Cluster, indices: Any) -> np.ndarray:

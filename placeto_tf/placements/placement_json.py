@@ -1,4 +1,7 @@
-"""Reading and writing placement.json, whose format `placement` describes."""
+"""Reads and writes placement.json; `placement` describes the format.
+
+Functions here take and return the fields of a `Placement` by name.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,17 @@ from typing import Any, Dict, Mapping
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import atomic, user_files
-from placeto_tf.placements.placement import Placement
 
 VERSION = 1
 
 
-def save(placement: Placement, path: str) -> None:
+def save(fields: Mapping[str, Any], path: str) -> None:
   """Writes the file; see `Placement.save`."""
-  text = json.dumps(to_json(placement), indent=1, allow_nan=False) + "\n"
+  text = json.dumps(to_json(fields), indent=1, allow_nan=False) + "\n"
   atomic.write(path, text.encode("utf-8"))
 
 
-def load(path: str) -> Placement:
+def load(path: str) -> Dict[str, Any]:
   """Reads the file; see `Placement.load`."""
   found = user_files.read_json(
       path, what="the placement", remedy="expected a placement.json", error_type=PlacementError)
@@ -29,31 +31,28 @@ def load(path: str) -> Placement:
     raise PlacementError(f"{path}: {error}") from None
 
 
-def to_json(placement: Placement) -> Dict[str, Any]:
+def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   """The object that is written; fields that are not known are left out."""
   found: Dict[str, Any] = {"version": VERSION}
-  if placement.fingerprint:
-    found["graph"] = {
-        "fingerprint": placement.fingerprint, "fetches": list(placement.fetches)}
-  if placement.cluster is not None:
-    found["cluster"] = placement.cluster
-  found["devices"] = list(placement.devices)
-  found["placement"] = dict(placement.op_devices)
-  if placement.method:
-    found["method"] = placement.method
-  for field in ("seed", "evaluations", "step_time_us", "lower_bound_us"):
-    value = getattr(placement, field)
-    if value is not None:
-      found[field] = _plain(value)
-  for field in ("peak_memory_bytes", "baselines"):
-    value = getattr(placement, field)
-    if value:
-      found[field] = _plain(value)
+  if fields["fingerprint"]:
+    found["graph"] = {"fingerprint": fields["fingerprint"], "fetches": list(fields["fetches"])}
+  if fields["cluster"] is not None:
+    found["cluster"] = fields["cluster"]
+  found["devices"] = list(fields["devices"])
+  found["placement"] = dict(fields["op_devices"])
+  if fields["method"]:
+    found["method"] = fields["method"]
+  for name in ("seed", "evaluations", "step_time_us", "lower_bound_us"):
+    if fields[name] is not None:
+      found[name] = _plain(fields[name])
+  for name in ("peak_memory_bytes", "baselines"):
+    if fields[name]:
+      found[name] = _plain(fields[name])
   return found
 
 
-def from_json(found: Any) -> Placement:
-  """Reads a parsed object.
+def from_json(found: Any) -> Dict[str, Any]:
+  """Reads a parsed object into fields.
 
   Raises:
     PlacementError: a field is wrong or missing.
@@ -95,7 +94,7 @@ def from_json(found: Any) -> Placement:
   cluster = found.get("cluster")
   if cluster is not None:
     _expect("\"cluster\"", cluster, dict, "an object")
-  return Placement(
+  return dict(
       op_devices=placement,
       devices=tuple(devices),
       fingerprint=_expect(
@@ -113,7 +112,7 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
   if not isinstance(value, kind):
     raise PlacementError(
         f"{what} is {user_files.brief(value)}, expected {expected}; correct it or place the "
-        "graph anew")
+        "graph again")
   return value
 
 
@@ -130,7 +129,7 @@ def _number(what: str, value: Any, whole: bool) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Numbers of numpy as Python's; times that are not finite as null, for JSON has none."""
+  """NumPy's numbers become Python's; times that are not finite become null, as JSON has none."""
   if isinstance(value, Mapping):
     return {key: _plain(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):

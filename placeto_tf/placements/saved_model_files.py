@@ -1,8 +1,8 @@
-"""Copying the files of a SavedModel: those inside its directory, and nothing that links lead to.
+"""Copies the files of a SavedModel: those inside its directory, and nothing outside of it.
 
-A SavedModel may come from somebody else. A link in its assets could put a file of the user's into
-the copy, a device fill the disk, and a directory that contains itself be copied without end; so
-links to files inside are copied as those files, and anything else is refused before a byte is
+A SavedModel may come from a stranger. A link in its assets could copy a private file of the user, a
+device file could fill the disk, and a directory that contains itself would be copied without end.
+So a link to a file inside is copied as that file, and anything else is refused before a byte is
 written.
 """
 
@@ -16,15 +16,15 @@ from typing import Collection, List, Tuple
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.files.user_files import kind_of
 
-_REMEDY = "copy what you trust of the model to a directory without links, and use that"
+_REMEDY = "copy the files that you trust to a directory without links, and use that"
 
 
 def list_files(directory: str) -> List[Tuple[str, str]]:
   """(path below the directory, path to read it from) of all files, in order.
 
   Raises:
-    GraphError: there is a link that leads to a directory, to nothing or out of the SavedModel, or
-      what is neither a file nor a directory.
+    GraphError: a link leads to a directory, to nothing or out of the SavedModel, or an entry is
+      neither a file nor a directory.
   """
   root = os.path.realpath(directory)
   found: List[Tuple[str, str]] = []
@@ -61,8 +61,8 @@ def check_copyable(directory: str, out_dir: str, skipped: Collection[str] = ()) 
     skipped: paths below the directory that are not copied.
 
   Raises:
-    GraphError: it holds what is not copied.
-    PlacementError: `out_dir` lies inside of it, or there is no room.
+    GraphError: it holds entries that are not copied.
+    PlacementError: `out_dir` lies inside it, or there is no room.
   """
   root, target = os.path.realpath(directory), os.path.realpath(out_dir)
   if os.path.commonpath([root, target]) == root:
@@ -81,10 +81,10 @@ def check_copyable(directory: str, out_dir: str, skipped: Collection[str] = ()) 
 
 
 def copy(directory: str, target: str, skipped: Collection[str] = ()) -> None:
-  """Copies the files that `list_files` lists to a directory that is made.
+  """Makes a directory and copies the files that `list_files` lists to it.
 
   Raises:
-    GraphError: the SavedModel holds what is not copied.
+    GraphError: the SavedModel holds entries that are not copied.
     OSError: a file cannot be copied.
   """
   files = list_files(directory)

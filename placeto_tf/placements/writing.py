@@ -1,4 +1,4 @@
-"""Writing a placed graph in the format that it came in."""
+"""Writes a placed graph in the format that it came in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def placed_name(graph: ComputationGraph) -> str:
-  """What `write_placed` calls the file or directory that it writes for a graph.
+  """The name of the file or directory that `write_placed` writes for a graph.
 
   Raises:
     PlacementError: the graph came from no file or proto.
@@ -43,10 +43,10 @@ def check_writable(graph: ComputationGraph, out_dir: str) -> None:
 
 
 def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
-  """Writes the graph's file again, with the device of every op set.
+  """Writes the graph's file with the device of every op set.
 
-  Function calls that were inlined stay so. Of a ConcreteFunction the GraphDef is written; apply the
-  placement to the function itself for one that can be called.
+  Function calls that were inlined stay inlined. For a ConcreteFunction the GraphDef is written; to
+  get a function that can be called, apply the placement to the function.
 
   Args:
     graph: as `load_graph` returned it; its file may be gone by now.
@@ -54,8 +54,8 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
     out_dir: a directory that exists.
 
   Returns:
-    The path: `graph.pb`, `graph.meta`, `graph.cost_graph.pb` or the directory `saved_model`, as
-    text where text came in.
+    The path: `graph.pb`, `graph.meta`, `graph.cost_graph.pb` or the directory `saved_model`; text
+    formats if the input was text.
 
   Raises:
     PlacementError: the graph came from no file or proto, an op has no device, or the file cannot
@@ -70,7 +70,7 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
 
     content = text_format.MessageToString(placed).encode("utf-8")
   else:
-    content = placed.SerializeToString()
+    content = placed.SerializeToString(deterministic=True)
   path = os.path.join(out_dir, name)
   atomic.write(path, content)
   return path

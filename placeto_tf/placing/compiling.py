@@ -1,8 +1,8 @@
 """`compile_placed()`: a compiled Keras model whose training step runs placed.
 
 Keras asks a model for its train function before it trains and hands it an iterator of batches. The
-model is given a train function that runs the placed step of the batch's shape; all else of Keras
-(callbacks, metrics, evaluate, predict, saving) is as it was, on the variables where they now are.
+model is given a train function that runs the placed step for the batch's shape. All other parts of
+Keras (callbacks, metrics, evaluate, predict, saving) work as before, with the moved variables.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import dataclasses
 import warnings
 from typing import Any, Callable, Dict, Hashable, List, Optional, Union
 
+import numpy as np
+
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import keras_models, load_graph
+from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
 from placeto_tf.live import keras_batches
 from placeto_tf.live.applied import AppliedFunction
 from placeto_tf.live.following import placed_alike
-from placeto_tf.placements import place_function
+from placeto_tf.placements import Placement, place_function
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
+from placeto_tf.replication import ReplicaSource, replicate
 
-_ENOUGH = 0.9  # share of ops known by name from which on a trace is the same step
+_ENOUGH = 0.9  # least share of ops known by name for a trace of the same step
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,14 +32,16 @@ class BatchStep:
   """The step for batches of one shape.
 
   Attributes:
-    batch_size: of the batches, None where they do not say.
+    batch_size: of the batches; None if it is not known.
     function: takes a batch.
     how: "placed" by a search, "alike" (as the placed one), or "unplaced".
+    replicas: among which the batch is divided.
   """
 
   batch_size: Optional[int]
   function: Callable[[Any], Any]
   how: str
+  replicas: int = 1
 
 
 class PlacedTraining:
@@ -68,19 +73,29 @@ class PlacedTraining:
   def __str__(self) -> str:
     if self.applied is None:
       return "the training step is placed when the first batch comes"
-    others = "".join(
-        f"; batches of {step.batch_size} run {step.how}" for step in self.steps[1:])
-    return f"{self.applied}{others}"
+    first, *later = self.steps
+    replicas = f"; {first.replicas} replicas share each batch" if first.replicas > 1 else ""
+    others = "".join(f"; batches of {step.batch_size} run {step.how}" for step in later)
+    return f"{self.applied}{replicas}{others}"
 
   def plan(self, specs: Any) -> None:
     """Searches a placement for batches of these specs and applies it."""
     function = keras_batches.trace_step(self.model, specs)
-    graph = load_graph(function)
+    graph: Any = load_graph(function)
+    if self._options.get("replicas", 1) != 1:
+      graph = ReplicaSource(graph, part=lambda count: self._part(specs, count))
     result = place(graph, self.cluster, **self._options)
-    applied = result.apply(function)
+    chosen = None if result.replication is None else result.replication.chosen
+    replicas = 1 if chosen is None else chosen.replicas
+    applied = result.apply(function if replicas == 1 else _function_of(result.graph))
     self.result, self.applied, self._specs = result, applied, specs
     self._by_key[keras_batches.key_of(specs)] = BatchStep(
-        keras_batches.size_of(specs), applied.function, "placed")
+        keras_batches.size_of(specs), applied.function, "placed", replicas)
+
+  def _part(self, specs: Any, replicas: int) -> ComputationGraph:
+    """The step of one of R replicas of a batch."""
+    return load_graph(
+        keras_batches.trace_step(self.model, keras_batches.divided(specs, replicas)))
 
   def run_step(self, data: Any) -> Any:
     """Trains on one batch; returns the logs of the model's `train_step`."""
@@ -101,7 +116,7 @@ class PlacedTraining:
     return logs
 
   def train_function(self, iterator: Any) -> Any:
-    """What Keras calls: trains on the next batches, as many as it wants of one call."""
+    """Called by Keras: trains on the next batches, as many as one call should."""
     import tensorflow as tf
 
     logs = None
@@ -116,7 +131,7 @@ class PlacedTraining:
     return logs
 
   def make_train_function(self, force: bool = False) -> Any:
-    """What Keras calls before it trains: stands in for the model's own method."""
+    """Replaces the model's own method, which Keras calls before it trains."""
     if keras_batches.compiled_state(self.model) != self._compiled:
       warnings.warn(
           "the model has been compiled again since compile_placed: its training runs unplaced; "
@@ -134,12 +149,20 @@ class PlacedTraining:
 
   def _follow(self, result: PlacingResult, specs: Any) -> BatchStep:
     """The step for another shape, such as a partial last batch: placed as the first one is."""
-    function = keras_batches.trace_step(self.model, specs)
     size = keras_batches.size_of(specs)
-    graph = load_graph(function)
-    placement, known = placed_alike(result.placement, graph, function, result.cluster)
+    replicas = self.steps[0].replicas
+    if replicas > 1 and size is not None and size % replicas == 0:
+      graph = replicate(self._part(specs, replicas), replicas).graph
+      function = _function_of(graph)
+    else:
+      function = keras_batches.trace_step(self.model, specs)
+      graph, replicas = load_graph(function), 1
+    placement = result.placement
+    if replicas < self.steps[0].replicas:
+      placement = _of_first_replica(result)
+    placement, known = placed_alike(placement, graph, function, result.cluster)
     if known >= _ENOUGH:
-      return BatchStep(size, place_function(placement, function).function, "alike")
+      return BatchStep(size, place_function(placement, function).function, "alike", replicas)
     warnings.warn(
         f"batches such as {specs} take a step of their own ({known:.0%} of its ops are those of "
         "the placed one), which runs unplaced; train with batches as at the first step",
@@ -165,14 +188,16 @@ def compile_placed(
   Args:
     model: a compiled model of Keras 2 or Keras 3.
     cluster: a `Cluster`, or text for `Cluster.parse`; with devices that this process has.
-    batch_size: places now, for batches of this size of what the model says it takes.
+    batch_size: places now, for batches of this size of the model's inputs.
     data: places now, for a batch like this one: (inputs, targets), as arrays, tensors or
       TensorSpecs, or a `tf.data.Dataset` of batches. Without both the step is placed when the first
       batch comes.
-    **options: of `place()`: method, max_seconds, max_evaluations, seed, ...
+    **options: of `place()`: method, max_seconds, max_evaluations, seed, replicas, ... With
+      replicas=N or "auto" the batch is divided among replicas that share the variables; batches
+      that N does not divide run on one.
 
   Returns:
-    What was placed; print it. Its `undo()` gives the model its own step back.
+    The placed training, which can be printed; its `undo()` gives the model its own step back.
 
   Raises:
     PlacetoError: the model is not compiled, belongs to a distribution strategy, or its step cannot
@@ -200,9 +225,27 @@ def compile_placed(
   training = PlacedTraining(model, cluster, options)
   if specs is not None:
     training.plan(specs)
-  # Past __setattr__, for this is no part of the model that Keras should track and save.
+  # Past __setattr__, because Keras should not track and save this.
   model.__dict__["make_train_function"] = training.make_train_function
   return training
+
+
+def _of_first_replica(result: PlacingResult) -> Placement:
+  """The devices of what there is once and of the first replica, by the names of one replica."""
+  assert result.replication is not None and result.replication.chosen is not None
+  chosen = result.replication.chosen
+  known = np.flatnonzero(chosen.original_of_op >= 0)
+  # What there is once comes last and counts.
+  order = known[np.argsort(-chosen.replica_of_op[known], kind="stable")]
+  indices = np.zeros(chosen.original.num_ops, dtype=np.int32)
+  indices[chosen.original_of_op[order]] = result.indices[order]
+  return Placement.from_indices(chosen.original, result.cluster, indices)
+
+
+def _function_of(graph: ComputationGraph) -> Any:
+  """The ConcreteFunction that a graph was read from."""
+  assert graph.source is not None
+  return graph.source.tf_graph
 
 
 def _floatx(model: Any) -> str:

@@ -1,4 +1,4 @@
-"""`PlacingConfig`: how `place()` places, the options of a run in one frozen record."""
+"""`PlacingConfig`: the options of `place()` in one frozen record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 DEFAULT_MAX_SECONDS = 60.0
 AUTO = "auto"
 
-# A callback that long work calls every now and then, with the problem and the stage it is in.
+# A callback that long work calls from time to time, with the problem and the name of its stage.
 Progress = Callable[[PlacementProblem, str], None]
 
 
@@ -24,18 +24,19 @@ class PlacingConfig:
   Attributes:
     method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
       same without policies), or one method of `placeto_tf.methods.registry`.
-    max_seconds: search time; loading and costing are not counted. 60 where no limit is given.
+    max_seconds: search time; loading and costing are not counted. 60 if no limit is given.
     max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
       function of the seed.
     seed: of everything random.
-    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; "learned" has the
-      hierarchical policy learn it with half of the budget, for one method other than auto.
+    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; with "learned"
+      the hierarchical policy learns it with half of the budget, for one method other than auto.
     costs: "grappler" or the path of a file of measured costs.
-    existing_devices: devices the graph came with: "keep", "start" from them, or "ignore".
+    existing_devices: what to do with the graph's own devices: "keep", "start" from them, or
+      "ignore".
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
     cost: "simulated", or "measured": real sessions decide between what the search found and what
       the simulator expects around it.
-    max_measurements: placements measured at most, with cost="measured".
+    max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
     replicas: how many replicas of the graph share its variables: a number, or "auto" for the one

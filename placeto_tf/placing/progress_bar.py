@@ -1,4 +1,4 @@
-"""How far a placing run has come, on a terminal or in a notebook."""
+"""Shows the progress of a placing run, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAR_WIDTH = 24
 
 
 def say(text: str) -> None:
-  """Writes a line where progress is shown."""
+  """Writes a line to the stream that shows progress."""
   print(text, file=sys.stderr, flush=True)
 
 
@@ -27,8 +27,7 @@ def say(text: str) -> None:
 def stage(name: str):
   """Says on stderr that a stage has begun, and how long it took.
 
-  On a terminal a bar moves while the stage takes longer than two seconds; how far it has come is
-  not known.
+  On a terminal a bar moves if the stage takes longer than two seconds; it does not show a share.
   """
   started = time.monotonic()
   done = threading.Event()
@@ -84,10 +83,10 @@ class ProgressBar:
       self._bar.close()
 
   def __call__(self, problem: Any, stage_name: str) -> None:
-    """Shows how far the search is, a few times a second."""
+    """Shows the progress of the search, a few times per second."""
     now = time.monotonic()
     if stage_name == self._shown[0] and now - self._shown[1] < _REFRESH_SECONDS:
-      return  # called after every evaluation, of which there are thousands a second
+      return  # called after every evaluation, thousands of times per second
     self._shown = stage_name, now
     if self._bar is None:
       total = self._budget.max_seconds if self._by_seconds else self._budget.max_evaluations

@@ -19,7 +19,7 @@ from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, PlacingConfig
-from placeto_tf.placing.result import Baseline, PlacingResult
+from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -36,56 +36,17 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 DATA_PARALLEL = "data_parallel"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReplicaRow:
-  """What one number of replicas gives; a row of the table of replicas.
+def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
+  """The config with the replicas that a spec of the zoo names, such as "zoo:rnnlm:replicas=4".
 
-  Attributes:
-    replicas: R.
-    global_batch: examples of a step; None where that is not known.
-    step_time_us: of the best placement found.
-    peak_memory_bytes: [D].
-    fits: whether that is within every device's memory.
-    evaluations: placements evaluated.
-    dropped: why it was not searched on, or "".
+  Args:
+    config: returned as it is if it asks for more than one replica.
+    graph: the spec; for anything else, too, the config is returned as it is.
   """
-
-  replicas: int
-  global_batch: Optional[int]
-  step_time_us: float
-  peak_memory_bytes: np.ndarray
-  fits: bool
-  evaluations: int
-  dropped: str = ""
-
-  @property
-  def examples_per_second(self) -> Optional[float]:
-    """Of the best placement found."""
-    return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Replication:
-  """What `place(replicas=...)` found about replicas.
-
-  Attributes:
-    chosen: the replicas that were placed.
-    rows: R -> its row.
-    data_parallel: the baseline of mirrored variables, None where it cannot be had.
-    data_parallel_batch: its global batch.
-    refused: why the graph is not replicated, or not so often, or "".
-  """
-
-  chosen: Optional[ReplicatedGraph]
-  rows: Dict[int, ReplicaRow]
-  data_parallel: Optional[DataParallel]
-  data_parallel_batch: Optional[int]
-  refused: str = ""
-
-
-def spec_replicas(spec: str) -> Optional[int]:
-  """The number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None."""
-  return split_spec(spec)[1] if spec.startswith(("zoo:", "family:")) else None
+  if config.replicas != 1 or not (
+      isinstance(graph, str) and graph.startswith(("zoo:", "family:"))):
+    return config
+  return dataclasses.replace(config, replicas=split_spec(graph)[1] or 1)
 
 
 def place_replicas(
@@ -96,14 +57,14 @@ def place_replicas(
     progress: Optional[Callable[[PlacementProblem, str], None]] = None,
     stage: Callable[[str], ContextManager] = contextlib.nullcontext,
 ) -> PlacingResult:
-  """Places a graph on as many replicas as serve it best, or as `config.replicas` says.
+  """Places a graph with the best number of replicas, or with `config.replicas`.
 
   Args:
-    source: the graph as a `ReplicaSource`, or what makes one.
+    source: a `ReplicaSource`, or anything that makes one.
     cluster: devices and links.
     config: as for `place_with`; its method is `auto`.
-    progress: called every now and then.
-    stage: entered, with what it is called, around what takes long before the search.
+    progress: called from time to time.
+    stage: a context manager of a name, entered around long work before the search.
 
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
@@ -111,13 +72,15 @@ def place_replicas(
   source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
   counts, parallel = _counts(cluster, config.replicas)
   made, refused = _replicate(source, counts, parallel, config.replicas, stage)
+  # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
+  parallel = max((count for count, each in made.items() if each is not None), default=1)
   candidates: List[Candidate] = []
   baseline = baseline_batch = None
   for count, replicated in made.items():
     graph = source.graph if replicated is None else replicated.graph
     with stage(f"Estimating costs of {count} replicas"):
       problem = _problem(graph, replicated, cluster, config)
-    if count == parallel and replicated is not None:
+    if count == parallel > 1 and replicated is not None:
       devices = compute_devices(problem)[:count]
       hosts = np.where(
           problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
@@ -138,7 +101,7 @@ def place_replicas(
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
-  """Numbers of replicas to look at, 1 first, and that of the baseline of data parallelism."""
+  """Numbers of replicas to try, 1 first, and that of the baseline of data parallelism."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
   if wanted == AUTO:
     return [count for count in range(1, devices + 1) if devices % count == 0], devices
@@ -233,9 +196,9 @@ def _result(
 def _baselines(
     candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
     baseline_batch: Optional[int], cluster: Cluster) -> Dict[str, Baseline]:
-  """The rows of the table: one replica's references, data parallelism, what the best one ran.
+  """The rows of the table: one replica's references, data parallelism, the best one's placers.
 
-  All are of as many examples as a step of the best has.
+  All step times are for as many examples as a step of the best has.
   """
   def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
     if row.step_time_us is None or not batch or not best.global_batch or (

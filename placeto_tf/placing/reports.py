@@ -1,15 +1,17 @@
-"""What a placing run leaves behind: the comparison table and a directory of results.
+"""The results of a placing run: the comparison table and a directory.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it appears at the end, so
-that a failing run leaves earlier results as they were: see `result_directory`.
+that a failing run leaves earlier results as they were: see `result_directory`. Of several
+signatures `placement.json` and the placed graph hold all, `report.json` has a report of each, and
+the timelines are in `signatures/KEY/`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -19,19 +21,26 @@ from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing.replica_search import DATA_PARALLEL, Replication
-from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.replica_search import DATA_PARALLEL
+from placeto_tf.placing.result import PlacingResult, Replication
+from placeto_tf.placing.signatures import SignaturesResult, folder_of
 from placeto_tf.problem import ledger
 
-# Beside them stands the placed graph, in the format that came in.
+# Besides these there is the placed graph, in the format that came in.
 _NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
+_NAMES_OF_SIGNATURES = ("placement.json", "report.json", "signatures", "tensorboard")
 
-NOTHING_TO_GAIN = 0.01  # a faster step by less than this share is not worth moving ops for
+NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
 
 
-def result_names(graph: ComputationGraph) -> List[str]:
-  """What `write_result` writes for a graph; files of other names in the directory stay."""
-  return [*_NAMES, placed_name(graph)]
+def result_names(graph: ComputationGraph, signatures: bool = False) -> List[str]:
+  """What is written for a graph; files of other names in the directory stay.
+
+  Args:
+    graph: that is placed.
+    signatures: whether it is of several signatures.
+  """
+  return [*(_NAMES_OF_SIGNATURES if signatures else _NAMES), placed_name(graph)]
 
 
 class Workspace(ResultDirectory):
@@ -39,20 +48,32 @@ class Workspace(ResultDirectory):
 
   @property
   def tensorboard_dir(self) -> str:
-    """Where summaries go while the run lasts."""
+    """The directory of summaries during the run."""
     return os.path.join(self.path, "tensorboard")
 
 
-def write_result(result: PlacingResult, workspace: Workspace) -> None:
+def write_result(result: Union[PlacingResult, SignaturesResult], workspace: Workspace) -> None:
   """Writes everything but TensorBoard's events into the workspace."""
-  from placeto_tf.simulation import timeline
-
   path = workspace.path
   result.placement.save(os.path.join(path, "placement.json"))
   write_placed(result.graph, result.placement, path)
   with open(os.path.join(path, "report.json"), "w", encoding="utf-8") as file:
-    json.dump(report(result), file, indent=1)
+    json.dump(report_of_signatures(result) if isinstance(result, SignaturesResult)
+              else report(result), file, indent=1)
     file.write("\n")
+  if isinstance(result, PlacingResult):
+    _write_timelines(result, path)
+    return
+  for key, found in result.results.items():
+    folder = os.path.join(path, "signatures", folder_of(key))
+    os.makedirs(folder)
+    _write_timelines(found, folder)
+
+
+def _write_timelines(result: PlacingResult, path: str) -> None:
+  """The step as a Chrome trace and as a picture."""
+  from placeto_tf.simulation import timeline
+
   shown = result.graph, result.costs, result.simulated
   timeline.write_timeline(*shown, os.path.join(path, "timeline.json"))
   timeline.timeline_png(
@@ -61,7 +82,7 @@ def write_result(result: PlacingResult, workspace: Workspace) -> None:
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
-  """The run as JSON: what was placed, how, and every row of the table."""
+  """The run as JSON: the graph, the options, and every row of the table."""
   config = result.config
   return {
       "graph": {
@@ -95,8 +116,21 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   }
 
 
+def report_of_signatures(result: SignaturesResult) -> Dict[str, Any]:
+  """The run as JSON: a report of each signature, in the order in which they were placed."""
+  source = result.graph.source
+  return {
+      "graph": {
+          "fingerprint": result.graph.fingerprint, "fetches": list(result.graph.fetches),
+          "path": source.path if source else None, "ops": result.graph.num_ops},
+      "cluster": result.cluster.to_json(),
+      "held_bytes": dict(zip(result.cluster.device_names, result.held_bytes.tolist())),
+      "signatures": {key: report(found) for key, found in result.results.items()},
+      "notes": list(result.notes)}
+
+
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
-  """What real sessions showed; the history says after how many of them what was the fastest."""
+  """The measurements; the history has the fastest step after each number of them."""
   return {
       "step_time_us": found.step.step_time_us, "low_us": found.step.low_us,
       "high_us": found.step.high_us, "steady": found.step.steady,
@@ -107,7 +141,7 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
 
 
 def step_line(graph: ComputationGraph) -> str:
-  """What is taken as the step: what it runs and what it is fed."""
+  """A sentence on the step: its fetches and its feeds."""
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
@@ -125,9 +159,9 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
 
   Args:
     result: of a run.
-    verbose: whether every placer that took part has a row, with what it gained and evaluated, and
-      every one that did not run a note. Otherwise the table holds what the answer is compared with:
-      the graph as it is, the baselines, and the one placer that was asked for by name.
+    verbose: whether every placer that took part has a row, with its gain and evaluations, and every
+      one that did not run has a note. Otherwise the table has the rows to compare the answer with:
+      the graph as it is, the baselines, and the placer that was asked for by name.
   """
   current_us = result.baselines["current"].step_time_us
   titles = {method.name: method.title for method in registry.methods()}
@@ -157,10 +191,41 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
     lines[:0] = [*replica_table(result.replication), ""]
   for name in order:
     skipped = result.baselines[name].skipped
-    # That time ran out before a placer's turn is of interest only to who looks at all of them.
+    # Placers for which there was no time left matter only to readers of the whole table.
     if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
       lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   lines += [f"Note: {note}" for note in result.notes]
+  return "\n".join(lines)
+
+
+def table_of_signatures(result: SignaturesResult, *, verbose: bool = False) -> str:
+  """What the terminal shows of several signatures: a row of each.
+
+  Args:
+    result: of a run.
+    verbose: whether the table of each signature follows.
+  """
+  rows = [["signature", "ops", "as it is", "one device", "placed", "speed-up", "lower bound",
+           *(f"GB {device.name}" for device in result.cluster.devices)]]
+  for key, found in result.results.items():
+    current_us, single_us = (
+        found.baselines[name].step_time_us for name in ("current", "single"))
+    rows.append([
+        key, f"{found.graph.num_ops:,}", _ms(current_us), _ms(single_us), _ms(found.step_time_us),
+        _times(current_us, found.step_time_us), _ms(found.lower_bound_us),
+        *(f"{held / 2**30:.2f}" for held in found.peak_memory_bytes)])
+  blank = [""] * 6
+  rows.append(["variables of all", *blank, *(f"{b / 2**30:.2f}" for b in result.held_bytes)])
+  lines = _align(rows)
+  lines.insert(1, "-" * max(map(len, lines)))
+  lines += ["", "Each signature has a step of its own; they were placed in this order, each with "
+            "what it shares with those before it where it is."]
+  lines += [f"Note: {note}" for note in result.notes]
+  for key, found in result.results.items():
+    if verbose:
+      lines += ["", f"{key}:", table(found, verbose=True)]
+    else:
+      lines += [f"Note: {key}: {note}" for note in found.notes]
   return "\n".join(lines)
 
 
@@ -189,7 +254,7 @@ def replica_table(replication: Replication) -> List[str]:
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """The numbers of every R as JSON, and how to feed the replicas that were placed."""
+  """The figures of every R as JSON, and how to feed the replicas that were placed."""
   found = replication.data_parallel
   return {
       "placed": None if replication.chosen is None else replication.chosen.describe(),
@@ -216,7 +281,7 @@ def _cells(
 
 
 def verdict(result: PlacingResult) -> str:
-  """One or two sentences: what was gained, or that there is nothing to gain."""
+  """One or two sentences: the gain, or that there is nothing to gain."""
   current = result.baselines["current"]
   bound = ("no placement is faster, as was proven" if result.proven
            else f"no placement can be faster than {_ms(result.lower_bound_us)}")

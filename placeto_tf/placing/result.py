@@ -1,12 +1,12 @@
-"""What `place()` returns: the placement, and a row of the comparison table per placer.
+"""The result of `place()`: the placement, and a row of the comparison table per placer.
 
-Legend: N ops, D devices.
+Legend: N ops, D devices, R replicas.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -20,25 +20,23 @@ from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import DataParallel, ReplicatedGraph
 from placeto_tf.simulation import SimulationResult
-
-if TYPE_CHECKING:
-  from placeto_tf.placing.replica_search import Replication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
-  """What one placer gives: a row of the comparison table.
+  """The result of one placer: a row of the comparison table.
 
   Attributes:
     step_time_us: simulated, or None where the placer evaluated no placement.
     fits: whether every device's peak memory is within its limit.
     peak_memory_bytes: [D]; NaN where there is no placement.
-    placement: [N] int32 device of each op, or None. Searches go on from the best before them.
-    evaluations: placements it evaluated.
-    seconds: it took.
-    gain_us: by how much it lowered the best objective (step time, and what does not fit) so far.
-    skipped: why it evaluated none, or "".
+    placement: [N] int32 device of each op, or None. Searches start from the best before them.
+    evaluations: number of placements that it evaluated.
+    seconds: the time that it took.
+    gain_us: by how much it lowered the best objective so far (step time plus penalty for memory).
+    skipped: why it evaluated no placement, or "".
   """
 
   step_time_us: Optional[float]
@@ -62,9 +60,56 @@ class Baseline:
         entry.evaluations, entry.seconds, entry.gain_us)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplicaRow:
+  """The result for one number of replicas: a row of the table of replicas.
+
+  Attributes:
+    replicas: R.
+    global_batch: examples of a step; None where that is not known.
+    step_time_us: of the best placement found.
+    peak_memory_bytes: [D].
+    fits: whether that is within every device's memory.
+    evaluations: number of placements evaluated.
+    dropped: why its search was ended, or "".
+  """
+
+  replicas: int
+  global_batch: Optional[int]
+  step_time_us: float
+  peak_memory_bytes: np.ndarray
+  fits: bool
+  evaluations: int
+  dropped: str = ""
+
+  @property
+  def examples_per_second(self) -> Optional[float]:
+    """Examples per second with the best placement found."""
+    return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replication:
+  """The part of the result on replicas, from `place(replicas=...)`.
+
+  Attributes:
+    chosen: the replicas that were placed.
+    rows: R -> its row.
+    data_parallel: the baseline of mirrored variables; None if the graph does not allow it.
+    data_parallel_batch: its global batch.
+    refused: why the graph is not replicated, or not so often, or "".
+  """
+
+  chosen: Optional[ReplicatedGraph]
+  rows: Dict[int, ReplicaRow]
+  data_parallel: Optional[DataParallel]
+  data_parallel_batch: Optional[int]
+  refused: str = ""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PlacingResult:
-  """What `place()` found.
+  """The result of `place()`.
 
   Attributes:
     placement: op name -> device name, for every op of the file.
@@ -78,11 +123,11 @@ class PlacingResult:
     indices: [N] int32 device of each needed op.
     simulated: the step as simulated, for timelines.
     proven: whether the placement is known to be optimal.
-    notes: what had to be assumed, for the user to read.
+    notes: assumptions that were made, for the user to read.
     interrupted: whether Ctrl-C ended the search before its budget did.
-    graph, costs, cluster, config: what was placed, and how.
-    measured: what real sessions said, with cost="measured"; else None.
-    replication: the numbers of replicas that were looked at; None where one was asked for.
+    graph, costs, cluster, config: the inputs and options of the run.
+    measured: the measurements of real sessions, with cost="measured"; else None.
+    replication: the numbers of replicas that were tried; None if one was asked for.
   """
 
   placement: Placement
@@ -107,7 +152,7 @@ class PlacingResult:
   replication: Optional[Replication] = None
 
   def __repr__(self) -> str:
-    """What was found, in a line."""
+    """The result in one line."""
     current_us = self.baselines["current"].step_time_us
     gain = f"{current_us / self.step_time_us:.2f}x of {current_us / 1e3:,.1f} ms, " if (
         current_us and self.step_time_us) else ""
@@ -118,15 +163,15 @@ class PlacingResult:
             f"{self.evaluations:,} placements evaluated)")
 
   def apply(self, target: Any, **options: Any) -> Any:
-    """`placement.apply(target)`; a live function comes back simulated, beside the promise.
+    """`placement.apply(target)`; a live function is also simulated and compared with the promise.
 
     Args:
       target: see `Placement.apply`.
       **options: for a function, those of `place_function`.
 
     Returns:
-      Of a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and tells its
-      step time; with a warning where that is more than was promised. Else as `Placement.apply`.
+      For a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and has its
+      step time; a warning is given if that is more than was promised. Else as `Placement.apply`.
 
     Raises:
       PlacementError: as `Placement.apply`.

@@ -1,8 +1,8 @@
-"""`place()`: the placers and the policy put to work on one graph.
+"""`place()`: runs the placers and the policies on one graph.
 
-The answer starts from the best known placement and only improves on it: the devices the graph
-came with, one device, an expert split and METIS are always evaluated first, and what the method
-finds counts only where it is better.
+The answer is never worse than a known placement: the graph's own devices, one device, an expert
+split and METIS are always evaluated first, and a placement of the method is taken only if it is
+better.
 
 Legend: N ops, D devices.
 """
@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Optional, Union
+from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -51,39 +51,32 @@ def place(
   """Decides on which device each op of a graph runs.
 
   Args:
-    graph: a `ComputationGraph`, or anything `load_graph` takes.
+    graph: a `ComputationGraph`, or anything `load_graph` takes; for several replicas also a
+      `ReplicaSource`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: where the policy writes its TensorBoard summaries; None writes none.
     progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
-      where somebody sees it. A callable is called every now and then instead.
+      on a terminal or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
+      Several signatures of a SavedModel would be one step: see `place_signatures`.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
-  loading = {name: options.pop(name) for name in LOAD_OPTIONS if name in options}
-  known = {field.name for field in dataclasses.fields(PlacingConfig)}
-  unknown = sorted(set(options) - known)
-  if unknown:
-    raise TypeError(
-        f"place() got unknown option {unknown[0]!r}; expected one of "
-        f"{sorted(known | set(LOAD_OPTIONS))}")
-  if loading and isinstance(graph, ComputationGraph):
-    raise TypeError(
-        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to load_graph")
-  if isinstance(graph, str) and replica_search.spec_replicas(graph) is not None:
-    options.setdefault("replicas", replica_search.spec_replicas(graph))
-  config = PlacingConfig(method=method, **options)
+  config, loading = options_of("place()", method, options, graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+
+  def source_of_replicas() -> ReplicaSource:
+    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(graph, loading)
 
   def run(
       report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
   ) -> PlacingResult:
     if config.replicas != 1:
       return replica_search.place_replicas(
-          ReplicaSource(graph, loading), cluster, config, progress=report, stage=stage)
+          source_of_replicas(), cluster, config, progress=report, stage=stage)
     read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
     return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
 
@@ -93,6 +86,37 @@ def place(
     return run(None)
   with progress_bar.ProgressBar(config.budget) as bar:
     return run(bar, progress_bar.stage)
+
+
+def options_of(
+    caller: str, method: str, options: Mapping[str, Any], graph: Any
+) -> Tuple[PlacingConfig, Dict[str, Any]]:
+  """The options of placing, and those of `load_graph`, from what a function was given.
+
+  Args:
+    caller: named in errors.
+    method: see `PlacingConfig`.
+    options: by name.
+    graph: what is placed.
+
+  Raises:
+    TypeError: an option that there is not, or that comes too late for a graph that has been read.
+    PlacetoError: the value of one is wrong.
+  """
+  loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
+  placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
+  known = {field.name for field in dataclasses.fields(PlacingConfig)}
+  unknown = sorted(set(placing) - known)
+  if unknown:
+    raise TypeError(
+        f"{caller} got unknown option {unknown[0]!r}; expected one of "
+        f"{sorted(known | set(LOAD_OPTIONS))}")
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"{caller} got {sorted(loading)[0]!r} for a graph that has been read; give it to "
+        "load_graph")
+  config = PlacingConfig(method=method, **placing)
+  return replica_search.with_replicas_of_spec(config, graph), loading
 
 
 def place_with(
@@ -106,7 +130,7 @@ def place_with(
 ) -> PlacingResult:
   """`place()` with its options in a `PlacingConfig`.
 
-  `stage` is entered, with what it is called, around what takes long before the search.
+  `stage` is a context manager of a name, entered around long work before the search.
   """
   with stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
@@ -131,10 +155,15 @@ def place_with(
   if config.cost == "measured":
     try:
       measured = _measure(problem, rows, config, progress)
-    except PlacetoError as error:  # what the search found must not be lost with the workers
-      notes += (f"simulated steps decided, for nothing could be measured: {error}",)
+    # What the search found must not be lost, whatever happens to workers, sessions and sockets.
+    except KeyboardInterrupt:
+      interrupted = True
+      notes += ("simulated steps decided, because measuring was interrupted",)
+    except Exception as error:
+      kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
+      notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
     else:
-      best, proven = measured.placement, False  # what is proven is proven of simulated steps
+      best, proven = measured.placement, False  # proofs hold for simulated steps
       simulated = problem.simulator.simulate(best)
       notes += (measured_search.describe(measured),)
   fixed = fixed_cost_note(problem.simulator, best)
@@ -159,7 +188,7 @@ def place_with(
 def _measure(
     problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
     progress: Progress) -> measured_search.MeasuredSearch:
-  """Runs what the placers found, and goes on from there, in real sessions."""
+  """Measures the placers' placements, and searches on from them, in real sessions."""
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
   found["best"] = problem.best_known
@@ -173,7 +202,7 @@ def _measure(
 def _search(
     problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, root_dir: Optional[str],
     progress: Progress) -> bool:
-  """Runs the references and the method; Ctrl-C keeps what was found.
+  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
 
   Returns:
     Whether Ctrl-C was pressed.
@@ -211,7 +240,7 @@ def _search(
 
 def _grouped(
     problem: PlacementProblem, ledger: Ledger, config: PlacingConfig) -> PlacementProblem:
-  """The problem in the groups that the method works on; learning them is a row of the ledger."""
+  """The problem in the groups that the method works on; if learned, with an entry in the ledger."""
   if config.grouping != learned_groups.LEARNED:
     return problem
   learned = []

@@ -1,16 +1,16 @@
 """TensorBoard of a placing run, written while the search runs.
 
   StepTime/best_ms     best simulated step time against evaluations, as it is found
-  Timeline/before      picture of the step as the graph came, where that was simulated
+  Timeline/before      picture of the step with the graph's own devices, if that was simulated
   Timeline/best        picture of the best step
   graph                the placed graph without the values of its constants, which TensorBoard does
                        not show and which are megabytes in a frozen graph
-  simulated step       RunMetadata of the graph: when each op runs and what its outputs take, so
-                       that the graph can be coloured by device, compute time and memory
-  hparams              what was placed, and how
+  simulated step       RunMetadata of the graph: when each op runs and the memory of its outputs,
+                       so that the graph can be coloured by device, compute time and memory
+  hparams              the inputs and options of the run
 
-Groups of charts are in the order of the alphabet, so that what a policy writes of its learning
-(`Training/`, see `methods.placeto.improve`) comes last.
+Groups of charts are in alphabetical order, so that a policy's charts of its learning (`Training/`,
+see `methods.placeto.improve`) come last.
 
 Legend: N ops, D devices.
 """
@@ -64,11 +64,11 @@ class PlacingSummaries:
       self._improvements = len(history)
 
   def flush(self) -> None:
-    """Writes out what is held back, which happens every few seconds in any case."""
+    """Flushes events, which also happens every few seconds."""
     self._writer.flush()
 
   def finish(self, result: PlacingResult) -> None:
-    """Writes what is known at the end: results, pictures, the graph and its simulated step."""
+    """Writes the final results: figures, pictures, the graph and its simulated step."""
     from tensorboard.compat.proto import event_pb2
     from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
 
@@ -102,7 +102,7 @@ class PlacingSummaries:
 
     pictured = {"best": (result.simulated, result.evaluations)}
     before = result.baselines["current"].placement
-    # With replicas the graph as it is has other ops than the one that is placed.
+    # With replicas the original graph has other ops than the placed one.
     if before is not None and len(before) == result.graph.num_ops and (
         not np.array_equal(before, result.indices)):
       simulator = Simulator(result.graph, result.costs, result.cluster)
@@ -138,7 +138,7 @@ def _summary(tag: str, image: Optional[Dict[str, Any]] = None, **value: Any) -> 
 
 
 def _hparams(result: PlacingResult) -> Dict[str, Any]:
-  """What the HPARAMS tab shows and compares runs by; plain values."""
+  """Plain values for the HPARAMS tab, which compares runs by them."""
   config, source = result.config, result.graph.source
   names = ("method", "seed", "grouping", "max_groups", "max_seconds", "max_evaluations", "costs",
            "existing_devices", "cost")
@@ -163,10 +163,10 @@ def without_constants(graph_def: Any) -> Any:
 
 
 def run_metadata(graph: ComputationGraph, costs: OpCosts, simulated: SimulationResult) -> Any:
-  """A simulated step as the RunMetadata that TensorFlow would return of a real one.
+  """A simulated step as the RunMetadata that TensorFlow would return for a real one.
 
-  Times are whole microseconds, at least 1 for what takes any time; the memory of an op is that of
-  its outputs, temporaries and variables.
+  Times are whole microseconds, at least 1 for an op that takes any time; the memory of an op is
+  that of its outputs, temporaries and variables.
 
   Args:
     graph: whose ops are listed.
@@ -179,7 +179,7 @@ def run_metadata(graph: ComputationGraph, costs: OpCosts, simulated: SimulationR
   devices = [found.step_stats.dev_stats.add(device=device_names.canonical(name) or name)
              for name in simulated.cluster.device_names]
   held_bytes = costs.temporary_bytes + costs.persistent_bytes
-  # Output i of all belongs to the op whose range of `output_offsets` holds it.
+  # Output i belongs to the op whose range in `output_offsets` contains i.
   np.add.at(held_bytes, np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets)),
             costs.output_bytes)
   rows = zip(graph.op_names, simulated.placement.tolist(), simulated.start_us.tolist(),

@@ -1,4 +1,4 @@
-"""An LSTM over whole sequences in TensorFlow's fused kernel, step by step where it must be.
+"""An LSTM over whole sequences in TensorFlow's fused kernel, or step by step.
 
 Keras' LSTM unrolls a loop of small ops on a CPU, ten times slower here. Hochreiter and Schmidhuber
 1997 with forget gates; the gates' order is that of the kernel: input, cell, forget, output.
@@ -33,7 +33,7 @@ class Lstm(tf.Module):
     self.bias = tf.Variable(np.zeros(4 * num_hidden, np.float32), name="bias")
 
   def zero_state(self, batch: int) -> State:
-    """Before the first step."""
+    """The state before the first step."""
     return (tf.zeros([batch, self.num_hidden]),) * 2
 
   def sequence(self, inputs: tf.Tensor, state: State) -> Tuple[tf.Tensor, State]:

@@ -1,18 +1,18 @@
-"""What a policy that places a whole graph in one action has to offer (rnn, hierarchical, gdp).
+"""The interface of policies that place a whole graph in one action (rnn, hierarchical, gdp).
 
 Step-by-step policies are tf-agents networks that name the device of a group or two. A one-shot
-policy names thousands of devices at once, each drawn in the light of those before it, and may draw
+policy names thousands of devices at once, each of which may depend on those before it, and may draw
 more than devices (the hierarchical one draws groups as well). So the interface is on sequences of
 decisions:
 
   sample(rng, count, graph)        draws `count` placements of a graph    -> `Sample`
-  log_prob(choices, graph)         what is differentiated                 -> [B, A], [B, A] tensors
+  log_prob(choices, graph)         log probability and entropy            -> [B, A], [B, A] tensors
   gradients(choices, loss, graph)  by default of `log_prob` in one piece; a policy that goes
                                    through a big graph in segments takes the loss segment by segment
 
 `graph` is the index of a graph the policy was made for; most have one, 0. Legend: B placements
-side by side, A decisions a placement (a device a group; and, where drawn, a group an op), G groups,
-D devices.
+side by side, A decisions per placement (a device for each group and, if these are drawn, a group
+for each op), G groups, D devices.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Sample:
 
   Attributes:
     placements: [B, G] int32 device of each of the environment's groups.
-    choices: what was decided, arrays with B rows, as the policy's own `log_prob` takes them; where
-      the policy decides on nothing but the devices of those groups, `placements` itself.
+    choices: the decisions, arrays with B rows, as the policy's `log_prob` takes them. If the
+      devices of those groups are all that it decides, this is `placements`.
     log_probs: [B, A] float32 log probability of each decision, given those before it; 0 where
       there was nothing to decide.
   """
@@ -53,8 +53,8 @@ class OneShotPolicy(tf.Module):
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
     """Draws `count` placements.
 
-    All that is random comes from `rng`, so that TensorFlow's global seed neither matters nor is
-    touched. Devices a group may not use are never drawn.
+    All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
+    Devices a group may not use are never drawn.
     """
     raise NotImplementedError
 
@@ -69,7 +69,8 @@ class OneShotPolicy(tf.Module):
       self, choices: Any, loss: Loss, graph: int = 0) -> Tuple[tf.Tensor, List[tf.Tensor]]:
     """The loss of all decisions and its gradient by each of `trainable_variables`.
 
-    Called within a `tf.function`. Variables that had no part in it have a gradient of None.
+    Called within a `tf.function`. Variables that the loss does not depend on have a gradient of
+    None.
     """
     with tf.GradientTape() as tape:
       log_probs, entropy = self.log_prob(choices, graph)

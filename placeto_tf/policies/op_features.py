@@ -1,6 +1,6 @@
-"""What one-shot policies see of groups: op types, output sizes, adjacency, where they stand.
+"""Features of groups for one-shot policies: op types, output sizes, adjacency, position.
 
-Sizes of outputs, which are known for a graph from any file, stand for their shapes.
+Sizes of outputs are used in place of shapes, because graphs of all formats have them.
 
 Legend: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes, W waves.
 """
@@ -49,8 +49,8 @@ def output_sizes(
 def output_shapes(graph: ComputationGraph, ops: np.ndarray, num_dims: int) -> np.ndarray:
   """[len(ops), 1 + num_dims] float32: the shape of the first output of each op.
 
-  1 where it is known and then 1 + the logarithm of each dimension, the last first; zeros where a
-  graph says nothing of shapes, as one made of costs alone.
+  1 if the shape is known, then 1 + the logarithm of each dimension, the last first; zeros for a
+  graph without shapes, such as one made of costs alone.
   """
   rows = np.zeros((len(ops), 1 + num_dims), dtype=np.float32)
   source = graph.source
@@ -77,7 +77,7 @@ def group_edges(
 
 
 def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
-  """[G, 2 G] float32: ones for the groups a group reads from, then for those that read from it."""
+  """[G, 2 G] float32: 1 for the groups that a group reads, then for those that read it."""
   rows = np.zeros((num_groups, 2 * num_groups), dtype=np.float32)
   rows[targets, sources] = 1
   rows[sources, num_groups + targets] = 1
@@ -108,9 +108,9 @@ def standardized(features: np.ndarray) -> np.ndarray:
 
 
 def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
-  """[G] number of each group in a depth-first walk from where the graph ends, against the dataflow.
+  """[G] number of each group in a depth-first walk from the end of the graph, against the dataflow.
 
-  What lies on one branch has numbers close together; topological numbers interleave branches.
+  Groups of one branch have numbers close together; topological numbers interleave branches.
 
   Args:
     sources, targets: [E] groups.
@@ -122,7 +122,7 @@ def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> n
   walk = csgraph.depth_first_order(
       sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(num_groups + 1,) * 2),
       num_groups, return_predecessors=False)[1:]
-  rest = np.setdiff1d(np.arange(num_groups), walk)  # cycles of groups, which nothing else reads
+  rest = np.setdiff1d(np.arange(num_groups), walk)  # cycles of groups that no other group reads
   number = np.empty(num_groups, dtype=np.int64)
   number[np.concatenate([walk, rest])] = np.arange(num_groups)
   return number

@@ -10,6 +10,6 @@ def save_policy(policy: Any, directory: str) -> None:
   """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""
   from tf_agents.policies import policy_saver
   with warnings.catch_warnings():
-    # About distributions among the outputs of the functions that are saved beside `action`.
+    # Warnings of distributions among the outputs of functions that are saved beside `action`.
     warnings.filterwarnings("ignore", "Encoding a StructuredValue", UserWarning)
     policy_saver.PolicySaver(policy).save(directory)

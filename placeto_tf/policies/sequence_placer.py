@@ -23,7 +23,7 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.policies.lstm import Lstm, initial
 from placeto_tf.policies.one_shot_policy import NEVER, categorical
 
@@ -37,10 +37,10 @@ class PlacerConfig:
   hidden: H of encoder and decoder; 256 in the paper of 2018.
   bidirectional: whether the encoder reads both ways, H / 2 each; only in the paper of 2018.
   device_width: E.
-  own_scale: of W_x when it starts; 0 leaves it out, as in the papers. Then all that a decision
-    knows of its group has passed two LSTMs that start out telling groups hardly apart, an update
-    moves all groups together, and after 6,000 placements nothing was learned.
-  temperature: by which logits are divided.
+  own_scale: of the initial W_x; 0 leaves it out, as in the papers. Without it, all information on a
+    group passes two LSTMs whose initial outputs hardly differ between groups: an update moves all
+    groups together, and after 6,000 placements nothing was learned.
+  temperature: divides logits.
   tanh_constant: logits are c tanh(logits / temperature); 0 leaves them as they are.
   """
 
@@ -52,9 +52,7 @@ class PlacerConfig:
   tanh_constant: float = 0.0
 
   def __post_init__(self) -> None:
-    for name in ("hidden", "device_width", "temperature"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "hidden", "device_width", "temperature")
     if self.bidirectional and self.hidden % 2:
       raise PlacementError(f"hidden is {self.hidden}; expected an even number for two directions")
 
@@ -71,7 +69,7 @@ class SequencePlacer(tf.Module):
     self._project_bias = tf.Variable(np.zeros(h, np.float32), name="project_bias")
     widths = [h // 2, h // 2] if config.bidirectional else [h]
     self._encoders = [Lstm(h, width, rng, f"encoder{i}") for i, width in enumerate(widths)]
-    # The last row is what the first step is fed.
+    # The last row is the input of the first step.
     self._embeddings = tf.Variable(
         initial(rng, (num_devices + 1, config.device_width)), name="device_embeddings")
     self._decoder = Lstm(config.device_width, h, rng, "decoder")
@@ -158,7 +156,7 @@ class SequencePlacer(tf.Module):
       allowed: [B or 1, G, D] bool.
       noise: [B, G, D] Gumbel; the largest sum of logit and noise wins.
       disturbance: [B, G, D] added to the logits before, times the root of their mean square at a
-        step, so that what is drawn is explored further than the policy itself would.
+        step, to explore further than the policy itself would.
 
     Returns:
       [B, G] int32 devices and [B, G] their log probabilities, without the disturbance.

@@ -1,4 +1,4 @@
-"""Trained weights on file: weights.npz, the arrays by name, and weights.json, all about them."""
+"""Files of trained weights: weights.npz has the arrays by name, weights.json describes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 1 << 20  # of any size in a configuration
 
 
 def directory_of(directory: str) -> str:
-  """Where the files are: in the directory, or in the `weights` of a training run's."""
+  """The directory of the files: this one, or the `weights` of a training run's directory."""
   inner = os.path.join(directory, "weights")
   return inner if os.path.exists(os.path.join(inner, SIDECAR)) else directory
 
@@ -39,7 +39,7 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
 def read_sidecar(
     directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
 ) -> Dict[str, Any]:
-  """What weights.json of a directory holds; see `read`."""
+  """The content of weights.json in a directory; see `read`."""
   return user_files.read_json_object(
       os.path.join(directory_of(directory), SIDECAR), what="the description of weights",
       remedy=remedy, error_type=error_type)
@@ -56,7 +56,7 @@ def read_arrays(
     error_type: raised where a file is wrong.
 
   Raises:
-    error_type: the file is missing or damaged, or an array holds what is no finite number.
+    error_type: the file is missing or damaged, or an array holds NaN or infinity.
   """
   return user_files.read_arrays(
       os.path.join(directory_of(directory), ARRAYS), what="the weights", remedy=remedy,
@@ -64,7 +64,7 @@ def read_arrays(
 
 
 def config_of(config_type: Type[_Config], content: Any) -> _Config:
-  """A dataclass of flags, numbers, names and None, from what a JSON file says.
+  """A dataclass of flags, numbers, names and None, from the content of a JSON file.
 
   Raises:
     ValueError: a field is unknown, or its value is not of its default's type.

@@ -1,4 +1,4 @@
-"""What every placer is given: the placement problem, what it moves, and the count of its work."""
+"""What every placer is given: the placement problem, the units it moves, and its budget."""
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem

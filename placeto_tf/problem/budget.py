@@ -10,7 +10,7 @@ from placeto_tf.errors import PlacementError
 
 
 class Used(Protocol):
-  """What counts what was used, such as a `PlacementProblem`."""
+  """Anything that counts what was used, such as a `PlacementProblem`."""
 
   @property
   def evaluations(self) -> int:
@@ -18,7 +18,7 @@ class Used(Protocol):
 
   @property
   def seconds(self) -> float:
-    """Since the count began."""
+    """Seconds since the count began."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Budget:
   """When a search ends: at the first limit it meets; None is no limit.
 
   Attributes:
-    max_evaluations, max_seconds: counted from the making of the problem.
-    target_us: once a placement that fits is at least as good, nothing better is asked for.
+    max_evaluations, max_seconds: counted from when the problem was made.
+    target_us: the search may end once a placement that fits is at least as good.
   """
 
   max_evaluations: Optional[int] = None

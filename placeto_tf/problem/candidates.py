@@ -18,8 +18,8 @@ def best_of(
 ) -> np.ndarray:
   """Evaluates placements [B, N] as far as the budget goes and returns the best, [N].
 
-  One that fits is better than one that does not; then the lower objective; then the earlier.
-  With a budget that is used up, the first one is returned unseen.
+  A placement that fits is better than one that does not; then the lower objective decides, then
+  the order. If the budget is used up, the first placement is returned without an evaluation.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
   remaining = None if budget is None else problem.remaining_evaluations(budget)
@@ -33,8 +33,8 @@ def best_of(
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
   """[N] the problem's best placement, or another one where nothing has been evaluated.
 
-  What searches return: they minimise the objective, in which a placement that does not fit can
-  be ahead of one that does; the problem prefers the one that fits.
+  Searches return it instead of their own best: by the objective alone a placement that does not
+  fit can be ahead of one that does, and the problem prefers the one that fits.
   """
   best = problem.best_placement
   return np.asarray(otherwise if best is None else best, dtype=np.int32).copy()
@@ -43,7 +43,8 @@ def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
 def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
   """Moves ops that may not run where the placement has them to a device they may use.
 
-  A host if they may use one, for that is where ops without a kernel belong; else the first.
+  That is a host if they may use one, because ops without a kernel belong there; else the first
+  device that they may use.
 
   Args:
     placement: [N] device of each op; equal for ops that are colocated.
@@ -63,7 +64,7 @@ def fallback_devices(problem: PlacementProblem) -> np.ndarray:
 
 
 def compute_devices(problem: PlacementProblem) -> List[int]:
-  """The devices that are not hosts, or all where every one is a host."""
+  """The devices that are not hosts; all devices if every one is a host."""
   devices = [d for d, device in enumerate(problem.cluster.devices) if not device.host]
   return devices or list(range(problem.num_devices))
 

@@ -13,27 +13,27 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-# What a ledger runs; a `Placer` is one.
+# The type of function that a ledger runs; a `Placer` is one.
 Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
 OPTIMUM_FOUND = "the optimum was found before"
 TOO_LITTLE_TIME = "there was too little time"
-# Why a placer may not run although nothing is wrong.
+# Reasons not to run a placer that are no errors.
 ORDINARY_REASONS = (NO_BUDGET, OPTIMUM_FOUND, TOO_LITTLE_TIME)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-  """What one placer did.
+  """The account of one placer.
 
   Attributes:
     name: of the placer.
-    placement: [N] int32, of a simple placer the one it made, of a search the best it ended with;
-      None where it evaluated none.
-    evaluations: placements it evaluated.
-    seconds: it took.
-    gain_us: by how much it lowered the best objective so far; 0 for the first.
-    skipped: why it evaluated none, or "".
+    placement: [N] int32, the placement that a simple placer made, or the best that a search ended
+      with; None if it evaluated none.
+    evaluations: number of placements that it evaluated.
+    seconds: the time that it took.
+    gain_us: by how much it lowered the best objective so far; 0 for the first placer.
+    skipped: why it evaluated no placement, or "".
   """
 
   name: str
@@ -48,7 +48,7 @@ class Ledger:
   """Runs placers and keeps account of them.
 
   Attributes:
-    entries: in the order of the first runs; a placer that ran several times has one.
+    entries: one per placer, in the order in which placers first ran.
     announce: called with the name of each placer before it runs.
     proven: whether a placer has shown that the best placement is optimal.
   """
@@ -65,10 +65,10 @@ class Ledger:
       self, name: str, placer: Called, budget: Budget, seed: int,
       problem: Optional[PlacementProblem] = None,
   ) -> float:
-    """Runs a placer and returns its gain in us; accounts for it also if it is interrupted.
+    """Runs a placer and returns its gain in us. A placer that is interrupted has its entry too.
 
     Args:
-      name: under which it is listed.
+      name: of the placer's entry.
       placer: what to run.
       budget: of the problem, not of this placer.
       seed: for the placer.

@@ -1,12 +1,12 @@
-"""`Method`: what a method of placing is, for all who list, run or describe methods.
+"""`Method`: the record of one method, for code that lists, runs or describes methods.
 
-A module that has placers declares them beside the code, in a tuple called METHODS:
+A module with placers declares them beside their code, in a tuple called METHODS:
 
   METHODS = (Method("heft", Kind.CONSTRUCTION, plain(schedule_heft)),)
 
 `declared_in` finds the tuples of a package's modules. Modules that declare methods are imported
 whenever methods are listed, so they import nothing slow: what needs tf-agents, TensorFlow GNN or
-Keras stands one level deeper and is named by `deferred`.
+Keras is in a module one level deeper, which `deferred` names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-# Called every now and then while a method works; the arguments are the method's own figures.
+# Called from time to time while a method works; the arguments depend on the method.
 Progress = Callable[..., None]
 
 
@@ -40,12 +40,12 @@ class Run(Protocol):
     """Args:
 
       problem: evaluates, counts and remembers the best; policies start from its best.
-      budget: a `Budget`, counted from the making of the problem; without one a placer's own
-        default holds, and policies fail.
+      budget: a `Budget`, counted from when the problem was made; without one a placer uses its
+        own default, and policies fail.
       seed: of everything random.
-      weights: directory of trained weights, of methods that take some.
+      weights: directory of trained weights, for methods that take weights.
       root_dir: where TensorBoard summaries go; None writes none.
-      progress: called every now and then.
+      progress: called from time to time.
     """
 
 
@@ -55,7 +55,7 @@ class Placer(Protocol):
   def __call__(
       self, problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0
   ) -> np.ndarray:
-    """Without a budget the placer's own default holds."""
+    """Without a budget the placer uses its own default."""
 
 
 Loader = Callable[[], Run]
@@ -66,7 +66,7 @@ class Kind(enum.Enum):
 
   AUTO = "runs other methods in turn; its `Run` also takes the `ledger` to list them in"
   CURRENT = "the devices that the graph came with"
-  BASELINE = "constructs a placement that every other is held against"
+  BASELINE = "constructs a placement that all others are compared with"
   CONSTRUCTION = "constructs one placement, or the best of a few"
   SEARCH = "goes on from the best placement so far, or from the best construction"
   STANDALONE = "searches from starts of its own"
@@ -75,12 +75,12 @@ class Kind(enum.Enum):
 
   @property
   def reference(self) -> bool:
-    """Whether it is evaluated before any other method, to compare with."""
+    """Whether it is evaluated before any other method, for comparison."""
     return self in (Kind.CURRENT, Kind.BASELINE)
 
   @property
   def takes_start(self) -> bool:
-    """Whether it goes on from a placement that is there when it begins."""
+    """Whether it starts from a placement that exists when it begins."""
     return self in (Kind.AUTO, Kind.SEARCH, Kind.POLICY)
 
   @property
@@ -93,13 +93,13 @@ class WithoutWeights(enum.Enum):
   """What a method that takes weights does when it is given none."""
 
   FAIL = "fails"
-  SHIPPED = "takes those that ship with the package"
-  LEARN = "learns from scratch; with weights, from them"
+  SHIPPED = "uses the weights that ship with the package"
+  LEARN = "learns from scratch, or from weights if there are any"
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Attributes: policy: that has to be trained for them; without: what is done without them."""
+  """Attributes: policy: whose training gives them; without: what the method does without."""
 
   policy: str
   without: WithoutWeights
@@ -110,8 +110,8 @@ class Stage(enum.Enum):
 
   REFERENCE = "always, whatever the bound says"
   CONSTRUCTION = "while constructions are sure to leave most of the time to the rest"
-  POLICY = "from the best of these, in groups that the best placement keeps to"
-  SEARCH = "then; what is left goes in slices to whichever gained most"
+  POLICY = "from the best of these, in groups whose ops share a device in the best placement"
+  SEARCH = "last; the rest of the budget goes in slices to the method that gained most"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +119,12 @@ class AutoPart:
   """How a method takes part in `auto`.
 
   Attributes:
-    stage: when.
-    share: of what is left of the budget when its turn comes; None for all of it.
-    setup_seconds, setup_seconds_an_op: it gets nothing done in less.
-    condition: whether it takes part, by the problem.
-    repeats: of a search: whether it takes part in the slices at the end.
-    load: how it runs there, where that differs from how it runs alone.
+    stage: when it runs.
+    share: its share of what is left of the budget when its turn comes; None for all of it.
+    setup_seconds, setup_seconds_an_op: the time it takes before it gets anything done.
+    condition: tells whether it takes part, given the problem.
+    repeats: whether a search also takes part in the slices at the end.
+    load: its `load` in `auto`, if that differs from the one it has alone.
   """
 
   stage: Stage
@@ -141,12 +141,12 @@ class Method:
   """One method of placing.
 
   Attributes:
-    name: as users give it and tables of results hold it.
+    name: for users and tables of results.
     kind: see `Kind`.
-    load: returns what runs it; imports what that takes.
-    title: what the comparison table calls it; by default the name.
-    rank: order among those of its kind, and of its stage in `auto`.
-    weights: what weights it takes, if any.
+    load: returns its `Run`, after importing what that needs.
+    title: its name in the comparison table; by default `name`.
+    rank: order among methods of its kind, and of its stage in `auto`.
+    weights: the weights that it takes, if any.
     auto: its part in `auto`, if any.
     start_rank: order among the constructions that a search without a start tries, if it is one.
   """
@@ -165,7 +165,7 @@ class Method:
 
 
 def plain(placer: Placer) -> Loader:
-  """The loader of a `Placer`, which takes no weights and writes and reports nothing."""
+  """The loader of a `Placer`, which takes no weights, writes no files and reports no progress."""
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
@@ -196,7 +196,7 @@ def deferred(module: str, function: str, **options: Any) -> Loader:
 
 
 def declared_in(package: str) -> Tuple[Method, ...]:
-  """The methods that the modules of a package declare, as listed: by kind, rank and name.
+  """The methods that the modules of a package declare, by kind, rank and name.
 
   Raises:
     PlacementError: two of them have one name.

@@ -1,7 +1,7 @@
 """`PlacementProblem`: one graph, grouped, on one cluster, and the count of what was evaluated.
 
-Every placer, learned or not, asks its problem for step times, so that budgets are counted alike
-for all: an evaluation is one computed step time of a placement, duplicates and starting points
+Every placer, learned or not, asks its problem for step times, so budgets are counted in the same
+way for all: an evaluation is one computed step time of a placement, duplicates and starting points
 included.
 
 Legend: N ops, G groups, D devices, B placements side by side.
@@ -56,7 +56,7 @@ class Evaluation:
 
 @dataclasses.dataclass(eq=False)
 class _Record:
-  """What has been evaluated: one for all groupings under which a problem is looked at."""
+  """The record of evaluations, shared by all groupings of one problem."""
 
   started: float
   evaluations: int = 0
@@ -74,7 +74,7 @@ class PlacementProblem:
 
   Attributes:
     allowed_ops: [N, D] bool, allowed: [G, D] bool.
-    replicated: the replicas, where the graph is of some, for placers that know of them.
+    replicated: the replicas that the graph consists of, if any, for placers that use them.
   """
 
   def __init__(
@@ -112,8 +112,8 @@ class PlacementProblem:
     """The problem of a graph on a cluster: estimates costs and groups ops.
 
     Args:
-      graph, cluster: what is placed, and where.
-      costs: known costs, or where `estimate_costs` takes them from.
+      graph, cluster: the graph to place, and the devices.
+      costs: known costs, or the source for `estimate_costs`.
       grouping, max_groups: as for `group_ops`.
       allowed_ops: [N, D] narrows `allowed_devices(graph, cluster)`, for pinned ops.
     """
@@ -143,10 +143,16 @@ class PlacementProblem:
     return other
 
   def renewed(self) -> PlacementProblem:
-    """The same problem with nothing evaluated: the count and the clock begin again."""
+    """The same problem with nothing evaluated; the count and the clock start again."""
     other = copy.copy(self)
     other._record = _Record(time.monotonic())
     return other
+
+  def take_up(self, placement: Optional[np.ndarray], evaluations: int) -> None:
+    """Goes on from an earlier run: its best placement [N], or None, and how many it evaluated."""
+    if placement is not None:
+      self.evaluate_ops(np.asarray(placement, dtype=np.int32))
+    self._record.evaluations = evaluations
 
   def observe(self, observer: Optional[Callable[[], None]]) -> None:
     """Has `observer` called after each batch of evaluations; None ends that."""
@@ -175,7 +181,7 @@ class PlacementProblem:
 
   @property
   def best_objective_us(self) -> float:
-    """Of the best placement so far; infinite where there is none."""
+    """The objective of the best placement so far; infinite if there is none."""
     return self._record.best_objective_us
 
   @property
@@ -200,7 +206,7 @@ class PlacementProblem:
 
   @property
   def seconds(self) -> float:
-    """Since the problem was made."""
+    """Seconds since the problem was made."""
     return time.monotonic() - self._record.started
 
   def exhausted(self, budget: Budget) -> bool:
@@ -212,7 +218,7 @@ class PlacementProblem:
         and self.best_objective_us <= budget.target_us)
 
   def remaining_evaluations(self, budget: Budget) -> Optional[int]:
-    """How many more placements may be evaluated; None where the budget does not say."""
+    """How many more placements may be evaluated; None where the budget has no such limit."""
     if budget.max_evaluations is None:
       return None
     return max(0, budget.max_evaluations - self.evaluations)
@@ -248,7 +254,7 @@ class PlacementProblem:
       record.history.append((record.evaluations + b + 1, self.seconds, candidate[1]))
 
   def project(self, placement: np.ndarray) -> np.ndarray:
-    """[G] the device that most of each group's compute time has in a placement [N] of ops."""
+    """[G] the device that has most of each group's compute time in a placement [N] of ops."""
     kinds = self.cluster.device_kinds[placement]
     weight = self.costs.compute_us[np.arange(self.graph.num_ops), kinds] + 1e-3
     votes = np.zeros((self.num_groups, self.num_devices))

@@ -1,7 +1,7 @@
-"""`Units`: sets of ops that a search moves together, and their place in a placement.
+"""`Units`: sets of ops that a search moves together, and their devices in a placement.
 
-Groups are the usual units; refinement moves smaller ones. Every unit's ops have the same device
-at all times, so a placement of units [U] and one of ops [N] say the same.
+Groups are the usual units; refinement moves smaller ones. The ops of a unit always have the same
+device, so a placement of units [U] and one of ops [N] are equivalent.
 
 Legend: N ops, U units, D devices.
 """
@@ -26,7 +26,7 @@ class Units:
     allowed: [U, D] bool.
     choices: [U] lists of allowed devices; allowed_sets: [U] the same as bit masks.
     movable: units with more than one allowed device.
-    neighbours: [U] lists of units that exchange data with each, every one once.
+    neighbours: [U] lists of the units that exchange data with each unit, each listed once.
     weight_us: [U] compute time on the fastest kind of device.
   """
 
@@ -57,11 +57,11 @@ class Units:
     return len(self.ops)
 
   def expand(self, devices: np.ndarray) -> np.ndarray:
-    """[..., U] -> [..., N]."""
+    """[..., U] devices of units -> [..., N] devices of ops."""
     return np.asarray(devices, dtype=np.int32)[..., self.unit_of_op]
 
   def devices(self, placement: np.ndarray) -> List[int]:
-    """[U] where the units are in a placement [N] whose ops agree within each unit."""
+    """[U] devices of the units in a placement [N] in which each unit has one device."""
     return placement[[ops[0] for ops in self.ops]].tolist()
 
   def place(self, placement: np.ndarray, unit: int, device: int) -> None:
@@ -69,7 +69,7 @@ class Units:
     placement[self.ops[unit]] = device
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """[U] the allowed device that most of each unit's compute time has in a placement [N]."""
+    """[U] the allowed device that has most of each unit's compute time in a placement [N]."""
     kinds = problem.cluster.device_kinds[placement]
     weight = problem.costs.compute_us[np.arange(problem.graph.num_ops), kinds] + 1e-3
     votes = np.bincount(
@@ -79,15 +79,15 @@ class Units:
 
 
 def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:
-  """About `count` units, each of ops that a placement [N] has on one device, so it can start there.
+  """About `count` units whose ops share a device in a placement [N], so a search can start there.
 
-  The problem's own groups where they do as well.
+  The units are the problem's own groups if these do the same.
   """
   groups = problem.grouping.group_of_op
   if count == problem.num_groups and _agrees(groups, placement):
     return Units(problem)
-  # Ops that have no allowed device in common never merge. So each device gets its own copy of all
-  # the devices, which is allowed to the ops that are on it now.
+  # Ops without a common allowed device never merge. So each device gets its own copy of all the
+  # devices, and an op may use only the copy of the device it is on now.
   here = np.arange(problem.num_devices) == placement[:, None]
   allowed = (here[:, :, None] & problem.allowed_ops[:, None, :]).reshape(len(placement), -1)
   labels = heavy_edge(problem.graph, problem.costs, allowed, max(1, count))
@@ -95,7 +95,7 @@ def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -
 
 
 def level_counts(problem: PlacementProblem) -> List[int]:
-  """Numbers of units from groups down to (nearly) single ops, each level four times finer."""
+  """Numbers of units per level: from groups to (nearly) single ops, each four times finer."""
   smallest = len(np.unique(problem.graph.colocation))
   counts = [problem.num_groups]
   while counts[-1] * 4 < smallest:

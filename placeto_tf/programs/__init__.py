@@ -1,7 +1,8 @@
 """What the programs in `scripts/` share: flags, the way they start and end, mutated graphs.
 
-Importing it throws two switches that count only before TensorFlow's first import: the legacy
-Keras, which programs that train need, and quiet logs. Programs, unlike the library, may do so.
+Importing it sets two environment variables that only count before TensorFlow's first import: for
+the legacy Keras, which programs that train need, and for quiet logs. Programs, unlike the library,
+may do so.
 """
 
 import os

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from typing import Any, Callable, List
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import shared_flags
@@ -24,14 +24,15 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def import_tensorflow_quietly() -> None:
   """Imports TensorFlow, holding back what it writes to stderr before it can be told not to.
 
-  An import that fails shows all of it.
+  An import that fails shows all of it. Warnings of TensorFlow and tf-agents, which would stand
+  between lines of progress, are shown with --verbosity=0 (warnings) or more.
   """
   sys.stderr.flush()
   shown = os.dup(2)
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     try:
-      import tensorflow  # noqa: F401
+      import tensorflow
     except BaseException:
       held.seek(0)
       os.write(shown, held.read())
@@ -39,6 +40,9 @@ def import_tensorflow_quietly() -> None:
     finally:
       os.dup2(shown, 2)
       os.close(shown)
+  if "verbosity" in FLAGS and FLAGS["verbosity"].using_default_value:
+    logging.set_verbosity(logging.ERROR)
+    tensorflow.get_logger().setLevel("ERROR")
 
 
 def _help(main: Callable[[], None]) -> str:

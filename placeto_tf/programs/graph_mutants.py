@@ -16,7 +16,7 @@ import traceback
 from typing import Any, Dict, List, Tuple
 
 FORMATS = ("graph_def", "meta_graph_def", "saved_model", "cost_graph_def")
-_FILES = {"graph_def": "graph.pb", "meta_graph_def": "graph.meta", "saved_model": "saved_model.pb",
+FILES = {"graph_def": "graph.pb", "meta_graph_def": "graph.meta", "saved_model": "saved_model.pb",
           "cost_graph_def": "graph.cost_graph.pb"}
 _SIZES = (-1, -2, 0, 1, 2, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 40, (1 << 62) + 1,
           (1 << 63) - 1, -(1 << 31), -(1 << 63))
@@ -410,7 +410,7 @@ def read(format: str, content: bytes, folder: str, with_costs: bool) -> Dict[str
   from placeto_tf.errors import PlacetoError
   from placeto_tf.graphs import load_graph
 
-  path = os.path.join(folder, _FILES[format])
+  path = os.path.join(folder, FILES[format])
   with open(path, "wb") as file:
     file.write(content)
   found: Dict[str, Any] = {"load_s": 0.0, "cost_s": 0.0, "stage": "load"}

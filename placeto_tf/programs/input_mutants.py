@@ -20,11 +20,13 @@ import numpy as np
 
 from placeto_tf.files import user_files
 
-_GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
+GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 _VALUES: Tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63 - 1, -2**63, 10**30, 10**400, 0.5, 1e308, -1e308,
     1e-320, "", "x", "\0", "/GPU:0", "/device:GPU:0", "../../etc/passwd", "é" * 100, [], [[]], {},
     [1, "a", None], {"a": {"b": []}}, "NaN", "9" * 400)
+KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "placeto_weights", "run",
+         "results", "replicas", "study", "manifest", "graph_set")
 SPECIAL = ("pipe", "device", "directory", "loop", "huge", "missing")
 
 
@@ -43,10 +45,12 @@ class Kind:
 
 def kinds(names: Tuple[str, ...] = ()) -> Dict[str, Kind]:
   """Name -> kind; all of them, or those named."""
-  makers = {"placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
-            "scorer_weights": _scorer_weights, "placeto_weights": _placeto_weights,
-            "run": _run, "results": _results, "study": _study, "manifest": _manifest}
-  return {name: make() for name, make in makers.items() if not names or name in names}
+  makers: Dict[str, Callable[[], Kind]] = {
+      "placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
+      "scorer_weights": _scorer_weights, "placeto_weights": _placeto_weights, "run": _run,
+      "results": _results, "replicas": _replicas, "study": _study, "manifest": _manifest,
+      "graph_set": _graph_set}
+  return {name: makers[name]() for name in names or KINDS}
 
 
 def mutant(kind: Kind, seed: int, number: int) -> Tuple[str, bytes, str]:
@@ -163,7 +167,7 @@ def _json_changed(rng: random.Random, content: bytes) -> bytes:
   return text.encode("utf-8", "surrogatepass")
 
 
-def _saved(save: Callable[[str], Any], *names: str) -> Dict[str, bytes]:
+def saved(save: Callable[[str], Any], *names: str) -> Dict[str, bytes]:
   """The files that `save` writes to a directory."""
   with tempfile.TemporaryDirectory() as folder:
     save(folder)
@@ -179,7 +183,7 @@ def _graph_and_cluster() -> Tuple[Any, Any]:
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
 
-  return load_graph(_GRAPH), Cluster.parse("k80:2")
+  return load_graph(GRAPH), Cluster.parse("k80:2")
 
 
 def _placement() -> Kind:
@@ -194,7 +198,7 @@ def _placement() -> Kind:
   def load(folder: str) -> None:
     Placement.load(os.path.join(folder, "placement.json")).indices(graph, cluster)
 
-  return Kind(_saved(lambda folder: placement.save(os.path.join(folder, "placement.json")),
+  return Kind(saved(lambda folder: placement.save(os.path.join(folder, "placement.json")),
                      "placement.json"), load)
 
 
@@ -202,7 +206,7 @@ def _cluster() -> Kind:
   from placeto_tf.clusters import Cluster
 
   cluster = Cluster.parse("k80:2+p100:1")
-  return Kind(_saved(lambda folder: cluster.save(os.path.join(folder, "cluster.json")),
+  return Kind(saved(lambda folder: cluster.save(os.path.join(folder, "cluster.json")),
                      "cluster.json"),
               lambda folder: Cluster.parse(os.path.join(folder, "cluster.json")))
 
@@ -229,7 +233,7 @@ def _feeds() -> Kind:
 def _scorer_weights() -> Kind:
   from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 
-  return Kind(_saved(ScorerWeights.untrained().save, "weights.json", "weights.npz"),
+  return Kind(saved(ScorerWeights.untrained().save, "weights.json", "weights.npz"),
               ScorerWeights.load)
 
 
@@ -239,7 +243,7 @@ def _placeto_weights() -> Kind:
 
   arrays = tuple(np.full((2, 3), i, np.float32) for i in range(4))
   weights = PlacetoWeights(arrays, PlacetoConfig.tied(), 3, 48)
-  return Kind(_saved(weights.save, "weights.json", "weights.npz"), PlacetoWeights.load)
+  return Kind(saved(weights.save, "weights.json", "weights.npz"), PlacetoWeights.load)
 
 
 def _run() -> Kind:
@@ -262,7 +266,7 @@ def _run() -> Kind:
     found = Checkpoints(os.path.join(folder, "train"), {}, weights=tf.Variable([0.0, 0.0]))
     assert found.restored, "the run was begun again"
 
-  return Kind(_saved(
+  return Kind(saved(
       save, "config.json", "done.json", "train/checkpoint", "train/ckpt-1.index",
       "train/ckpt-1.data-00000-of-00001", "train/ckpt-2.index",
       "train/ckpt-2.data-00000-of-00001"), load)
@@ -284,20 +288,53 @@ def _results() -> Kind:
   return Kind(files, load)
 
 
+def _replicas() -> Kind:
+  from placeto_tf.evaluation import replica_table
+
+  line = "a.meta,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json"
+  text = "\n".join([",".join(replica_table.FIELDS), line, line, ""])
+
+  def load(folder: str) -> None:
+    replica_table.table(replica_table.read_rows(os.path.join(folder, "replicas.csv")))
+
+  return Kind({"replicas.csv": text.encode()}, load)
+
+
+def _graph_set() -> Kind:
+  from placeto_tf.encoding import graph_sets
+  from placeto_tf.zoo import families
+
+  families._FAMILIES.setdefault("tiny", tiny_family)
+  config = graph_sets.GraphSetConfig(family="tiny", count=1, cluster="k80:2", max_groups=6)
+  return Kind(saved(lambda folder: graph_sets.make_graph_set(config, folder), "graphs.json",
+                     "graphs.tfrecord", "tiny_0000.meta"),
+              lambda folder: graph_sets.make_graph_set(config, folder))
+
+
+def tiny_family(rng: Any, index: int) -> str:
+  """A graph of a family of small ones."""
+  del rng
+  return f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9"
+
+
 def _study() -> Kind:
   from placeto_tf.runtime import study
 
   row = {"placement": "00_single.json", "measured_us": 1.5, "steady": True, "failure": None}
 
+  inner = study.graph_directory("", GRAPH)
+
   def load(folder: str) -> None:
     study.StudyConfig.load(os.path.join(folder, "study.json"))
-    study.measured_rows(os.path.join(folder, "measured.jsonl"))
-    study.predicted_us(folder)
+    study.measured_rows(os.path.join(folder, inner, "measured.jsonl"))
+    study.predicted_us(os.path.join(folder, inner))
 
+  names = [f"{number:02d}_op.json" for number in range(4)]
   return Kind({
-      "study.json": json.dumps({"graphs": [_GRAPH], "placements": 4, "seed": 1}).encode(),
-      "measured.jsonl": "".join(json.dumps(row) + "\n" for _ in range(3)).encode(),
-      "predicted.json": json.dumps({"00_single.json": 1.5}).encode()}, load)
+      "study.json": json.dumps({"graphs": [GRAPH], "placements": 4, "seed": 1}).encode(),
+      f"{inner}/measured.jsonl": "".join(
+          json.dumps({**row, "placement": name}) + "\n" for name in names).encode(),
+      f"{inner}/predicted.json": json.dumps(dict.fromkeys(names, 1.5)).encode()}, load)
 
 
 def _manifest() -> Kind:
@@ -313,7 +350,7 @@ def _manifest() -> Kind:
     with ResultDirectory(folder) as results:
       results.claim(["report.json"])
 
-  return Kind(_saved(save, MANIFEST, "report.json"), load)
+  return Kind(saved(save, MANIFEST, "report.json"), load)
 
 
 def clear(folder: str) -> None:

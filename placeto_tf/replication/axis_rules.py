@@ -1,8 +1,8 @@
-"""Where the batch is in what an op computes: one rule for each kind of op.
+"""The position of the batch in the outputs of an op: one rule for each kind of op.
 
-A rule is asked for an op that reads rows of the batch (`kinds.Rows`), and gives the kinds of its
-outputs. What sums over the examples gives `MEAN`; what takes their maximum, or compares them with
-one another, is `Unclear`.
+A rule is called for an op that reads rows of the batch (`kinds.Rows`), and gives the kinds of its
+outputs. A sum over the examples gives `MEAN`; a maximum over them, or a comparison of examples, is
+`Unclear`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ELEMENTWISE = frozenset((
     "Selu LeakyRelu Erf Erfc LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite IsNan IsInf "
     "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
     "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
-    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr Select SelectV2 ClipByValue MulNoNan Xdivy "
+    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert "
+    "LeftShift RightShift Select SelectV2 ClipByValue MulNoNan Xdivy "
     "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
     "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
@@ -48,7 +49,7 @@ _FILTERS = frozenset((
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter").split())
 _LAST_AXIS = frozenset("Softmax LogSoftmax".split())
 _SHAPES = frozenset("Shape ShapeN Size Rank BroadcastGradientArgs ConcatOffset".split())
-# What a linear reduction gives is a mean over replicas; the others are not.
+# Linear reductions give a mean over replicas; the others do not.
 _LINEAR_REDUCTIONS = frozenset("Sum Mean".split())
 _REDUCTIONS = frozenset("Sum Mean Max Min Prod All Any EuclideanNorm".split())
 
@@ -69,8 +70,8 @@ class AxisRules:
 
     Args:
       op: index of the op.
-      kinds: of its data inputs; what is neither `Rows` nor `Unclear` counts as equal for all
-        examples.
+      kinds: of its data inputs; an input that is neither `Rows` nor `Unclear` counts as equal for
+        all examples.
     """
     kind = self._flow.types[op]
     width = self._width(op)
@@ -93,7 +94,7 @@ class AxisRules:
   # Helpers.
 
   def _width(self, op: int) -> int:
-    """How many outputs an op has."""
+    """The number of outputs of an op."""
     offsets = self._flow.graph.output_offsets
     return int(offsets[op + 1] - offsets[op])
 
@@ -219,7 +220,7 @@ class AxisRules:
     return self.reshaped(rows, given, shape)
 
   def reshaped(self, rows: Rows, given: Sequence[Any], shape: Sequence[Any]) -> Rows:
-    """Where rows are after a reshape: what comes before an example, counted in elements, stays."""
+    """Rows after a reshape: the number of elements before an example stays the same."""
     if None in given[:rows.axis]:
       raise _NotFollowed(_NO_SHAPE)
     before = math.prod(given[:rows.axis]) * rows.outer
@@ -335,19 +336,19 @@ class AxisRules:
       raise _NotFollowed(_NO_SHAPE)
     if size == part:
       return rows
-    # Whole batches of several that lie one after the other, as in the gradient of their concat.
+    # Whole batches out of several in a row, as in the gradient of their concat.
     step = size // rows.outer
     if part % step or int(self._value(op, 1)[rows.axis]) % step:
       raise _NotFollowed("takes some of the examples of the batch")
     return Rows(rows.axis, part // step)
 
   def _strided_axes(self, op: int, begin: int, rank: int) -> List[Optional[int]]:
-    """[rank] the axis of the result that each axis of the input becomes, None where it is gone.
+    """[rank] the axis of the result that each axis of the input becomes, None if it is removed.
 
     Args:
       op: a StridedSlice or its gradient.
       begin: which data input is `begin`.
-      rank: of what is sliced.
+      rank: of the input.
     """
     starts = self._flow.shape(self._flow.inputs[op][begin])
     if starts is None or starts[0] is None:

@@ -1,13 +1,13 @@
-"""One graph as any number of replicas: what becomes of its batch.
+"""Makes any number of replicas of one graph, and divides its batch.
 
-Where the batch is free, the global batch stays and is divided: a graph of the zoo is built at the
-smaller batch, a graph whose feeds have an unknown first dimension is read at it. Where the batch is
-baked into shapes, the graph as it is becomes one replica, and the global batch grows.
+If the batch is free, the global batch stays and is divided: a graph of the zoo is built with the
+smaller batch, and a graph whose feeds have an unknown first dimension is read with it. If the batch
+is baked into shapes, the unchanged graph becomes one replica, and the global batch grows.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -25,17 +25,25 @@ _REPLICAS = ":replicas="
 
 
 class ReplicaSource:
-  """Makes R replicas of one graph, for whatever R is asked for.
+  """Makes R replicas of one graph, for any R.
 
   Attributes:
-    graph: the graph as it is, with the whole batch where that is free.
+    graph: the unchanged graph, with the whole batch if that is free.
     free_batch: whether the global batch stays as it is and is divided.
     wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
   """
 
-  def __init__(self, source: Any, options: Optional[Mapping[str, Any]] = None):
-    """Args: source: anything `load_graph` takes; options: keyword arguments for it."""
+  def __init__(
+      self, source: Any, options: Optional[Mapping[str, Any]] = None, *,
+      part: Optional[Callable[[int], ComputationGraph]] = None):
+    """Args:
+      source: anything `load_graph` takes.
+      options: keyword arguments for it.
+      part: makes the graph of one of R replicas of a divided batch, for who can build it again;
+        it raises GraphError where the batch does not divide.
+    """
     self._options: Dict[str, Any] = dict(options or {})
+    self._divide = part
     self._spec: Optional[str] = None
     self.wanted: Optional[int] = None
     if isinstance(source, str) and source.startswith(_ZOO):
@@ -43,7 +51,8 @@ class ReplicaSource:
       self._spec = source
     self.graph = source if isinstance(source, ComputationGraph) else load_graph(
         source, **self._options)
-    self.free_batch = self._spec is not None or _unknown_batch(self.graph)
+    self.free_batch = (
+        part is not None or self._spec is not None or _unknown_batch(self.graph))
     self._made: Dict[int, ReplicatedGraph] = {}
 
   def replicas(self, count: int) -> ReplicatedGraph:
@@ -55,13 +64,15 @@ class ReplicaSource:
     """
     count = check_replicas(count)
     if count not in self._made:
-      self._made[count] = replicate(self._part(count), count)
+      self._made[count] = replicate(self.part(count), count)
     return self._made[count]
 
-  def _part(self, count: int) -> ComputationGraph:
-    """One of `count` replicas."""
+  def part(self, count: int) -> ComputationGraph:
+    """One of `count` replicas, before it is replicated."""
     if count == 1 or not self.free_batch:
       return self.graph
+    if self._divide is not None:
+      return self._divide(count)
     if self._spec is not None:
       return load_graph(_smaller_spec(self._spec, count), **self._options)
     source = self.graph.source
@@ -139,7 +150,7 @@ def _smaller_spec(spec: str, count: int) -> str:
 
 
 def _unknown_batch(graph: ComputationGraph) -> bool:
-  """Whether the first dimension of everything that is fed was unknown before it was bound."""
+  """Whether the first dimension of all feeds was unknown before it was bound."""
   source = graph.source
   if source is None or source.graph_def is None or not source.feed_shapes:
     return False

@@ -1,8 +1,8 @@
-"""The cut: which ops each replica has, which there are once, and what crosses between them.
+"""The cut: which ops each replica has, which exist once, and which tensors cross between them.
 
-From what changes variables and what is fetched, the way is followed back. What is not linear in
-the means over replicas (a norm, a square) has to see the means, so it is there once; the way ends
-where a tensor is the sum or mean over the examples of a replica, and there the mean is taken.
+The search goes backwards from the ops that change variables and from the fetches. Ops that are not
+linear in the means over replicas (a norm, a square) need the means, so they exist once. The search
+ends where a tensor is the sum or mean over the examples of a replica; there the mean is taken.
 
 Legend: N needed ops.
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Dict, FrozenSet, List, Set, Tuple
+
+import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import op_roles
@@ -23,18 +25,18 @@ from placeto_tf.replication.propagation import Spread
 MEANS, SPARSE_ROWS, FIRST, EXAMPLES = "mean", "rows", "first", "examples"
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# Before these the mean is taken where the optimizer does them with numbers of its own.
+# The mean is taken before these, if the optimizer does them with its own numbers.
 _SCALING = ("Mul", "RealDiv", "Div", "DivNoNan", "Add", "AddV2", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-  """What becomes of each op that the batch reaches.
+  """The role of each op that the batch reaches.
 
   Attributes:
     copies: ops of which every replica has its own.
-    shared: ops that the batch reaches and that are there once, behind the means.
-    joined: tensor of `copies` that is needed once -> how it is joined.
+    shared: ops that the batch reaches and that exist once, after the means.
+    joined: tensor of `copies` of which one value is needed -> how it is joined.
   """
 
   copies: FrozenSet[int]
@@ -47,13 +49,13 @@ def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[in
 
   Args:
     flow: the graph.
-    spread: what the batch reaches.
+    spread: the ops that the batch reaches.
     fetched: tensors that are fetched.
     run: ops that are fetched as such, without a result.
 
   Raises:
-    GraphError: nothing is learned from the batch, or what is learned or fetched cannot be had from
-      the replicas' own.
+    GraphError: nothing is learned from the batch, or an update or a fetch cannot be computed from
+      those of the replicas.
   """
   return _Cutter(flow, spread).run(fetched, run)
 
@@ -89,7 +91,52 @@ class _Cutter:
         self._awaited.update(c for c in flow.controls[op] if c in copied)
     self._settle()
     joined = {tensor: how for tensor, how in self._joined.items() if tensor[0] not in self._shared}
-    return Cut(frozenset(self._copies), frozenset(self._shared), joined)
+    return Cut(
+        frozenset(self._copies | self._own_barriers() | self._own_constants()),
+        frozenset(self._shared), joined)
+
+  def _own_constants(self) -> Set[int]:
+    """Constants that copies read, and what is computed of constants alone.
+
+    Each replica has them where it is; one of each would be sent to all of them.
+    """
+    flow, copied = self._flow, self._spread.copied
+    order = np.argsort(flow.graph.depths, kind="stable").tolist()
+    constant: Set[int] = set()
+    for op in order:
+      before = [producer for producer, _ in flow.inputs[op]] + flow.controls[op]
+      if op not in copied and not flow.frames[op] and all(p in constant for p in before) and (
+          flow.types[op] == "Const" or flow.inputs[op] and op_roles.is_stateless(flow.types[op])):
+        constant.add(op)
+    read = {producer for op in self._copies for producer, _ in flow.inputs[op]}
+    read.update(awaited for op in self._copies for awaited in flow.controls[op])
+    own: Set[int] = set()
+    for op in reversed(order):
+      if op in constant and op in read:
+        own.add(op)
+        read.update(producer for producer, _ in flow.inputs[op])
+        read.update(flow.controls[op])
+    return own
+
+  def _own_barriers(self) -> Set[int]:
+    """NoOps that only order what one replica does, such as the `group_deps` of a gradient.
+
+    Were there one of each, every replica would wait for the slowest at each of them.
+    """
+    flow = self._flow
+    order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
+             if flow.types[op] == "NoOp" and not flow.inputs[op]]
+    behind: Set[int] = set()
+    for op in order:
+      if any(awaited in self._copies or awaited in behind for awaited in flow.controls[op]):
+        behind.add(op)
+    waited_by_copies = {awaited for op in self._copies for awaited in flow.controls[op]}
+    own: Set[int] = set()
+    for op in reversed(order):
+      if op in behind and op in waited_by_copies:
+        own.add(op)
+        waited_by_copies.update(flow.controls[op])
+    return own
 
   def _settle(self) -> None:
     while self._pending or self._awaited:
@@ -133,7 +180,7 @@ class _Cutter:
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
 
   def _use(self, tensor: Tensor, consumer: int) -> None:
-    """Makes a tensor available once."""
+    """Makes one value of a tensor available."""
     flow, kind = self._flow, self._spread.kind(tensor)
     if kind is AFTER or op_roles.is_update(flow.types[tensor[0]]):
       self._share(tensor[0])
@@ -169,7 +216,7 @@ class _Cutter:
     self._join(tensor, MEANS)
 
   def _optimizer_scales(self, op: int) -> bool:
-    """Whether an op that is linear in a mean is done once, behind the mean."""
+    """Whether an op that is linear in a mean exists once, after the mean."""
     flow, copied = self._flow, self._spread.copied
     if flow.frames[op]:
       return False

@@ -1,21 +1,22 @@
-"""The baseline `data_parallel`: what `tf.distribute.MirroredStrategy` would give, simulated.
+"""The baseline `data_parallel`: a simulated step of `tf.distribute.MirroredStrategy`.
 
-One replica a device. Variables and optimizer are mirrored: every device has all of them and does
-every update. Gradients are summed by a ring all-reduce over the links as they are: a tensor is cut
-in R chunks, and each device sends one chunk to the next in 2 (R - 1) rounds (reduce-scatter, then
-all-gather; Patarasuk and Yuan 2009). Rows of sparse gradients are gathered by a ring: R - 1 rounds
-in which each device hands on what it got. Moving averages of batch normalization are each device's
-own until they are read, as there; what is fetched is not averaged here.
+There is one replica per device. Variables and optimizer are mirrored: every device has all of them
+and does every update. Gradients are summed by a ring all-reduce over the links: a tensor is cut
+into R chunks, and each device sends one chunk to the next in 2 (R - 1) rounds (reduce-scatter, then
+all-gather; Patarasuk and Yuan 2009). Rows of sparse gradients are gathered by a ring: R - 1
+rounds in which each device passes on the rows it received. As in MirroredStrategy, each device has
+its own moving averages of batch normalization until they are read. Fetches are not averaged here.
 
-What is assumed, each in favour of the baseline:
+Assumptions, all in favour of the baseline:
 
-- a gradient's all-reduce starts as soon as every replica has it, and goes on beside the backward
-  pass; sending takes the links only, adding up the chunks takes no time;
+- a gradient's all-reduce starts as soon as every replica has it, and overlaps with the
+  backward pass; sending occupies only the links, and adding the chunks takes no time;
 - gradients are packed into buckets in the order in which they become ready; `bucket_bytes` of
-  several sizes are tried, from each on its own to all in one, and the best counts.
+  several sizes are tried, from the packs of the replicas to all in one, and the best counts;
+  packing takes no time.
 
 It is a graph for the same simulator, so links, queues, memory and overheads are those of every
-other row. It is no placement of the user's graph: mirrored variables are others.
+other row. It is no placement of the user's graph, which has no mirrored variables.
 
 Legend: N ops of the replicated graph, R replicas, D devices.
 """
@@ -109,6 +110,7 @@ class _Mirrored:
     count = replicated.replicas
     of_op = replicated.replica_of_op.tolist()
     sums, gathers = self._joins()
+    self._gathers = gathers
     for op in graph.topological_order.tolist():
       for r in range(count) if of_op[op] == SHARED else (of_op[op],):
         if op not in sums:
@@ -131,7 +133,7 @@ class _Mirrored:
           of_sums.append((producer, r, target))
         elif owner in (SHARED, r):
           self._edges.append((self._image[producer, r], port, target))
-        elif owner == 0:  # what takes the first replica's value takes that of its own here
+        elif owner == 0:  # readers of the first replica's value read their own replica's here
           twin = self._twins[int(replicated.original_of_op[producer]), r]
           self._edges.append((self._image[twin, r], port, target))
     results = self._reduce(sums, parts)
@@ -202,7 +204,7 @@ class _Mirrored:
         results.setdefault(op, []).append((done, i))
 
   def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
-    """A ring in which each device hands on the rows that it got."""
+    """A ring in which each device passes on the rows it received."""
     count, graph = self._replicated.replicas, self._replicated.graph
     rows = self._bytes(op)[0] / count
     before: List[Tuple[int, int]] = [parts[r] for r in range(count)] if len(parts) == count else []
@@ -249,6 +251,11 @@ class _Mirrored:
     compute = np.zeros((len(origin), costs.num_kinds))
     persistent, temporary = np.zeros(len(origin)), np.zeros(len(origin))
     compute[known] = costs.compute_us[origin[known]]
+    packing = np.array([
+        start >= 0 and kind in ("ConcatV2", "SplitV") and
+        self._replicated.original_of_op[start] < 0 and start not in self._gathers
+        for start, kind in zip(self._origin, self._types)])
+    compute[packing] = 0
     persistent[known] = costs.persistent_bytes[origin[known]]
     temporary[known] = costs.temporary_bytes[origin[known]]
     self.graph = ComputationGraph.from_edges(

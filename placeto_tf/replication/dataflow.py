@@ -20,11 +20,11 @@ Shape = Optional[Tuple[Optional[int], ...]]
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
-_DEPTH = 60  # ops that one constant may rest on
+_DEPTH = 60  # ops that one constant may depend on
 
 
 class Dataflow:
-  """What the replicating needs to know of a graph.
+  """The parts of a graph that replication needs.
 
   Attributes:
     graph: the graph.
@@ -63,6 +63,7 @@ class Dataflow:
       for producer in dict.fromkeys(producer for producer, _ in data):
         self.consumers[producer].append(op)
     self._outputs = outputs
+    self._shapes: Dict[Tensor, Shape] = {}
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
 
@@ -82,7 +83,7 @@ class Dataflow:
     return frames
 
   def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
-    """The innermost frame that an input is in; an Exit hands on to the frame outside of its own."""
+    """The innermost frame that an input is in; an Exit passes its value to the frame outside."""
     before = [producer for producer, _ in self.inputs[op]] + self.controls[op]
     for producer in before:
       frame = frames[producer]
@@ -93,15 +94,47 @@ class Dataflow:
     return ""
 
   def shape(self, tensor: Tensor) -> Shape:
-    """Dimensions, None for one that is not known; None alone where the rank is not known."""
+    """Dimensions, None for an unknown one; None alone for an unknown rank."""
+    if tensor not in self._shapes:
+      op, port = tensor
+      found = self._outputs.get(self.graph.op_names[op], ())
+      shape: Shape = None
+      if port < len(found) and not found[port].shape.unknown_rank:
+        shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
+      self._shapes[tensor] = shape
+      if shape is None or None in shape:
+        self._shapes[tensor] = self._computed_shape(tensor) or shape
+    return self._shapes[tensor]
+
+  def _computed_shape(self, tensor: Tensor) -> Shape:
+    """A shape that TensorFlow's inference leaves open, from what ops compute for it."""
     op, port = tensor
-    found = self._outputs.get(self.graph.op_names[op], ())
-    if port >= len(found) or found[port].shape.unknown_rank:
+    kind, data = self.types[op], self.inputs[op]
+    if port or kind not in _SHAPED:
       return None
-    return tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
+    value = self.value(tensor)
+    if value is not None:
+      return value.shape
+    given = [self.shape(each) for each in data]
+    try:
+      if kind == "Reshape":
+        wanted = self._known(data[1]).tolist()
+        if -1 in wanted:
+          elements = math.prod(_all_known(given[0]))
+          rest = math.prod(size for size in wanted if size != -1)
+          wanted[wanted.index(-1)] = elements // rest
+        return tuple(wanted)
+      if kind == "Transpose":
+        return tuple(_all_known(given[0])[axis] for axis in self._known(data[1]).tolist())
+      if kind == "UnsortedSegmentSum":
+        rank, rows = len(_all_known(given[1])), given[0]
+        return (int(self._known(data[2])), *_all_known(None if rows is None else rows[rank:]))
+      return np.broadcast_shapes(*(_all_known(shape) for shape in given))
+    except (ArithmeticError, IndexError, ValueError):
+      return None
 
   def is_integer(self, tensor: Tensor) -> bool:
-    """Whether the tensor holds integers or booleans, whose mean is none."""
+    """Whether the tensor holds integers or booleans, which have no mean."""
     from tensorflow.python.framework import dtypes
 
     dtype = dtypes.as_dtype(self.dtype(tensor) % 100)
@@ -125,7 +158,7 @@ class Dataflow:
   def value(self, tensor: Tensor) -> Optional[np.ndarray]:
     """The small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
-      self._values[tensor] = None  # what depends on itself is not known
+      self._values[tensor] = None  # a value that depends on itself is not known
       if self._depth < _DEPTH:
         self._depth += 1
         try:
@@ -155,10 +188,30 @@ class Dataflow:
       offset = np.zeros_like(self._known(data[1]))
       offset[axis] = sum(int(shape[axis]) for shape in shapes)
       return offset
+    if kind == "StridedSlice":
+      return self._slice(op)
     rule = _VALUES.get(kind)
     if rule is None:
       return None
     return np.asarray(rule(*[self._known(each) for each in data]))
+
+  def _slice(self, op: int) -> np.ndarray:
+    """The value of a StridedSlice."""
+    whole, begin, end, step = (self._known(each) for each in self.inputs[op])
+    masks = {name: attr.i for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+             for attr in [self.attr(op, f"{name}_mask")] if attr is not None}
+    if masks.get("ellipsis") or masks.get("new_axis"):
+      raise ValueError
+    index: List[Any] = []
+    for i in range(len(begin)):
+      bit = 1 << i
+      if masks.get("shrink_axis", 0) & bit:
+        index.append(int(begin[i]))
+      else:
+        index.append(slice(
+            None if masks.get("begin", 0) & bit else int(begin[i]),
+            None if masks.get("end", 0) & bit else int(end[i]), int(step[i])))
+    return np.asarray(whole[tuple(index)])
 
   def _known(self, tensor: Tensor) -> np.ndarray:
     value = self.value(tensor)
@@ -178,8 +231,20 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "Fill": lambda shape, value: np.full(shape, value),
     "InvertPermutation": np.argsort,
     "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
-    "Squeeze": np.squeeze,
+    "Squeeze": np.squeeze, "Cast": lambda value: value,
+    "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
+    "Tile": np.tile,
 }
+# Whose shapes are worked out where TensorFlow's inference leaves them open.
+_SHAPED = frozenset((
+    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv"))
+
+
+def _all_known(shape: Shape) -> Sequence[int]:
+  """The dimensions; ValueError where one is not known."""
+  if shape is None or None in shape:
+    raise ValueError
+  return [size for size in shape if size is not None]
 
 
 def _constant(node: Any) -> Optional[np.ndarray]:

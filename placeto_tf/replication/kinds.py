@@ -1,15 +1,15 @@
-"""What a tensor of one replica is to the same tensor at the global batch.
+"""The relation of a replica's tensor to the same tensor at the global batch.
 
   SAME      equal: it does not depend on the batch, or only on its size
   Rows      the replica's examples of it: along one axis it holds one slice for each example
-  MEAN      the mean over the replicas is the value at the global batch: what has been summed or
-            averaged over the examples, and what is linear in that (gradients, losses, statistics)
-  AFTER     a function of such means that is not linear: to be computed from means, once
+  MEAN      the mean over the replicas is the value at the global batch: a sum or average over the
+            examples, or a linear function of one (gradients, losses, statistics)
+  AFTER     a nonlinear function of such means: to be computed once, from the means
   SPARSE    rows of an IndexedSlices that updates a variable: those of all replicas, one after the
             other, are the value at the global batch
   Box       a container (TensorArray, TensorList, stack) of tensors of one kind
-  Unclear   the value at the global batch cannot be had from those of the replicas, or it is not
-            known how; `op` is where that began and `reason` says why
+  Unclear   the value at the global batch cannot be computed from those of the replicas, or it is
+            not known how; `op` is where that began and `reason` says why
 
 `Rows(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch.
 """

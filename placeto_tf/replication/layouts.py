@@ -1,8 +1,8 @@
-"""Placements that know of replicas: what a search starts from.
+"""Placements by replicas, from which searches start.
 
-Each replica has a share of the devices, of equal size; what there is once lies on the first device,
-or is spread so that every device holds about as many bytes of variables. Ops that join replicas lie
-where the variable is that they are for.
+Each replica has an equal share of the devices. Ops that exist once are on the first device, or
+spread so that every device holds about as many bytes of variables. Ops that join replicas are on
+the device of the variable that they are for.
 
 Legend: N ops, D devices, R replicas, C sets of ops that must share a device.
 """
@@ -16,9 +16,11 @@ import numpy as np
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
+_SCALAR_BYTES = 8.0
+
 
 def shares(devices: Sequence[int], replicas: int) -> List[List[int]]:
-  """The devices of each replica: consecutive ones, or in turn where there are fewer than R."""
+  """The devices of each replica: consecutive ones, or in turn if there are fewer than R."""
   if replicas > len(devices):
     return [[devices[r % len(devices)]] for r in range(replicas)]
   size = len(devices) // replicas
@@ -62,20 +64,29 @@ def layouts(
 
 
 def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int]) -> np.ndarray:
-  """[N] the device of what there is once, and of what must be with it; -1 elsewhere."""
+  """[N] the device of ops that exist once, and of ops that must be with them; -1 elsewhere."""
   graph = replicated.graph
   colocation = graph.colocation
   shared = replicated.replica_of_op == SHARED
-  weight = np.bincount(colocation, costs.persistent_bytes, minlength=graph.num_ops)
+  constant = np.array([kind == "Const" for kind in graph.op_types])
+  weight = np.bincount(
+      colocation, np.where(constant, 0.0, costs.persistent_bytes), minlength=graph.num_ops)
+  output_bytes = np.add.reduceat(
+      np.append(costs.output_bytes, 0.0), graph.output_offsets[:-1]) * (
+          np.diff(graph.output_offsets) > 0)
   with_state = np.flatnonzero(weight > 0)
+  packed = _packed_together(replicated, weight, output_bytes)
+  merged = np.bincount(packed, weight, minlength=graph.num_ops)
   load = np.zeros(len(devices))
   home = np.full(graph.num_ops, -1, dtype=np.int64)  # by label of the set
-  for label in with_state[np.argsort(-weight[with_state], kind="stable")].tolist():
+  heads = with_state[packed[with_state] == with_state]
+  for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
     target = int(load.argmin())
-    load[target] += weight[label]
+    load[target] += merged[label]
     home[label] = devices[target]
+  home[with_state] = home[packed[with_state]]
   place = np.where(home[colocation] >= 0, home[colocation], -1)
-  # What is not with a variable goes to who reads it, else to whom it reads.
+  # An op without a variable goes to a reader, else to an op that it reads.
   order = graph.topological_order.tolist()
   producers, consumers = graph.edge_producers, graph.edge_consumers
   inputs = _neighbours(consumers, producers, graph.num_ops)
@@ -83,14 +94,48 @@ def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int])
   for sequence, neighbours in ((order[::-1], outputs), (order, inputs)):
     for op in sequence:
       if shared[op] and place[op] < 0:
-        place[op] = next(
-            (place[other] for other in neighbours(op) if shared[other] and place[other] >= 0), -1)
+        # Beside what has a variable, else where most bytes go.
+        place[op] = max(
+            ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
+             for i, other in enumerate(neighbours(op)) if shared[other] and place[other] >= 0),
+            default=(False, 0.0, 0, -1))[-1]
   place[shared & (place < 0)] = devices[0]
   # A set of ops has one device.
   label_place = np.full(graph.num_ops, -1, dtype=np.int64)
   label_place[colocation[shared][::-1]] = place[shared][::-1]
   label_place[home >= 0] = home[home >= 0]
   return np.where(label_place[colocation] >= 0, label_place[colocation], -1)
+
+
+def _packed_together(
+    replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
+  """[N] label of colocation -> one label for all variables whose gradients are one pack."""
+  graph = replicated.graph
+  head = np.arange(graph.num_ops)
+  outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
+  shared = replicated.replica_of_op == SHARED
+
+  def find(label):
+    while head[label] != label:
+      label = head[label]
+    return label
+
+  for op, kind in enumerate(graph.op_types):
+    if kind != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
+      continue
+    first, seen, pending = -1, {op}, [op]
+    while pending:
+      for other in outputs(pending.pop()):
+        if other in seen or not shared[other]:
+          continue
+        seen.add(other)
+        label = int(graph.colocation[other])
+        if weight[label] > 0:
+          first = find(label) if first < 0 else first
+          head[find(label)] = first
+        elif output_bytes[other] > _SCALAR_BYTES:  # past a norm all gradients meet
+          pending.append(other)
+  return np.array([find(label) for label in range(graph.num_ops)])
 
 
 def _neighbours(ends: np.ndarray, others: np.ndarray, count: int):

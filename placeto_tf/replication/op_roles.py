@@ -1,4 +1,4 @@
-"""What ops do beside computing: draw noise, read the input, hold or change state.
+"""Roles of ops besides computing: they draw noise, read the input, hold or change state.
 
 Legend: N needed ops.
 """
@@ -18,18 +18,18 @@ STATEFUL_NOISE = frozenset((
     "RandomPoissonV2 ParameterizedTruncatedNormal Multinomial RandomShuffle RandomCrop "
     "UniformCandidateSampler LogUniformCandidateSampler LearnedUnigramCandidateSampler "
     "FixedUnigramCandidateSampler").split())
-# They draw as their first input, a seed, says.
+# They draw from the seed in their first input.
 SEEDED_NOISE = frozenset((
     "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomUniform "
     "StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
     "StatelessRandomBinomial StatelessMultinomial").split())
-# They draw from a variable, each call moves it on: every replica may.
+# They draw from a variable, which each call advances: every replica may call them.
 VARIABLE_NOISE = frozenset(
     "RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
 PIPELINES = frozenset((
     "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
     "QueueDequeueMany QueueDequeueUpTo").split())
-# Made anew in each step: each replica needs its own.
+# Made again in each step: each replica needs its own.
 STEP_CONTAINERS = frozenset("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack".split())
 _REF_UPDATES = frozenset("Assign AssignAdd AssignSub CountUpTo".split())
 _HARMLESS_STATE = frozenset((
@@ -104,17 +104,23 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
 
 
 def captured_ops(source: Any) -> FrozenSet[str]:
-  """What a function captures: it comes in as arguments do, but is the same for every batch."""
+  """Captures of a function, which are inputs like arguments but the same for every batch."""
   if source.format != "concrete_function":
     return frozenset()
   return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
 
 
+def is_stateless(op_type: str) -> bool:
+  """Whether an op gives the same for the same inputs, as far as TensorFlow says."""
+  op_def = registered_op_def(op_type)
+  return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
+
+
 def check_state(flow: Dataflow, copied: Set[int]) -> None:
-  """Raises GraphError where a replica would have to share what only one op may hold.
+  """Raises GraphError if replicas would have to share state that only one op may hold.
 
   Args:
-    copied: ops that each replica has of its own, but for updates.
+    copied: ops that each replica has, without updates.
   """
   for op in sorted(copied):
     kind, name = flow.types[op], flow.graph.op_names[op]

@@ -1,4 +1,4 @@
-"""Which ops every replica has of its own, and the kind of each of their tensors.
+"""The ops that every replica has, and the kind of each of their tensors.
 
 Legend: N needed ops.
 """
@@ -29,7 +29,7 @@ from placeto_tf.replication.sparse_updates import SparseUpdate
 
 _MERGES = ("Merge", "RefMerge")
 _SWITCHES = ("Switch", "RefSwitch")
-# What they give for means is a mean, whatever their other inputs are.
+# Their output is a mean if an input is a mean, whatever the other inputs.
 _LINEAR = frozenset((
     "Identity StopGradient PreventGradient CheckNumerics Snapshot Cast Neg AddN AccumulateNV2 Add "
     "AddV2 Sub Reshape Squeeze ExpandDims Transpose ConcatV2 Concat Pack Unpack Split SplitV "
@@ -52,22 +52,22 @@ _READS = {  # op type -> (container's input, by how much axes grow, port of the 
     "TensorListGather": (0, 1, 0)}
 _CONTAINER_SHAPES = ("TensorListElementShape", "TensorListLength", "TensorArraySizeV3")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
-_MAX_PASSES = 8  # loops inside loops settle in as many as they are deep, and one
+_MAX_PASSES = 8  # nested loops settle in as many rounds as their depth, plus one
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """What the batch reaches.
+  """The ops and tensors that the batch reaches.
 
   Attributes:
     batch: examples of one replica.
     sources: ops that are fed, or read an input pipeline.
     noise: ops that draw random numbers, for each replica its own.
-    copied: ops that each replica has of its own, unless they turn out to come after the means.
+    copied: ops that each replica has, unless they turn out to come after the means.
     kinds: op of `copied` -> kinds of its outputs.
-    sparse: tensors of kind `SPARSE`, whatever the op that computes them says.
+    sparse: tensors of kind `SPARSE`, whatever their op's rule gives.
     own: ops whose means over the batch go into examples of the same replica.
-    statistics: ops that mix what is of all examples into what is of one, as batch normalization.
+    statistics: ops that mix values of all examples into single ones, as batch normalization.
   """
 
   batch: int
@@ -80,7 +80,7 @@ class Spread:
   statistics: FrozenSet[int]
 
   def kind(self, tensor: Tensor) -> Kind:
-    """Of any tensor of the graph."""
+    """The kind of any tensor of the graph."""
     if tensor in self.sparse:
       return SPARSE
     found = self.kinds.get(tensor[0])
@@ -92,7 +92,7 @@ def spread(flow: Dataflow, sparse: Sequence[SparseUpdate]) -> Spread:
 
   Args:
     flow: the graph.
-    sparse: what updates some rows of variables.
+    sparse: updates of some rows of variables.
 
   Raises:
     GraphError: there is no batch, a feed is none, or an op draws without a seed.
@@ -152,7 +152,7 @@ class _Propagation:
              if op in self._copied]
     self._settle(order)
     if self._statistics:
-      # What goes into single examples again belongs to the replica, whatever is done with it.
+      # A value that goes into single examples again belongs to the replica.
       producers = [[producer for producer, _ in data] for data in flow.inputs]
       before = closure(set(self._statistics), producers)
       self._own = {op for op in before if op in self._copied and not any(
@@ -240,7 +240,7 @@ class _Propagation:
     predicate = self._flow.origin(self._flow.inputs[op][1])[0]
     if condition in (MEAN, AFTER) and self._flow.types[predicate] != "LoopCond":
       if not isinstance(data, (Rows, Box)):
-        data = AFTER  # a branch that is taken or not by what all replicas found
+        data = AFTER  # a branch that depends on a result of all replicas
     return [data, data]
 
   def _container(self, op: int, inputs: List[Kind], width: int) -> List[Kind]:
@@ -264,7 +264,7 @@ class _Propagation:
 
 
 def _moved(kind: Kind, growth: int, op: int) -> Kind:
-  """The kind of what is put into a container, or taken out, with an axis less or more in front."""
+  """The kind of an element put into a container, or taken out: one axis less, or one more."""
   if not isinstance(kind, Rows) or not growth:
     return kind
   if kind.axis + growth < 0:

@@ -1,8 +1,8 @@
 """Costs of replicas from the costs of one: every copy of an op does the work of the op.
 
-Counting the work of R replicas takes R times as long as that of one and tells nothing new. What
-joins replicas is costed by the bytes that it moves. Ops behind rows of all replicas (sparse
-gradients) have R times the rows of one.
+Counting the work of R replicas would take R times as long as for one and give nothing new. Ops that
+join replicas cost the bytes that they move. Ops after rows of all replicas (sparse gradients) have
+R times the rows of one.
 
 Legend: N ops of the replicated graph, O its outputs, R replicas.
 """
@@ -15,13 +15,13 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork
-from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8
-_CONST_BYTES = 4
 _NO_KERNEL = ("Const", "NoOp")
+_FREE = ("Reshape",)  # moves nothing
 
 
 def replicated_costs(
@@ -70,25 +70,51 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     if known[op]:
       continue
     if graph.op_types[op] in _NO_KERNEL:
-      if graph.op_types[op] == "Const":  # a scale, an axis
-        fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = _CONST_BYTES
+      if graph.op_types[op] == "Const":  # a scale, an axis, a shape
+        fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = (
+            _constant(graph, graph.op_names[op]).nbytes)
       continue
     read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
     total, largest = sum(read), max(read, default=0.0)
     offset = slice(graph.output_offsets[op], graph.output_offsets[op + 1])
-    written = total if graph.op_types[op] == "ConcatV2" else largest
-    output_bytes[offset] = written / max(1, int(widths[op]))
+    # What is laid end to end, without the constant that names the axis.
+    rows = sum(size for size, (p, _) in zip(read, inputs[op]) if graph.op_types[p] != "Const")
+    written = rows if graph.op_types[op] == "ConcatV2" else largest
+    if graph.op_types[op] == "SplitV":
+      output_bytes[offset] = written * _split_shares(graph, op)
+    else:
+      output_bytes[offset] = written / max(1, int(widths[op]))
+    if graph.op_types[op] in _FREE:
+      continue
     launches[op] = on_gpu[op] = True
     fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
-    if graph.op_types[op] != "ConcatV2":
+    if graph.op_types[op] not in ("ConcatV2", "SplitV"):
       fields["flops"][op] = total / 4
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, fields["temporary_bytes"],
       fields["persistent_bytes"], output_bytes, work.notes)
 
 
+def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:
+  """What share of its input each output of a SplitV of ours has."""
+  source = graph.origin
+  assert source.positions is not None
+  sizes = _constant(graph, source.graph_def.node[source.positions[op]].input[1])
+  return sizes / max(1, sizes.sum())
+
+
+def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
+  """The value of a Const."""
+  import tensorflow as tf
+
+  source = graph.origin
+  assert source.positions is not None
+  node = source.graph_def.node[source.positions[graph.op_index[name]]]
+  return tf.make_ndarray(node.attr["value"].tensor)
+
+
 def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
-  """Ops, there once, that work on the rows of all replicas, up to the updates of variables."""
+  """Ops that exist once and work on the rows of all replicas, up to the updates of variables."""
   graph = replicated.graph
   reached = np.zeros(graph.num_ops, dtype=bool)
   shared = replicated.replica_of_op == SHARED

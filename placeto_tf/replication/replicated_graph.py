@@ -23,14 +23,14 @@ class ReplicatedGraph:
     graph: the graph to place; its fetches are those of the original.
     original: the graph that was replicated: one replica.
     replicas: R.
-    replica_of_op: [N] int32, which replica an op belongs to, `SHARED` where to none.
-    original_of_op: [N] int32, index of the op of `original` that it stands for, -1 for what joins
+    replica_of_op: [N] int32, the replica an op belongs to, or `SHARED`.
+    original_of_op: [N] int32, index of the op of `original` that it copies, -1 for ops that join
       replicas.
     global_batch: examples of a step, all replicas together.
-    own_joins: names of ops that take a mean of what each replica could as well keep for itself:
-      statistics for moving averages, losses that are fetched.
-    feeds: tensor that was fed -> what is fed in its place: one tensor for each replica, which take
-      equal parts of the global batch in this order, or a single one, which takes all of it.
+    own_joins: names of ops that take a mean which each replica could do without: of statistics for
+      moving averages, of losses that are fetched.
+    feeds: original feed -> the tensors fed in its place: one for each replica, which take equal
+      parts of the global batch in this order, or a single one, which takes all of it.
     notes: sentences for the user to read.
   """
 
@@ -54,7 +54,7 @@ class ReplicatedGraph:
     return parts
 
   def describe(self) -> Mapping[str, Any]:
-    """What a report says of it, in plain values."""
+    """The entry in a report, in plain values."""
     return {
         "replicas": self.replicas, "global_batch": self.global_batch,
         "feeds": {name: list(tensors) for name, tensors in self.feeds.items()},

@@ -1,20 +1,19 @@
 """`replicate`: a training graph becomes R replicas that share its variables.
 
-What depends on what is fed, or on an input pipeline, is copied for each replica: forward pass and
-gradients. Variables and optimizer are there once. In between,
+Ops that depend on a feed or on an input pipeline are copied for each replica: forward pass and
+gradients. Variables and optimizer exist once. In between,
 
-- gradients are averaged as the optimizer takes them in, or whatever comes before it that is not
-  linear: clipping by the global norm sees the mean;
+- gradients are averaged before the optimizer, or before a nonlinear op that precedes it: clipping
+  by the global norm sees the mean;
 - gradients of single rows (IndexedSlices) are the rows of all replicas, scaled by 1 / R;
-- what batch normalization does with a batch each replica does with its own, and the moving
-  averages are updated by the mean over replicas, as `tf.distribute.MirroredStrategy` has it;
-- losses and metrics that are fetched are means over the replicas; so is what is added to a
-  metric's state, whose ratios are those of the global batch; examples that are fetched are those of
-  all replicas in order;
-- random ops draw for each replica as their seed, its number added, says.
+- each replica normalizes its own batch in batch normalization, and moving averages are updated by
+  the mean over replicas, as in `tf.distribute.MirroredStrategy`;
+- fetched losses and metrics are means over the replicas; so are additions to a metric's state,
+  whose ratios are those of the global batch; fetched examples are those of all replicas in order;
+- random ops of a replica draw with a seed made of the op's seed and the replica's number.
 
-So R replicas of batch b do one step as the graph does with a batch of R b, provided that its loss
-is a mean over the batch, not a sum.
+So a step of R replicas of batch b equals a step of the graph with a batch of R b, provided that its
+loss is a mean over the batch, not a sum.
 
 Legend: N needed ops, R replicas.
 """
@@ -36,7 +35,7 @@ from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.sparse_updates import sparse_updates
 from placeto_tf.replication.statistics import check_statistics
 
-# Collections that refer to ops by what only the building of gradients needs.
+# Collections that only the building of gradients needs.
 _CONTEXTS = ("while_context", "cond_context")
 # Above this many ops their names are not listed.
 _LISTED = 3
@@ -59,14 +58,14 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
 
   Args:
     graph: one replica: a `ComputationGraph` of a GraphDef, MetaGraphDef, `tf.Graph`,
-      ConcreteFunction or graph of the zoo, or what `load_graph` makes one of. Its batch is that of
-      a replica.
+      ConcreteFunction or graph of the zoo, or anything else that `load_graph` takes. Its batch is
+      that of a replica.
     replicas: R.
     split_feeds: whether the graph takes the global batch and cuts it itself; otherwise every
       replica has feeds of its own. A ConcreteFunction always takes the global batch.
 
   Returns:
-    The replicas; with R = 1 the graph as it is.
+    The replicas; with R = 1 the unchanged graph.
 
   Raises:
     GraphError: the results would not be those of the global batch, or it is not sure that they
@@ -106,7 +105,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
-  """Fetched tensors, and ops that are run for what they do."""
+  """Fetched tensors, and ops that are run for their effects."""
   fetched, run = [], []
   for name in graph.fetches:
     op_name, colon, port = name.rpartition(":")

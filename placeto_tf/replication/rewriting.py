@@ -1,7 +1,8 @@
-"""Writing the replicas: a GraphDef with R copies of some ops, and what joins them.
+"""Writes the replicas: a GraphDef with R copies of some ops, and ops that join them.
 
-Op "a" of replica r is "replica_r/a". What joins the replicas' tensor "a:0" is "joined/a_0": a sum
-and its scaling for a mean, a concatenation for rows. What was fetched keeps its name.
+Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
+a sum and its scaling for a mean, a concatenation for rows. Small means are taken together,
+"joined/pack_k" (see `packing`). Fetches keep their names.
 
 Legend: N needed ops, R replicas.
 """
@@ -9,12 +10,16 @@ Legend: N needed ops, R replicas.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Dict, FrozenSet, List, Sequence, Set, Tuple
+
+import numpy as np
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication import cuts, op_roles
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.packing import elements, find_packs
 from placeto_tf.replication.propagation import Spread
 
 _COLOCATED = b"loc:@"
@@ -28,10 +33,10 @@ class Rewritten:
 
   Attributes:
     graph_def: the nodes.
-    replica_of: name of each op that belongs to a replica -> which.
-    original_of: name of each op that stands for an op of the source -> that op's name.
-    feeds: tensor that was fed -> the tensors that are fed now, one for each replica, or the same
-      one where a global batch is split inside.
+    replica_of: name of each op that belongs to a replica -> the replica.
+    original_of: name of each op that copies an op of the source -> that op's name.
+    feeds: original feed -> the tensors that are fed now, one for each replica, or a single one if
+      the graph splits the global batch.
     own_joins: as in `ReplicatedGraph`.
   """
 
@@ -49,7 +54,7 @@ def rewrite(
 
   Args:
     flow: the graph.
-    spread: what the batch reaches in it.
+    spread: the ops that the batch reaches.
     cut: which ops are copied.
     replicas: R.
     split_feeds: whether a feed takes the global batch, which the graph cuts.
@@ -77,7 +82,8 @@ class _Writer:
     self._joined_prefix = _fresh("joined", taken)
     self._names = list(flow.graph.op_names)
     self._joined: Dict[Tensor, str] = {}
-    self._split: Dict[int, str] = {}  # fed op -> the op that splits what it is fed
+    self._packed: Set[Tensor] = set()
+    self._split: Dict[int, str] = {}  # fed op -> the op that splits its feed
     self._replica_of: Dict[str, int] = {}
     self._original_of: Dict[str, str] = {}
     self._feeds: Dict[str, Tuple[str, ...]] = {}
@@ -92,6 +98,13 @@ class _Writer:
       self._joined[tensor] = ""
     for tensor in sorted(cut.joined):
       self._joined[tensor] = self._joined_name(tensor)
+    sums = {tensor: f"{name}/sum" for tensor, name in self._joined.items()}
+    # Written first, for they name what is joined; put last, behind what they read.
+    whole, self._result = self._result, type(self._result)()
+    packs = find_packs(flow, self._spread, cut, self._replicas, frozenset(self._fetched))
+    for k, pack in enumerate(packs):
+      sums.update(self._pack(k, pack))
+    packed, self._result = self._result, whole
     for node in self._source.node:
       op = index.get(node.name)
       if op is None:
@@ -103,13 +116,15 @@ class _Writer:
       if op in cut.shared or op not in self._spread.copied:
         self._shared(node, lambda text, op=op: self._shared_input(op, text))
       for tensor in sorted(by_op.get(op, ())):
-        self._join(tensor)
+        if tensor not in self._packed:
+          self._join(tensor)
+    self._result.node.extend(packed.node)
     self._keep_fetched_names()
     for name in flow.graph.origin.feed_shapes:
       if name not in self._feeds:
         self._feeds[name] = (name,)
     own = frozenset(
-        f"{self._joined[tensor]}/sum" for tensor, how in cut.joined.items()
+        sums[tensor] for tensor, how in cut.joined.items()
         if how == cuts.MEANS and (tensor in self._fetched or tensor[0] in self._spread.own))
     return Rewritten(self._result, self._replica_of, self._original_of, self._feeds, own)
 
@@ -194,7 +209,7 @@ class _Writer:
     shapes.set_shape(node.attr["shape"], shape)
 
   def _other_noise(self, op: int, node: Any, r: int) -> None:
-    """Gives replica r draws of its own, which follow from the op's seed."""
+    """Gives replica r its own draws, from the op's seed."""
     kind = self._flow.types[op]
     if kind in op_roles.STATEFUL_NOISE:
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
@@ -211,10 +226,10 @@ class _Writer:
       node.input[i] = seed.name
       self._replica_of[step] = self._replica_of[seed.name] = r
 
-  # What there is once.
+  # Ops that exist once.
 
   def _rename_frame(self, node: Any, frames: Set[bytes]) -> None:
-    """Has an op that the fetches do not need go round the first replica's loop."""
+    """Puts an op that the fetches do not need into the first replica's loop."""
     if "frame_name" in node.attr and node.attr["frame_name"].s in frames:
       node.attr["frame_name"].s = f"{self._prefixes[0]}/".encode() + node.attr["frame_name"].s
 
@@ -290,13 +305,62 @@ class _Writer:
     if not whole:
       self._scale(name, rows.name, dtype)
 
+  def _pack(self, k: int, pack: Sequence[Tensor]) -> Dict[Tensor, str]:
+    """One mean of several tensors laid end to end; returns the op that sums each."""
+    name = f"{self._joined_prefix}/pack_{k}"
+    dtype = self._flow.dtype(pack[0]) % 100
+    shapes = [elements(self._flow.shape(tensor) or ()) for tensor in pack]
+    parts = [self._packed_part(name, pack, shapes, r, dtype) for r in range(self._replicas)]
+    total = self._new(f"{name}/sum", "AddN", parts)
+    total.attr["N"].i, total.attr["T"].type = self._replicas, dtype
+    self._scale(name, total.name, dtype)
+    sizes = self._constant(f"{name}/sizes", [math.prod(shape) for shape in shapes], _INT64)
+    axis = self._constant(f"{name}/axis", 0)
+    split = self._new(f"{name}/split", "SplitV", [name, sizes, axis])
+    split.attr["num_split"].i = len(pack)
+    split.attr["T"].type, split.attr["Tlen"].type = dtype, _INT64
+    for i, (tensor, shape) in enumerate(zip(pack, shapes)):
+      piece = _tensor_name(split.name, i)
+      if len(shape) == 1:
+        self._joined[tensor] = piece
+      else:
+        self._reshape(self._joined[tensor], piece, shape, dtype)
+    self._packed.update(pack)
+    return {tensor: total.name for tensor in pack}
+
+  def _packed_part(
+      self, name: str, pack: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int, dtype: int
+  ) -> str:
+    """Replica r's tensors of a pack, laid end to end."""
+    first = len(self._result.node)
+    part = f"{name}/{self._prefixes[r]}"
+    flat = []
+    for i, (tensor, shape) in enumerate(zip(pack, shapes)):
+      text = self._of_replica(tensor, r)
+      if len(shape) != 1:
+        text = self._reshape(f"{part}/flat_{i}", text, [math.prod(shape)], dtype)
+      flat.append(text)
+    axis = self._constant(f"{part}/axis", 0)
+    rows = self._new(part, "ConcatV2", [*flat, axis])
+    rows.attr["N"].i = len(flat)
+    rows.attr["T"].type, rows.attr["Tidx"].type = dtype, _INT32
+    for node in self._result.node[first:]:
+      self._replica_of[node.name] = r
+    return part
+
+  def _reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
+    wanted = self._constant(f"{name}/shape", list(shape))
+    node = self._new(name, "Reshape", [tensor, wanted])
+    node.attr["T"].type, node.attr["Tshape"].type = dtype, _INT32
+    return name
+
   def _scale(self, name: str, tensor: str, dtype: int) -> None:
     factor = self._constant(f"{name}/scale", 1 / self._replicas, dtype)
     scaled = self._new(name, "Mul", [tensor, factor])
     scaled.attr["T"].type = dtype
 
   def _keep_fetched_names(self) -> None:
-    """What was fetched under a name of an op that has become several is there under it again."""
+    """Restores the names of fetched ops that have become several."""
     by_op: Dict[int, List[int]] = {}
     for op, port in self._fetched:
       if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
@@ -336,11 +400,11 @@ class _Writer:
     node = self._new(name, "Const", ())
     node.attr["dtype"].type = dtype
     node.attr["value"].tensor.CopyFrom(
-        tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
+        tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=np.shape(value)))
     return name
 
   def _colocate(self, node: Any, translate: Any) -> None:
-    """Keeps colocation with what there still is."""
+    """Keeps colocation with ops that still exist."""
     if "_class" not in node.attr:
       return
     classes = list(node.attr["_class"].list.s)

@@ -1,10 +1,10 @@
-"""Where gradients of some rows of a variable (IndexedSlices) end and the optimizer begins.
+"""Finds where gradients of some rows of a variable (IndexedSlices) end and the optimizer begins.
 
-An embedding's gradient is rows with their indices. What follows may scale the rows, take their
-norm, or add up those of equal index; all of that has to see the rows of every replica. So from an
-update that takes rows, the way is followed back through such ops to the rows as the gradient left
-them. The same goes for rows that are made dense after they have been squared or the like, as
-optimizers of Keras 3 do: the sum of squares is no mean over replicas.
+An embedding's gradient is rows with their indices. The ops after it may scale the rows, take their
+norm, or add those of equal index; all of these need the rows of every replica. So the search goes
+back from an update that takes rows, through such ops, to the rows that the gradient gave. The same
+holds for rows that are made dense after they have been squared or the like, as in optimizers of
+Keras 3: the sum of squares is no mean over replicas.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
 
 @dataclasses.dataclass(frozen=True)
 class SparseUpdate:
-  """The rows and their indices as the gradient left them."""
+  """The rows and their indices, as the gradient gave them."""
 
   values: Tensor
   indices: Tensor
 
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
-  """Those of all updates of single rows."""
+  """The rows of all updates of single rows."""
   found = []
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
@@ -47,14 +47,14 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
 
 
 def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
-  """What indices were before equal ones were joined."""
+  """The indices before equal ones were joined."""
   while flow.types[tensor[0]] in (*_UNIQUE, "Identity", "Cast"):
     tensor = flow.inputs[tensor[0]][0]
   return tensor
 
 
 def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Set[Tensor]:
-  """What rows were before the optimizer scaled and joined them."""
+  """The rows before the optimizer scaled and joined them."""
   rows, stack, seen = set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()

@@ -1,4 +1,4 @@
-"""What of a whole batch goes into single examples: normalization, or else a reason to refuse."""
+"""Results of a whole batch that go into single examples: normalization, or a reason to refuse."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from placeto_tf.replication.propagation import Spread
 
 
 def check_statistics(flow: Dataflow, spread: Spread) -> None:
-  """Lets batch normalization pass: a fused op, or statistics of which moving averages are kept.
+  """Accepts batch normalization: a fused op, or statistics of which moving averages are kept.
 
   Raises:
-    GraphError: an example's result depends on others of its batch in another way, as where a loss
-      is divided by the number of words in the batch; each replica would divide by its own.
+    GraphError: an example's result depends on others of its batch in another way, for instance if a
+      loss is divided by the number of words in the batch; each replica would divide by its own.
   """
   mixing = [op for op in sorted(spread.statistics) if "BatchNorm" not in flow.types[op]]
   if not mixing:

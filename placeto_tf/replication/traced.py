@@ -1,4 +1,4 @@
-"""Replicas of a ConcreteFunction: a new one that takes the global batch, of the same variables."""
+"""Replicas of a ConcreteFunction: a new one with the same variables that takes the global batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def replicated_function(function: Any, written: Any, replicas: int) -> Any:
   """The ConcreteFunction of a replicated graph.
 
   Args:
-    function: what was replicated; its variables become those of the result.
-    written: the `rewriting.Rewritten` of its graph, which splits what it is fed.
+    function: that was replicated; its variables become those of the result.
+    written: the `rewriting.Rewritten` of its graph, which splits its feeds.
     replicas: R; arguments have R times as many examples.
 
   Raises:

@@ -1,20 +1,19 @@
-"""Measuring what the simulator has to know: links, overheads, and the costs of a graph's ops.
+"""Measures the parameters of the simulator: links, overheads, and the costs of a graph's ops.
 
-What is fitted comes from small graphs made for the purpose (`microbenchmarks`), from the graph on
-one device at a time, and from a few placements of it that are made for calibrating (`fitting`);
-never from placements that a prediction is judged on.
+They are fitted to small graphs made for the purpose (`microbenchmarks`), to the graph on one device
+at a time, and to a few placements of it that are made for calibration (`fitting`), never to
+placements on which predictions are judged.
 
-The order in which ops run matters as much as what they cost, because a worker with one thread runs
-one op at a time. TensorFlow's executor (core/common_runtime/executor.cc, ScheduleReady) puts the
-ops that an op's end makes ready either into the queue of the thread that ran it, or into the thread
-pool, whose one thread takes what it put there itself last in, first out, and what others put
-there after that, first in, first out. Ops go into the thread's own queue where their kernels say
-that they are not expensive, which are those of `INLINE_OP_TYPES`; of the others the last does where
-that queue is empty. (Kernels also lose their mark when they turn out to take less than 8,000
-cycles; but the estimate starts at 10^8 cycles and falls by a tenth a step, so that takes about
-ninety steps.)
+The order in which ops run matters as much as their costs, because a worker with one thread runs one
+op at a time. When an op ends, TensorFlow's executor (core/common_runtime/executor.cc,
+ScheduleReady) puts the ops that become ready either into the queue of the thread that ran it, or
+into the thread pool. The pool's only thread first takes its own entries, last in, first out, and
+then the entries of others, first in, first out. Ops go into the thread's own queue if their kernels
+are marked as not expensive (`INLINE_OP_TYPES`); of the others, the last one does if that queue is
+empty. (Kernels are also marked so when they turn out to take less than 8,000 cycles; but the
+estimate starts at 10^8 cycles and falls by a tenth per step, so that takes about ninety steps.)
 Sending is a kernel like others, in that order; receiving is done by the threads of gRPC, which take
-the core from whatever runs. `Cluster.ready_order = "executor"` simulates that.
+the core from the op that runs. `Cluster.ready_order = "executor"` simulates that.
 
 Legend: N ops, D devices.
 """
@@ -60,7 +59,7 @@ _SLOWEST_BYTES_PER_US, _FASTEST_BYTES_PER_US = 1.0, 1e6
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationConfig:
-  """How calibration is done.
+  """The options of a calibration.
 
   Attributes:
     runs: timed steps of each small graph.
@@ -92,7 +91,7 @@ class CalibrationConfig:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpTimes:
-  """What a graph's ops take on one device.
+  """Times of a graph's ops on one device.
 
   Attributes:
     compute_us: [N] float64 median time of each op's kernel in traced steps; NaN where it did not
@@ -106,15 +105,15 @@ class OpTimes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-  """What was measured.
+  """The result of a calibration.
 
   Attributes:
     cluster: with links, overheads and the executor's order.
-    links: (source, target) device indices -> what was measured.
+    links: (source, target) device indices -> measurement of the link.
     compute_us: [N, D] cost of each op on each device, NaN on devices it may not use; None where no
       graph was given.
     step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
-    placements: what transfers were fitted to: [N] devices, and the step time in us.
+    placements: those that transfers were fitted to: [N] devices, and the step time in us.
   """
 
   cluster: Cluster
@@ -138,13 +137,13 @@ def calibrate(
   """Measures links by pair and overheads on a runtime, and the costs of a graph's ops.
 
   Args:
-    cluster: devices to measure; what else it says is replaced.
+    cluster: devices to measure; its other fields are replaced.
     runtime: started, see `workers`.
     graph: whose ops are timed on each device; without one only links and overheads are measured.
-    config: how.
+    config: the options.
     feeds, device_map: see `measure`.
-    speed: by which runs are chosen that count; by default that of the runtime's cores.
-    progress: called with what comes next.
+    speed: decides which runs count; by default that of the runtime's cores.
+    progress: called with the name of the next part.
 
   Raises:
     MeasurementError: a worker was lost or hangs, or times make no sense.
@@ -186,7 +185,8 @@ def calibrate(
     fit = _fit(
         graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
     compute_us = compute_us * fit.compute_scale
-  return Calibration(fit.cluster, links, compute_us, step_time_us, fit.seen)
+  known = dataclasses.replace(fit.cluster, core_probe_us=speed.full_speed_us or 0.0)
+  return Calibration(known, links, compute_us, step_time_us, fit.seen)
 
 
 def _fit(
@@ -215,7 +215,7 @@ def _fit(
 
 def _calibrated(
     cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
-  """The cluster with what was measured in its fields."""
+  """The cluster with the measurements in its fields."""
   if not links:
     return dataclasses.replace(
         cluster, op_overhead_us=overhead_us, ready_order="executor",
@@ -238,10 +238,10 @@ def _calibrated(
 
 
 def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
-  """{"pack", "unpack", "wire"}: us a transfer and us a byte of each part of a hop.
+  """{"pack", "unpack", "wire"}: us per transfer and us per byte of each part of a hop.
 
-  The parts are not negative and add up to the hop: where packing and unpacking together seem to
-  take longer than both and the wire, which disturbed runs can make them, they share the hop.
+  The parts are not negative and add up to the hop. In disturbed runs packing and unpacking together
+  may seem to take longer than the whole hop; then they share the hop.
   """
   small: List[float] = []
   large: List[float] = []
@@ -277,8 +277,8 @@ def _graph_costs(
     compute_us[here, d] = found.compute_us[here]
     if here.all():
       step_time_us[d] = found.step_time_us
-  # What steps take beside kernels is the overhead; a trace that takes longer than the step without
-  # one says that tracing slowed the kernels, which are then scaled back.
+  # The time of steps besides kernels is the overhead; a trace that takes longer than the step
+  # without one says that tracing slowed the kernels, which are then scaled back.
   for d in np.flatnonzero(~np.isnan(step_time_us)):
     kernels_us = np.nansum(compute_us[:, d])
     room_us = step_time_us[d] - overhead_us * graph.num_ops
@@ -317,7 +317,7 @@ def _time_ops(
 
 
 def kernel_times_us(graph: ComputationGraph, metadata: Any) -> np.ndarray:
-  """[N] what each op's kernel took in a traced step, all executions; NaN for ops not in it."""
+  """[N] time of each op's kernel in a traced step, all executions; NaN for ops not in it."""
   found = np.full(graph.num_ops, np.nan)
   index = graph.op_index
   for stats in metadata.step_stats.dev_stats:
@@ -335,8 +335,8 @@ def write_costs(
     graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str) -> None:
   """Writes an OpPerformanceList with each op's mean time on each type of device.
 
-  Ops that were not seen in the traces (what is fed, constants that newer TensorFlow copies) take no
-  time; a cost of 0 would be an estimate's to fill in, so they are written too.
+  Ops that are not in the traces (feeds, constants that newer TensorFlow copies) take no time. They
+  are written too, because estimates would fill in ops that are left out.
   """
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 

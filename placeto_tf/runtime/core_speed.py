@@ -1,10 +1,10 @@
-"""How fast the cores run just now, beside their full speed: by a probe, a fixed piece of work.
+"""The present speed of the cores over their full speed, measured by a probe: a fixed piece of work.
 
-On a shared machine a core takes up to twice as long for the same work while a neighbour uses the
-other half of it, for tenths of seconds or minutes, and each core for itself, or two of ours share
-one for a while and slow each other down; no repetition averages that out. So those steps count
-before and after which all cores, alone and with the others at work, were about equally fast, and
-their times are divided by what that speed means for a step: they are times at full speed.
+On a shared machine a core takes up to twice as long for the same work while a neighbour uses its
+other half. That lasts from tenths of seconds to minutes and differs between cores, or two of our
+own cores are such halves for a while; repetition does not average it out. So a step counts only if
+before and after it all cores were about equally fast, alone and with the others at work. Its time
+is divided by the effect of that speed on a step, and is then a time at full speed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _WORK = bytes(i * i * 2654435761 >> 13 & 255 for i in range(1 << 15))  # a milli
 _LEARNING_SECONDS, _LEAST_PROBES = 8.0, 10
 _FAST_PERCENTILE = 3
 _ALIKE = 1.25  # the slowest part of a probe over the fastest; a neighbour costs 1.4 and more
-# What a step loses where the probe loses 1, in logarithms: one worker's steps of an LSTM took 1.34
-# times as long, and split ones 1.34 and 1.39 times, while the probe took 1.4 times as long.
+# The slow-down of a step over that of the probe, in logarithms: one worker's steps of an LSTM took
+# 1.34 times as long, and split ones 1.34 and 1.39 times, while the probe took 1.4 times as long.
 _OF_A_STEP = 0.87
 _PAUSE_SECONDS = 0.01
 
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class CoreSpeed:
-  """Tells how the speed of cores of this machine has changed, and which steps count.
+  """Measures how the speed of this machine's cores has changed, and decides which steps count.
 
   Attributes:
     full_speed_us: of the probe; None until it is known.
   """
 
   def __init__(self, cores: Sequence[int], full_speed_us: Optional[float] = None):
-    """Args: cores: to look at, all of one kind; without any, speed is always full."""
+    """Args: cores: to probe, all of one kind; without any, speed is always full."""
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     self._cores = tuple(core for core in cores if core in mine)
     self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
@@ -47,9 +47,20 @@ class CoreSpeed:
 
   @classmethod
   def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
-    """Of the cores that a runtime's workers are bound to; of none where it does not say."""
+    """Of the cores that a runtime's workers are bound to; of none where it does not say.
+
+    Args:
+      runtime: whose workers are timed.
+      full_speed_us: `core_probe_us` of the cluster, where calibration found it: what is measured
+        is brought to the speed of what was calibrated. None or 0 where it is not known.
+    """
     cores = sorted({core for cores in getattr(runtime, "cores", ()) for core in cores})
-    return cls(cores, full_speed_us)
+    return cls(cores, full_speed_us or None)
+
+  @property
+  def watches(self) -> bool:
+    """Whether there are cores to look at."""
+    return bool(self._cores)
 
   def __enter__(self) -> CoreSpeed:
     return self
@@ -58,9 +69,9 @@ class CoreSpeed:
     self.close()
 
   def factor(self) -> Optional[float]:
-    """What a step takes now over what it takes at full speed; None where the cores are unequal.
+    """A step's time now over its time at full speed; None if the cores are unequal.
 
-    Probes, which takes a millisecond or two a core; the first time, seconds.
+    A probe takes a millisecond or two per core; the first one takes seconds.
     """
     if not self._cores:
       return 1.0
@@ -72,7 +83,7 @@ class CoreSpeed:
     return float(np.exp(_OF_A_STEP * np.log(ratio).mean()))
 
   def learn(self, seconds: float = _LEARNING_SECONDS) -> None:
-    """Finds out the full speed: about the fastest that any core was in some time, while idle."""
+    """Measures the full speed: about the highest speed of any core in some time, while idle."""
     if not self._cores:
       return
     probes: List[Sequence[float]] = []
@@ -88,7 +99,7 @@ class CoreSpeed:
     """Runs once, when the cores are alike or at a time of `time.monotonic`.
 
     Returns:
-      What `run` returned, and by what its time is to be divided; None where it does not count.
+      The result of `run`, and the divisor of its time; None if it does not count.
     """
     before = self._wait(until, beat)
     result = run()
@@ -104,8 +115,8 @@ class CoreSpeed:
     """Runs again and again.
 
     Returns:
-      `wanted` runs that count, and by what their times are to be divided; or, if there were not as
-      many in so many seconds, all, as they are. And whether they count.
+      `wanted` runs that count, and the divisors of their times; or, if there were not as many in so
+      many seconds, all runs unchanged. And whether they count.
     """
     until = time.monotonic() + seconds
     runs: List[Tuple[T, Optional[float]]] = []
@@ -124,7 +135,7 @@ class CoreSpeed:
     self._threads = []
 
   def _wait(self, until: float, beat: Callable[[], None]) -> Optional[float]:
-    """Waits until the cores are alike, but not for ever; the factor then."""
+    """Waits until the cores are alike, with a time limit; returns the factor."""
     while True:
       factor = self.factor()
       if factor is not None or time.monotonic() >= until:
@@ -133,7 +144,7 @@ class CoreSpeed:
       time.sleep(_PAUSE_SECONDS)
 
   def _probe_us(self) -> List[float]:
-    """What the probe takes on each core, alone and then all at once."""
+    """Times of the probe on each core, alone and then all at once."""
     if not self._threads:
       self._threads = [
           concurrent.futures.ThreadPoolExecutor(
@@ -145,5 +156,5 @@ class CoreSpeed:
 
 def _work_us() -> float:
   started = time.perf_counter()
-  zlib.compress(_WORK, 6)  # which lets go of the interpreter's lock
+  zlib.compress(_WORK, 6)  # which releases the interpreter's lock
   return (time.perf_counter() - started) * 1e6

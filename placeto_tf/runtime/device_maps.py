@@ -1,4 +1,4 @@
-"""Which device of a runtime stands for which device of a cluster."""
+"""Maps devices of a cluster to devices of a runtime."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def match_devices(
 ) -> Dict[str, str]:
   """Device of a placement -> canonical device of the runtime.
 
-  By the map where there is one; else by name; else, where neither side has any name of the other
-  and all are of one type, by position: "/CPU:1" is the second worker's CPU.
+  By the map if there is one, else by name. If neither side has any name of the other and all are of
+  one type, it is by position: "/CPU:1" is the second worker's CPU.
 
   Raises:
     PlacementError: a device has no counterpart.

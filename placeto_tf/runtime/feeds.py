@@ -1,8 +1,8 @@
-"""What a measured step is fed: random tensors of the right shapes, or the user's own.
+"""Feeds of a measured step: random tensors of the right shapes, or the user's own.
 
-Floats are uniform in [0, 1), booleans even, strings empty. Whole numbers have to be valid where
-they are used as indices (token ids, class labels): what consumes a feed, through ops that only
-move values, says how many there are. Where nothing says so they are 0 or 1.
+Floats are uniform in [0, 1), booleans true half of the time, strings empty. Whole numbers have to
+be valid where they are used as indices (token ids, class labels). The ops that consume a feed,
+directly or through ops that only move values, determine the range; without such ops it is 0 or 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_feeds(
   """Tensor name -> value for every feed of the graph.
 
   Args:
-    graph: says what is fed, and of which shape.
+    graph: with its feeds and their shapes.
     tf_graph: the `tf.Graph` that will be run.
     feeds: "random", the path of an .npz, a mapping, or a callable that returns one; keys are
       tensor names, with or without ":0".
@@ -95,7 +95,7 @@ def _random(tf_graph: Any, name: str, shape: Any, rng: np.random.Generator) -> n
 
 
 def index_range(tensor: Any) -> int:
-  """How many values a tensor of indices may take from 0 on, by the ops that it reaches."""
+  """The number of values that a tensor of indices may take, from the ops that it reaches."""
   found, seen, waiting = [], set(), [tensor]
   while waiting:
     at = waiting.pop()

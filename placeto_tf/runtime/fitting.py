@@ -1,11 +1,11 @@
-"""What transfers cost in a graph's own steps: fitted to placements made for it.
+"""The cost of transfers in a graph's own steps, fitted to placements made for it.
 
-A transfer between two idle workers (`microbenchmarks`) is not what it is in the midst of a step:
+A transfer between two idle workers (`microbenchmarks`) differs from one in the middle of a step:
 threads take turns on a core and its caches, which makes it slower, and a thread that is awake takes
 many messages at once, which makes it cheaper. So the parts of a hop, and the kernels' times as a
 whole, are scaled until simulated step times agree with those of a few placements: each device
-alone, random ones that cut few edges and many, and then some that a search finds with what those
-have taught.
+alone, random ones that cut few edges and many, and then some that a search finds with the first
+fit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PARTS = (
     ("delivery_us",),
     ("sender_us_per_byte", "receiver_us_per_byte"),
 )
-# Of random placements: a number of stretches of the graph, or a share of ops that are moved alone.
+# Kinds of random placements: a number of stretches of the graph, or a share of single ops moved.
 _RANDOM_KINDS = (6, 0.1, 24, 0.4, 3)
 _SEARCH_GROUPS, _SEARCH_EVALUATIONS = (24, 48, 72, 96), 2000
-# Of a factor of e, against a squared error of the logarithm: few placements do not say everything.
+# Penalty of a factor of e, against a squared error of the logarithm: there are few placements.
 _RELUCTANCE = 0.005
 _MOST_EVALUATIONS = 300
 
@@ -44,11 +44,11 @@ Measure = Callable[[np.ndarray], float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-  """What was fitted.
+  """The result of a fit.
 
   Attributes:
     cluster: with its transfers scaled.
-    compute_scale: what kernels' times are to be multiplied with.
+    compute_scale: the factor for kernels' times.
     seen: the placements [N], and their measured step times in us.
   """
 
@@ -67,7 +67,7 @@ def fit_transfers(
     cluster: calibrated by microbenchmarks.
     costs: of the graph's ops.
     measure: step time of a placement.
-    count: of placements beside those on one device; half of them are searched for.
+    count: of placements besides those on one device; half of them are searched for.
     seed: of the placements.
   """
   rng = np.random.default_rng([seed, 0xCA1])
@@ -96,7 +96,7 @@ def _with(
 
 
 def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
-  """[N] int64 in which of so many equal stretches of the topological order each op lies."""
+  """[N] int64 the number of each op's stretch, of so many equal ones of the topological order."""
   found = np.empty(graph.num_ops, dtype=np.int64)
   found[graph.topological_order] = np.arange(graph.num_ops) * count // graph.num_ops
   return found
@@ -120,7 +120,7 @@ def _random(
 def _searched(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, allowed: np.ndarray,
     max_groups: int, seed: int) -> np.ndarray:
-  """[N] what a short search finds."""
+  """[N] the placement that a short search finds."""
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
   problem = PlacementProblem(graph, costs, cluster, grouping)
   return PLACERS["annealing"](problem, Budget(max_evaluations=_SEARCH_EVALUATIONS), seed)

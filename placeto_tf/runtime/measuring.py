@@ -1,9 +1,11 @@
 """`measure()`: the step time of a placement in real TensorFlow sessions.
 
 A step is timed at the client, from handing over the feeds to having the fetches. Warm-up runs are
-dropped; the rest repeat until the median is known to the wanted precision, or a limit. Steps of a
-reference placement are run in between, so that a machine that slows down or speeds up shows: what
-counts when placements are compared is `relative`, the step over the reference's steps beside it.
+dropped; the rest repeat until the median is known to the wanted precision, or a limit. Where the
+workers' cores are known, a probe between steps says which steps count and brings them to full speed
+(`core_speed`). Elsewhere steps of a reference placement are run in between, so that a machine that
+slows down or speeds up shows: what counts when placements are compared is then `relative`, the step
+over the reference's steps beside it.
 
 What is timed is what was asked for: no optimiser touches the graph, soft placement is off, and a
 traced run is compared with the placement, op by op. On two workers of one core each, on a machine
@@ -18,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import warnings
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -83,9 +86,9 @@ class MeasuredStep:
     times_us: [runs] float64.
     reference_us: median of the reference's steps in between; None without a reference.
     folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
-    failure: a sentence, where it could not be timed.
-    steady: True where times are those at the cores' full speed, as far as a `CoreSpeed` could tell;
-      False where too few steps counted in time, so that all do, as they were.
+    failure: a sentence, if it could not be timed.
+    steady: True if times are those at the cores' full speed, as measured by a `CoreSpeed`; False if
+      too few steps counted in time, so that all steps are used unchanged.
   """
 
   step_time_us: float
@@ -106,7 +109,7 @@ class MeasuredStep:
 
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
-    """Of a placement that could not be timed."""
+    """The result for a placement that could not be timed."""
     inf = float("inf")
     return cls(inf, inf, inf, 0, np.zeros(0), failure=reason)
 
@@ -136,10 +139,10 @@ class Measurer:
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      reference: "first" puts each op on the first device it may use; None has none.
+      reference: "first" puts each op on the first device it may use, where no `speed` says how
+        fast the machine is; None has none.
       clock: runs a step and returns its seconds.
-      speed: counts only steps of which it can say what they take at full speed, where there
-        are enough of them.
+      speed: counts only steps whose time at full speed is known, if there are enough of them.
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
@@ -149,7 +152,7 @@ class Measurer:
     self._feeds, self._clock, self._speed = feeds, clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
-    if reference == "first":
+    if reference == "first" and not (speed is not None and speed.watches):
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
       self._reference = Placement.from_indices(graph, cluster, first)
     elif isinstance(reference, Placement):
@@ -181,7 +184,7 @@ class Measurer:
     return self._supervised(lambda beat: self._measure(placement, beat))
 
   def try_measure(self, placement: Placement) -> MeasuredStep:
-    """Times a placement; what fails is marked so, and lost workers are started anew.
+    """Times a placement; a failure is marked in the result, and lost workers are started again.
 
     Raises:
       MeasurementError: the workers do not come back.
@@ -246,7 +249,7 @@ class Measurer:
         steady=steady)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
-    """Steps that do not count, the last of them traced; what the trace shows."""
+    """Warm-up steps, the last of them traced; returns what the trace shows."""
     for _ in range(self.config.warmup_runs - 1):
       run.step()
       beat()
@@ -256,7 +259,7 @@ class Measurer:
 
   def _repeat(
       self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
-    """Steps of the placement and of the reference, in us, and whether those at full speed."""
+    """Steps of the placement and of the reference, in us, and whether at full speed."""
     config, started = self.config, time.monotonic()
     reference_run = self._reference_run
     steps = _Steps(self._speed, started + config.max_seconds, beat)
@@ -283,7 +286,7 @@ class Measurer:
 
 
 class _Steps:
-  """Timed steps: those that count, as they would be at full speed, and all."""
+  """Timed steps: those that count, scaled to full speed, and all."""
 
   def __init__(self, speed: Optional[CoreSpeed], until: float, beat: Callable[[], None]):
     self._speed, self._until, self._beat = speed or CoreSpeed(()), until, beat
@@ -344,11 +347,13 @@ def measure_many(
     **options: Any,
 ) -> List[MeasuredStep]:
   """Times placements one after the other; see `measure`."""
-  from placeto_tf.runtime.workers import InProcess
+  from placeto_tf.runtime.workers import InProcess, one_process_note
 
   config = MeasuringConfig(**options)
   if runtime is None:
     runtime = InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     runtime.start()
+    if runtime.num_cpus > 1:
+      warnings.warn(one_process_note(runtime.num_cpus), stacklevel=3)
   with Measurer(graph, cluster, runtime, config, feeds=feeds, device_map=device_map) as measurer:
     return [measurer.measure(placement) for placement in placements]

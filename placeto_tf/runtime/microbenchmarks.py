@@ -1,15 +1,15 @@
-"""Small graphs that show what a transfer costs, and where: timed on the workers themselves.
+"""Small graphs that measure the cost of a transfer, and where it arises, on the workers.
 
 For a pair of devices, with P the time of packing (on the sender's compute), U of unpacking (on the
-receiver's), and W what passes between them without keeping either busy, each for a given size:
+receiver's), and W the time in between that keeps neither busy, each for a given size:
 
-  ping-pong    a chain that crosses after every op: its length tells P + W + U
-  busy sender  the sender has work of its own while it sends many tensors that nobody waits for:
-               what it takes longer than without them tells P
-  busy receiver  likewise, the receiver: tells U
+  ping-pong    a chain that crosses after every op: its time gives P + W + U
+  busy sender  the sender has work of its own while it sends many tensors that no op waits for:
+               its extra time over the same work without them gives P
+  busy receiver  the same for the receiver: gives U
 
-Two sizes separate the part by transfer from that by byte. What is sent is made anew in each step,
-by one op a tensor that works on the sender in the graph without transfers as well.
+Two sizes separate the cost per transfer from that per byte. The tensors are made in each step, each
+by an op that also runs on the sender in the graph without transfers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATIENCE_SECONDS = 3.0  # with cores that are unequal
 
 @dataclasses.dataclass(frozen=True)
 class LinkTimes:
-  """What transfers from one device to another cost, in us, for `SMALL_BYTES` and `LARGE_BYTES`.
+  """Costs of transfers from one device to another, in us, for `SMALL_BYTES` and `LARGE_BYTES`.
 
   Attributes:
     hop_us: all of it, one after the other.
@@ -50,8 +50,7 @@ class LinkTimes:
 class Bench:
   """Runs small graphs on a runtime and gives the lower quartile of their step times.
 
-  Disturbances by other processes only ever add time, and a small graph is over before they
-  average out.
+  Disturbances by other processes only add time, and a small graph ends before they average out.
   """
 
   def __init__(
@@ -133,7 +132,7 @@ class Bench:
 
 
 def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
-  """Measures one link, in one direction but for the ping-pong, which is the mean of both."""
+  """Measures one link in one direction; the ping-pong gives the mean of both."""
   found: Dict[str, List[float]] = {"hop": [], "pack": [], "unpack": []}
   for size in (SMALL_BYTES, LARGE_BYTES):
     crossing, staying = bench.times_us([
@@ -151,9 +150,9 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
 
 
 def op_overhead_us(bench: Bench, device: str) -> float:
-  """What the executor takes for an op beside its kernel.
+  """The executor's time per op besides its kernel.
 
-  By a long chain of tiny ops, less what a trace says of their kernels.
+  Measured on a long chain of tiny ops, minus the times of their kernels in a trace.
   """
   chain, empty = bench.times_us([lambda: _chain(device, _CHAIN), lambda: _chain(device, 1)])
   found = (chain - empty) / (_CHAIN - 1) - bench.kernel_us(lambda: _chain(device, _CHAIN))
@@ -198,9 +197,9 @@ def _work(device: str) -> Any:
 
 
 def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> Any:
-  """Work on one device beside tensors that are made on the source and, sending, used on the target.
+  """Work on one device, and tensors that are made on the source and, if sent, used on the target.
 
-  A sender works after it has made and sent them, so that the target has time to take them in.
+  A sender works after it has made and sent them, so that the target has time to receive them.
   """
   import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""One placement in one session: set up, run, traced, and checked against what was asked for."""
+"""One placement in one session: set up, run, traced, and compared with the placement."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _REPLICA = "/replicate/"
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """How the ops of a graph fared in a traced run.
+  """Where the ops of a graph ran in a traced run.
 
   Attributes:
-    folded: ops that are not in the graphs that were run, under their name.
-    moved: op -> devices it ran on, where they are not the one asked for.
+    folded: ops whose name is not in the graphs that were run.
+    moved: op -> devices it ran on, if these differ from the wanted one.
   """
 
   folded: Tuple[str, ...]
@@ -81,7 +81,7 @@ class PlacedRun:
     self.feeds = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
     self._fetches = [self._fetched(name) for name in graph.fetches]
     config = _config(runtime, optimizations)
-    # Longer than that of those who watch over the run, who know more about what went wrong.
+    # Longer than the supervision's, whose error says more about the cause.
     self._timeout_ms = int(timeout_seconds * 1.5e3)
     config.operation_timeout_in_ms = self._timeout_ms
     self._options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
@@ -125,8 +125,8 @@ class PlacedRun:
   def abandon(self) -> None:
     """Lets go of a session that may have lost its workers.
 
-    Closing one would ask its workers again and again, until the operation's time-out, and stop
-    every thread of Python meanwhile; and the session closes itself when it is collected.
+    Closing one would ask its workers again and again until the operation's time-out, and block
+    every thread of Python. The session closes itself when it is collected.
     """
     if self.session.sess_str:
       self.session._closed = True
@@ -150,7 +150,7 @@ class PlacedRun:
     return Execution(tuple(folded), moved)
 
   def check(self, execution: Execution) -> None:
-    """Raises PlacementError where an op did not run where it was asked to."""
+    """Raises PlacementError if an op did not run on its device."""
     for op, found in execution.moved.items():
       raise PlacementError(
           f"op {op!r} ran on {' and '.join(found)}, expected {self.wanted[op]}; colocate it with "

@@ -1,4 +1,4 @@
-"""What measuring asks of whatever sessions run on; `workers` has three that answer."""
+"""The interface that measuring needs of a runtime; `workers` has three that implement it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Runtime(Protocol):
 
   @property
   def target(self) -> str:
-    """What a session connects to; "" for this process."""
+    """The address that sessions connect to; "" for this process."""
 
   @property
   def devices(self) -> Tuple[str, ...]:

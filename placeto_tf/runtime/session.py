@@ -1,6 +1,6 @@
-"""Sessions that run a placed graph exactly as it was placed, and what they say of it afterwards.
+"""Sessions that run a placed graph exactly as it was placed, and where its nodes ran.
 
-One rewriting is beyond a session's reach: on x86 TensorFlow swaps kernels for those of oneDNN after
+A session cannot switch off one rewriting: on x86 TensorFlow swaps kernels for those of oneDNN after
 the graph is split among devices, and joins ops (Conv2D with BiasAdd) that share one. What it
 swaps depends on the placement, so last bits do too. `TF_ENABLE_ONEDNN_OPTS=0` in the environment
 before TensorFlow is first imported turns it off; `swaps_kernels` tells whether it is on.
@@ -17,11 +17,11 @@ from placeto_tf.errors import PlacementError
 def session_config(
     *, num_cpus: int = 1, intra_op_threads: int = 1, inter_op_threads: int = 0
 ) -> Any:
-  """A ConfigProto under which devices are obeyed and the graph is run as it is.
+  """A ConfigProto with which devices are obeyed and the graph is run unchanged.
 
   Soft placement is off: an op without a kernel on its device is an error, not moved. Optimisers
-  are off, of grappler as well as of the older kind, for they fold, fuse and move ops; either
-  switch alone leaves the other's.
+  are off, of grappler as well as of the older kind, because they fold, fuse and move ops; each
+  kind has its own switch.
 
   Args:
     num_cpus: how many CPU devices the session has, "/CPU:0" and so on.

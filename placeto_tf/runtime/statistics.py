@@ -1,4 +1,4 @@
-"""The median of repeated runs, and how well it is known."""
+"""The median of repeated runs, and its uncertainty."""
 
 from __future__ import annotations
 

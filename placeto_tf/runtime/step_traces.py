@@ -1,7 +1,7 @@
-"""A real step to look at, above or beside the simulated one: one Chrome trace for Perfetto.
+"""A real step next to the simulated one, in one Chrome trace for Perfetto.
 
-Each device is two processes of the trace, one after the other: what the simulator expects, and
-what a traced run shows, a thread of the trace for each thread of TensorFlow's. Both start at 0.
+Each device is two processes of the trace, one after the other: the simulated step, and a traced
+run, with a thread of the trace for each thread of TensorFlow. Both start at 0.
 Devices on machines whose clocks differ are shifted by that difference. Tracing itself slows a step
 down.
 """
@@ -23,7 +23,7 @@ def node_times_us(metadata: Any) -> List[Tuple[str, str, int, float, float]]:
   found = []
   for stats in metadata.step_stats.dev_stats:
     device = device_names.canonical(stats.device)
-    if device is None:  # a stream repeats what its device says
+    if device is None:  # a stream repeats its device's entries
       continue
     device = device.replace("/job:localhost/task:0", "", 1)
     for node in stats.node_stats:
@@ -42,7 +42,7 @@ def merged_events(
   """Chrome trace events of a simulated and of a real step.
 
   Args:
-    graph, costs, simulated: what was simulated.
+    graph, costs, simulated: of the simulated step.
     metadata: RunMetadata of a traced run of the same placement.
     devices: device of the cluster -> canonical device of the runtime.
   """

@@ -1,20 +1,19 @@
-"""How good predictions are: measured against predicted step times of placements not seen before.
+"""The error of predictions: measured against predicted step times of placements not seen before.
 
 The graphs and the placements of each are fixed by a JSON file before anything is measured:
 
   {"graphs": ["zoo:...", ...], "placements": 40, "near_best": 12, "seed": 0, "workers": 2}
 
-For each graph, in a directory of its own, so that a study that was stopped goes on where it was:
+Each graph has a directory, so that a study that was stopped goes on where it was:
 
-  core_speed.json                      the full speed of the cores (see `core_speed`)
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
   calibration/placement_NN.json        are those of other placements too
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
-  predicted.json                       what is expected of each
-  measured.jsonl                       one line a measured placement, appended as it is measured
+  predicted.json                       the prediction for each
+  measured.jsonl                       one line per measured placement, appended as it is measured
   repeats.jsonl                        the same placements once more: the measurement's own noise
 
-The results are worked out from those files alone, by `evaluation.study_results`.
+`evaluation.study_results` computes the results from these files alone.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
@@ -52,18 +51,18 @@ _PASSES = 2
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-  """What is studied, and how.
+  """The graphs and options of a study.
 
   Attributes:
     graphs: as `load_graph` takes them.
-    placements: of each graph, all kinds together, beside the one on a single device, which
+    placements: of each graph, all kinds together, besides the one on a single device, which
       calibration has seen.
     near_best: of them, near the best that search finds.
     seed: of the placements.
     workers: processes, one core each.
     max_runs, max_seconds: of each measurement.
     repeats: placements of each graph that are measured twice.
-    search_seconds: for what is near the best.
+    search_seconds: of the search for placements near the best.
   """
 
   graphs: Tuple[str, ...]
@@ -120,9 +119,17 @@ def worker_cluster(num_workers: int) -> Cluster:
 def run_study(
     config: StudyConfig, out: str, *, progress: Callable[[str], None] = lambda text: None
 ) -> None:
-  """Measures what is not measured yet."""
-  os.makedirs(out, exist_ok=True)
-  # A second time for what was disturbed the first time.
+  """Measures the placements that are not measured yet.
+
+  Raises:
+    PlacetoError: a graph cannot be read or measured, or another study goes on in the directory.
+  """
+  with result_directory.alone(out):
+    _run_study(config, out, progress)
+
+
+def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -> None:
+  # A second time for placements that were disturbed the first time.
   for spec in config.graphs * _PASSES:
     directory = graph_directory(out, spec)
     if _complete(config, directory):
@@ -131,8 +138,8 @@ def run_study(
     progress(f"{spec}: loading")
     graph = load_graph(spec)
     with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
-      with _core_speed(workers, directory, progress) as speed:
-        cluster, costs = _calibrated(config, graph, workers, speed, directory, progress)
+      cluster, costs = _calibrated(config, graph, workers, directory, progress)
+      with CoreSpeed.of(workers, cluster.core_probe_us) as speed:
         paths = _placements(config, graph, cluster, costs, directory, progress)
         simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
         _predict(graph, cluster, simulator, directory, paths)
@@ -146,20 +153,8 @@ def _complete(config: StudyConfig, directory: str) -> bool:
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
-def _core_speed(workers: Any, directory: str, progress: Callable[[str], None]) -> CoreSpeed:
-  """The full speed, found once for each graph: what is calibrated must be what is measured."""
-  path = os.path.join(directory, "core_speed.json")
-  if os.path.exists(path):
-    return CoreSpeed.of(workers, _stored_us(path, "full_speed_us")["full_speed_us"])
-  progress("how fast the cores are")
-  speed = CoreSpeed.of(workers)
-  speed.learn()
-  atomic.write_json(path, {"full_speed_us": speed.full_speed_us})
-  return speed
-
-
 def _calibrated(
-    config: StudyConfig, graph: ComputationGraph, workers: Any, speed: CoreSpeed, directory: str,
+    config: StudyConfig, graph: ComputationGraph, workers: Any, directory: str,
     progress: Callable[[str], None]) -> Tuple[Cluster, str]:
   """The calibrated cluster and the path of the costs."""
   folder = os.path.join(directory, "calibration")
@@ -167,7 +162,7 @@ def _calibrated(
   if not (os.path.exists(path) and os.path.exists(costs)):
     os.makedirs(folder, exist_ok=True)
     found = calibrating.calibrate(
-        worker_cluster(config.workers), workers, graph, speed=speed,
+        worker_cluster(config.workers), workers, graph,
         progress=lambda stage: progress(f"calibrating: {stage}"))
     assert found.compute_us is not None  # a graph was given
     calibrating.write_costs(graph, found.cluster, found.compute_us, costs)
@@ -239,7 +234,7 @@ def choose_placements(
 def _predict(
     graph: ComputationGraph, cluster: Cluster, simulator: Simulator, directory: str,
     paths: Sequence[str]) -> None:
-  """Writes what is expected of each placement."""
+  """Writes the prediction for each placement."""
   atomic.write_json(os.path.join(directory, "predicted.json"), {
       os.path.basename(path): float(simulator.simulate(
           Placement.load(path).indices(graph, cluster)).step_time_us) for path in paths})
@@ -258,9 +253,7 @@ def _measure(
            for row in _rows(os.path.join(directory, name)) if row["steady"]}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  # The probe of the cores' speed takes the place of a reference.
-  with Measurer(
-      graph, cluster, workers, measuring, reference=None, speed=speed) as measurer:
+  with Measurer(graph, cluster, workers, measuring, speed=speed) as measurer:
     for number, (name, path) in enumerate(todo):
       label = os.path.basename(path)
       if (name, label) in known:
@@ -277,22 +270,18 @@ def _measure(
 
 
 def predicted_us(directory: str) -> Dict[str, float]:
-  """Placement -> what is expected of it."""
-  return _stored_us(os.path.join(directory, "predicted.json"))
-
-
-def _stored_us(path: str, *names: str) -> Dict[str, float]:
-  """The times that an earlier stage of the study wrote, by name. Args: names: expected."""
+  """Placement -> what is expected of it, as an earlier stage of the study wrote it."""
+  path = os.path.join(directory, "predicted.json")
   remedy = "delete it and start the study again, which makes it again"
   times = user_files.read_json_object(
       path, what="the study's file", remedy=remedy, error_type=MeasurementError)
-  if not set(names) <= set(times) or not all(map(_is_time, times.values())):
+  if not all(map(_is_time, times.values())):
     raise MeasurementError(f"{path!r} holds something else than times; {remedy}")
   return times
 
 
 def _rows(path: str) -> List[Dict[str, Any]]:
-  """The lines of a file; one that was cut off as the study was stopped is left out."""
+  """The lines of a file; a line that was cut off when the study was stopped is left out."""
   if not os.path.exists(path):
     return []
   content = user_files.read_bytes(
@@ -308,7 +297,7 @@ def _rows(path: str) -> List[Dict[str, Any]]:
 
 
 def _is_measurement(row: Any) -> bool:
-  """Whether a line says what a measurement says."""
+  """Whether a line has the fields of a measurement."""
   if not isinstance(row, dict) or not isinstance(row.get("placement"), str):
     return False
   return isinstance(row.get("steady"), bool) and "measured_us" in row and (
@@ -320,7 +309,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _append(path: str, row: Mapping[str, Any]) -> None:
-  """Adds a line; what a kill cut off before it stays a line of its own, so that neither is lost."""
+  """Adds a line, after a line break if a kill cut off the one before, so that neither is lost."""
   line = json.dumps(row) + "\n"
   try:
     with open(path, "ab+") as file:
@@ -345,5 +334,5 @@ def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:
 
 
 def graph_directory(out: str, spec: str) -> str:
-  """Where the files of one graph of the study are."""
+  """The directory of one graph of the study."""
   return os.path.join(out, re.sub(r"[^\w=.-]+", "_", spec))

@@ -10,8 +10,8 @@ from placeto_tf.errors import MeasurementError, PlacetoError
 from placeto_tf.runtime.protocol import Runtime
 
 POLL_SECONDS = 0.1
-# What waits for workers that are gone mostly fails at once. TensorFlow asks a lost first worker
-# again and again, until the time-out of the session: that is not waited for.
+# Calls that wait for lost workers mostly fail at once. TensorFlow asks a lost first worker again
+# and again, until the time-out of the session, which is not waited for.
 _GIVE_UP_SECONDS = 1.0
 # Errors after which workers may not be what they were.
 _UNSAFE = ("DeadlineExceededError", "UnavailableError", "AbortedError", "CancelledError",
@@ -22,9 +22,9 @@ def supervise(
     runtime: Runtime, work: Callable[[Callable[[], None]], Any], timeout_seconds: float) -> Any:
   """Runs `work(beat)` and returns its result, as long as it shows signs of life.
 
-  The work runs in a thread of its own and calls `beat()` after every step of the graph. Where a
+  The work runs in a thread of its own and calls `beat()` after every step of the graph. If a
   worker's process ends, or no beat comes for `timeout_seconds`, the workers are closed, so that
-  whatever still waits for them fails.
+  all calls that wait for them fail.
 
   Raises:
     MeasurementError: a worker was lost, or hangs, or TensorFlow failed while it ran.
@@ -56,7 +56,7 @@ def supervise(
                   "short for this graph")
       if reason is not None:
         break
-  except BaseException:  # Ctrl-C: nothing may go on behind the caller's back
+  except BaseException:  # Ctrl-C: no work may go on in the background
     runtime.close()
     thread.join(_GIVE_UP_SECONDS)
     raise
@@ -80,7 +80,7 @@ def supervise(
 
 
 def _first_lines(message: str) -> str:
-  """What a message says before it lists where in the program the op was made."""
+  """The part of a message before the list of places where the op was made."""
   lines = [line.strip() for line in message.splitlines() if line.strip()]
   return " ".join(lines[:2])[:300] if lines else "no message"
 

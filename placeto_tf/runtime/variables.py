@@ -1,8 +1,8 @@
-"""Giving variables their first values, in whatever form the graph came.
+"""Gives variables their first values, for graphs of any format.
 
-Three ways, the first that a variable has: its own initializer (the variable collections of a
-MetaGraphDef name it), the graph's op `init`, and for what is left an assignment of small random
-values that is added to the graph, on the variable's device.
+The first of three ways that a variable has is used: its own initializer (which the variable
+collections of a MetaGraphDef name), the graph's op `init`, or an assignment of small random values
+that is added to the graph, on the variable's device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
 def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dict[Any, np.ndarray]]:
-  """The ops that initialise every variable of the graph, and what they are fed.
+  """The ops that initialise every variable of the graph, and their feeds.
 
   Args:
-    graph: what will be run.
+    graph: that will be run.
     tf_graph: the placed `tf.Graph`; ops may be added to it.
   """
   wanted = [name for name, kind in zip(graph.op_names, graph.op_types)

@@ -5,19 +5,19 @@
 starts the second worker of two by hand, on the machine it is meant for; `--workers` is the same
 list on all of them. Programs then join the workers by that list.
 
-A worker that a program starts gets --watch_stdin: its standard input is a pipe whose other end
-only the parent holds, so it is closed whatever the parent dies of, and the worker ends with it.
+A worker that a program starts gets --watch_stdin: its standard input is a pipe whose other end only
+the parent holds. The pipe closes however the parent dies, and the worker ends with it.
 One line on stdout says that the worker serves: `ready HOST:PORT`. A port that is taken ends the
 worker with exit code `PORT_IN_USE`.
 
---prompt_messages lets the threads that send and receive run ahead of those that compute. On a core
-that computes, a message else waits for the scheduler's next tick, up to 4 ms on Linux, and waits
-that depend on the tick's phase cannot be predicted. It takes the right to schedule in real time
-(CAP_SYS_NICE); without it the worker says so on stderr and runs as usual.
+--prompt_messages lets the threads that send and receive run ahead of those that compute. Otherwise,
+on a core that computes, a message waits for the scheduler's next tick, up to 4 ms on Linux, and
+waits that depend on the tick's phase cannot be predicted. It needs the right to schedule in real
+time (CAP_SYS_NICE); without it the worker says so on stderr and runs as usual.
 
-A TensorFlow server runs any graph that it is sent, by anybody who reaches its port: start workers
-by hand only in a network in which you trust everybody. With --loopback_only, which workers started
-by a program have, it can be reached from its own machine alone (see `loopback`), or does not start.
+A TensorFlow server runs any graph that anybody sends to its port: start workers by hand only in a
+network in which you trust everybody. With --loopback_only, which programs set for the workers they
+start, it can only be reached from its own machine (see `loopback`), or does not start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Serves until it is killed, or its standard input ends."""
   options = _options(argv)
   if options.watch_stdin:
-    # The parent tidies up after Ctrl-C; a worker that died of it on its own would look lost.
+    # The parent cleans up after Ctrl-C; a worker that died of it on its own would look lost.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
   if options.cores and hasattr(os, "sched_setaffinity"):
@@ -54,7 +54,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(f"--task={options.task} is not one of the {len(addresses)} workers", file=sys.stderr)
     return 2
   own = addresses[options.task]
-  # Asked before TensorFlow is: it takes seconds to come up and says little on failure.
+  # Checked before TensorFlow starts, which takes seconds and says little on failure.
   if not _port_is_free(own):
     print(f"port {own.rpartition(':')[2]} is in use", file=sys.stderr)
     return PORT_IN_USE
@@ -92,7 +92,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _schedule(policy: Optional[int], priority: int) -> bool:
-  """Sets the scheduling policy of the calling thread; whether that was possible."""
+  """Sets the scheduling policy of the calling thread; returns whether that was possible."""
   if policy is None:  # not Linux
     return False
   try:
@@ -103,7 +103,7 @@ def _schedule(policy: Optional[int], priority: int) -> bool:
 
 
 def _compute_at_leisure(target: str, task: int, num_threads: int) -> None:
-  """Gives the threads that run ops the usual schedule back: from within, by ops on each of them."""
+  """Resets the scheduling of the threads that run ops, by ops that run on each of them."""
   import tensorflow as tf
 
   v1 = tf.compat.v1

@@ -1,11 +1,11 @@
-"""What sessions run on: worker processes on this machine, workers elsewhere, or this process.
+"""Runtimes of sessions: worker processes on this machine, workers elsewhere, or this process.
 
-All three are runtimes: they have a `target` for sessions and `devices`, say which worker is `lost`,
-and can be restarted and closed. Placement across workers is TensorFlow's own distributed runtime.
+Each has a `target` for sessions and `devices`, names a worker that is `lost`, and can be restarted
+and closed. Placement across workers is TensorFlow's own distributed runtime.
 
 Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
-elsewhere as long to accept a connection and to answer. That a worker's process has ended or was
-stopped is noticed within `supervision.POLL_SECONDS`; that it hangs, after the time-out of a step.
+elsewhere as long to accept a connection and to answer. A worker whose process has ended or was
+stopped is noticed within `supervision.POLL_SECONDS`; one that hangs, after the time-out of a step.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from placeto_tf.runtime import worker as worker_lib
 from placeto_tf.runtime.protocol import Runtime
 
 # glibc gives large tensors back to the system as soon as they are freed, so that each op pays for
-# fresh pages; and whether a matrix lies in huge pages decides whether a product takes 1.5 or 4 ms,
-# anew in each session. Kept, and in huge pages where the system has them, all runs are alike.
+# fresh pages. A product takes 1.5 or 4 ms, depending on whether its matrix lies in huge pages,
+# which differs between sessions. With memory kept, in huge pages if possible, all runs are alike.
 _MALLOC = ":".join((
     "glibc.malloc.hugetlb=1", "glibc.malloc.arena_max=1", "glibc.malloc.mmap_threshold=4294967296",
     "glibc.malloc.trim_threshold=8589934592"))
 _SETTINGS = 4  # type of an HTTP/2 frame
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _MOST_WORKERS = 64  # on this machine
-_ATTEMPTS = 3  # at finding ports that nobody takes in between
+_ATTEMPTS = 3  # tries to find ports that no one takes in between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +72,10 @@ class WorkerConfig:
 
 
 class LocalWorkers:
-  """Workers that this process starts, one `tf.distribute.Server` a process, over gRPC on loopback.
+  """Workers that this process starts, one `tf.distribute.Server` per process, over gRPC on
+  loopback.
 
-  Each ends with this process, whatever that dies of, and is reached from this machine alone.
+  Each ends with this process, however that dies, and can only be reached from this machine.
 
   Example:
     with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
@@ -92,7 +93,7 @@ class LocalWorkers:
 
   @property
   def target(self) -> str:
-    """What a session connects to: the first worker."""
+    """The address that sessions connect to: the first worker."""
     return f"grpc://127.0.0.1:{self.ports[0]}"
 
   @property
@@ -108,7 +109,7 @@ class LocalWorkers:
 
   @property
   def closed(self) -> bool:
-    """Whether there are no workers: not yet, or no longer."""
+    """Whether there are no workers, before the start or after the end."""
     return not self.processes
 
   def __enter__(self) -> LocalWorkers:
@@ -138,9 +139,9 @@ class LocalWorkers:
           raise
 
   def restart(self) -> None:
-    """Ends what is left of the workers and starts new ones, on other ports.
+    """Ends the remaining workers and starts new ones, on other ports.
 
-    A worker that ends as it starts, as one does that is killed, gets another try.
+    A worker that ends as it starts, for instance because it is killed, gets another try.
 
     Raises:
       MeasurementError: see `start`.
@@ -258,7 +259,7 @@ class RemoteWorkers:
 
   @property
   def target(self) -> str:
-    """What a session connects to: the first worker."""
+    """The address that sessions connect to: the first worker."""
     return f"grpc://{self.addresses[0]}"
 
   def __enter__(self) -> RemoteWorkers:
@@ -289,7 +290,7 @@ class RemoteWorkers:
     self.start()
 
   def close(self) -> None:
-    """The workers go on; only sessions, which their owners close, hold anything."""
+    """The workers go on; only sessions hold resources, and their owners close them."""
 
   def lost(self) -> Optional[str]:
     """None: only a session's error or time-out shows that a worker elsewhere is gone."""
@@ -328,6 +329,14 @@ class InProcess:
     return None
 
 
+def one_process_note(num_cpus: int) -> str:
+  """What to know of steps on several CPU devices of one process."""
+  return (
+      f"{num_cpus} CPU devices of one process share its threads and memory, so that their steps "
+      f"say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
+      f"(runtime=LocalWorkers(WorkerConfig(num_workers={num_cpus}))) gives each cores of its own")
+
+
 def make_runtime(
     cluster: Cluster, workers: Sequence[str] = (), *,
     environment: Optional[Mapping[str, str]] = None,
@@ -335,7 +344,7 @@ def make_runtime(
   """The runtime for a cluster's placements, not yet started.
 
   Args:
-    cluster: devices named /job:worker/task:N ask for workers; else this process will do.
+    cluster: devices named /job:worker/task:N ask for workers; else this process is used.
     workers: host:port of each, for workers that already run, or "local:N" alone, for N to be
       started here.
     environment: of workers that are started here.
@@ -399,10 +408,10 @@ def _free_ports(count: int) -> Tuple[int, ...]:
 
 
 def _probe(address: str, deadline: float) -> str:
-  """What a worker does not do, or "" where it answers as gRPC servers do.
+  """What a worker fails to do, or "" if it answers as gRPC servers do.
 
-  They greet with a SETTINGS frame (RFC 9113, 3.4); what else listens there may say nothing for
-  ever, and TensorFlow would wait for it.
+  They begin with a SETTINGS frame (RFC 9113, 3.4). Another program on that port may never send
+  anything, and TensorFlow would wait for it.
   """
   host, _, port = address.rpartition(":")
   try:

@@ -1,7 +1,7 @@
-"""Placers that do not learn, and the bounds that every placer is held against.
+"""Placers that do not learn, and lower bounds to compare every placer with.
 
 Each placer is a function `(problem, budget=None, seed=0) -> [N] int32`, the device of each op in
-the best placement it found; it evaluates through the problem, so that budgets are counted alike.
+the best placement it found; it evaluates through the problem, which counts evaluations.
 Its module declares it as a `Method`.
 """
 

@@ -3,12 +3,12 @@
 Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). What matters here:
 
 - Start and temperature. The start is the best simple placement, and the temperature is low from
-  the beginning (0.1 % of the start's step time): a hot start forgets what the start knew.
-- Moves. Half of them send a group where one of its neighbours is, or a whole cluster of
-  neighbours to one device: moving single groups at random cuts more edges than it mends.
-- Levels. The search begins with a few large units and goes on, as the budget is used up, with
-  ever smaller ones. Each level's units are merged along heavy edges only where the placement so
-  far has both ends on one device, so that it starts from exactly what the last one found.
+  the beginning (0.1 % of the start's step time), because a high one destroys the start.
+- Moves. Half of them move a group to the device of one of its neighbours, or a whole cluster of
+  neighbours to one device, because moving single groups at random cuts more edges than it joins.
+- Levels. The search begins with a few large units and goes on to smaller ones as the budget is
+  used up. The units of a level are merged along heavy edges whose ends share a device in the
+  placement so far, so a level starts from exactly the placement that the previous one found.
 
 Legend: N ops, U units, D devices.
 """
@@ -22,7 +22,7 @@ from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
@@ -32,25 +32,26 @@ from placeto_tf.search.moves import MoveConfig, Moves
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
-# A level ends early when so many moves in a row, this many a unit and some, changed nothing.
+# A level ends early after this many moves in a row, per unit and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
 
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingConfig:
-  """How annealing spends its budget; the README says what was tried.
+  """How annealing spends its budget; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
       large units first, which moves whole layers at once.
     start_temperature, end_temperature: of every level, over its start's step time.
-    evaluations_a_unit: a level whose share is less than so many for each of its units is left out,
-      as there are too few to get anything done.
-    coarse_heat: a level of f times as many units as there are groups begins f^-coarse_heat times
-      as hot.
-    rounds: of all levels, in equal parts of the budget.
-    reheat: what is left of the budget then is used for another round, this much hotter.
+    evaluations_a_unit: a level whose share of the budget has fewer evaluations per unit than this
+      is left out, because it would get nothing done.
+    coarse_heat: the start temperature of a level with f times as many units as there are groups is
+      multiplied by f^-coarse_heat.
+    rounds: how often all levels are run, in equal parts of the budget.
+    reheat: the rest of the budget goes to one more round, with temperatures this many times as
+      high.
     moves: see there.
   """
 
@@ -66,9 +67,7 @@ class AnnealingConfig:
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    for name in ("start_temperature", "end_temperature", "rounds", "reheat"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "start_temperature", "end_temperature", "rounds", "reheat")
     if not self.levels or min(min(level) for level in self.levels) <= 0:
       raise PlacementError(
           f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")
@@ -100,7 +99,7 @@ def anneal(
           problem, units, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.evaluations == before:
-      break  # nothing can be moved
+      break  # no op can be moved
     rounds -= 1
     heat *= config.reheat
   return best_so_far(problem, placement)
@@ -111,7 +110,7 @@ def _levels(
 ) -> List[Tuple[int, float]]:
   """(number of units, share of the budget) of each level.
 
-  None is coarser than a unit a device or finer than single ops.
+  No level is coarser than one unit per device or finer than single ops.
   """
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   levels: List[Tuple[int, float]] = []
@@ -149,7 +148,7 @@ def anneal_units(
     budget: when to stop.
     rng: decides moves and acceptance.
     temperatures: at the start and at the end, over `objective_us`.
-    moves: which moves are drawn how often; None is `MoveConfig()`.
+    moves: how often each kind of move is drawn; None is `MoveConfig()`.
 
   Returns:
     The best placement [N] met, and its objective.
@@ -189,15 +188,15 @@ def anneal_units(
         if found_us < best_us:
           best_us = found_us
           best[:] = row
-        break  # the other proposals were made for a placement that is no more
+        break  # the other proposals were for the placement before
   return best, best_us
 
 
 def speculation(problem: PlacementProblem, budget: Budget) -> int:
-  """How many moves to simulate at once, the first that is accepted being made.
+  """How many moves to simulate at once; the first that is accepted is made.
 
   Most moves are rejected, so simulating a few ahead on idle cores wastes little time. It does
-  waste evaluations, and which ones depends on the machine: where these are limited, one.
+  waste evaluations, in a way that depends on the machine; if evaluations are limited, it is one.
   """
   if budget.max_evaluations is not None or problem.simulator.num_threads == 1:
     return 1

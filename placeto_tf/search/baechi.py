@@ -5,11 +5,11 @@ Jeon et al., "Baechi: fast device placement of machine learning graphs" (SoCC 20
 
 - m-TOPO fills device after device in topological order, each up to an equal quota of the memory
   that the graph needs plus the largest single need.
-- m-ETF takes, again and again, the pair of a ready op and a device that can start first (Hwang et
+- m-ETF repeatedly takes the pair of a ready op and a device that can start first (Hwang et
   al. 1989).
 - m-SCT is m-ETF in which every op has at most one favourite child, found by a linear program
-  (Hanen and Munier 1995); a device waits for the favourite child of the op it ran last, and lets
-  other ops in only if they would be done before the child can start.
+  (Hanen and Munier 1995); a device waits for the favourite child of the op it ran last, and runs
+  other ops only if they end before the child can start.
 
 The `_links` forms plan with buses, single sends and overheads; see `list_scheduling`.
 
@@ -111,9 +111,9 @@ def _plan(
 class _EarliestFirst:
   """Ready ops by device: those whose inputs are there by upward rank, the others by arrival.
 
-  Every pair of op and device is in one of the two heaps of the device; what is stale (placed
-  meanwhile, another device chosen for its set, inputs later than thought because the bus got
-  busier) is put right when it comes up.
+  Every pair of op and device is in one of the two heaps of the device. An entry may be stale: the
+  op was placed, its set went to another device, or its inputs arrive later because the bus got
+  busier. Stale entries are corrected when they reach the top.
   """
 
   def __init__(self, schedule: Schedule, ranks: List[float]):
@@ -189,7 +189,7 @@ class _EarliestFirst:
       return start
     known = [u for u, _, _ in schedule.inputs[child] if schedule.device[u] >= 0]
     if len(known) < len(schedule.inputs[child]):
-      return start  # its other inputs are not even planned: nothing to wait for yet
+      return start  # its other inputs are not planned yet: nothing to wait for
     child_start = max(schedule.devices[d].end_us, schedule.data_ready_us(child, d))
     if start + schedule.occupied_us(op, d) <= child_start:
       return start

@@ -1,18 +1,18 @@
 """The optimum, where it can be proven: branch and bound over groups.
 
-The tree. Groups are given devices one after the other, the heaviest first. Devices that nothing
-tells apart (equal speed, memory and links, allowed to the same groups) are interchangeable, so of
+The tree. Groups are given devices one after the other, the heaviest first. Devices that are
+equal (in speed, memory and links, and allowed to the same groups) are interchangeable, so of
 those not yet used only the first is tried.
 
 The bound. A partial placement restricts where ops may run. With that, the critical path and the
-work over devices (see `bounds`) bound the step time of all its completions.
+work over devices (see `lower_bounds`) bound the step time of all its completions.
 
-The leaves are simulated, so that what is returned as optimal is so for the simulator, queues and
-all. A placement that fits is better than any that does not; partial placements whose variables
+The leaves are simulated, so the returned placement is optimal for the simulator with its queues.
+A placement that fits is better than any that does not; partial placements whose variables
 alone do not fit are cut as soon as a placement that fits is known.
 
 The search is depth first in blocks of partial placements, bounded side by side. It is meant for
-about 20 groups; on more it ends with the budget, and says how far from proven it is.
+about 20 groups; with more it ends with the budget, and reports the gap to the bound.
 
 Legend: N ops, G groups, D devices, B partial placements side by side.
 """
@@ -42,12 +42,12 @@ _BLOCK_NUMBERS = 2_000_000  # numbers held at once for the bounds of a block
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactResult:
-  """What branch and bound found.
+  """The result of branch and bound.
 
   Attributes:
     placement: [N] the best placement met.
     objective_us: its step time, with the penalty where it does not fit.
-    lower_bound_us: no placement of the groups is below; equal to `objective_us` where proven.
+    lower_bound_us: no placement of the groups is faster; equal to `objective_us` where proven.
     proven: whether the placement is optimal.
   """
 
@@ -61,11 +61,11 @@ def branch_and_bound(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement met: optimal among those of the groups if the budget allows.
 
-  Placements that do not keep to groups, such as METIS's of ops, are tried first and can be
-  better. Without a budget it ends after 60 s.
+  Placements that split groups, such as METIS's of ops, are tried first and can be better. Without a
+  budget it ends after 60 s.
   """
   budget = budget or DEFAULT_BUDGET
-  nodes = None  # where only evaluations are limited, a tree with few leaves would not end
+  nodes = None  # with evaluations alone limited, a tree of few leaves would not end
   if budget.max_seconds is None and budget.max_evaluations is not None:
     nodes = NODES_AN_EVALUATION * budget.max_evaluations
   return best_so_far(problem, prove(problem, budget, seed, max_nodes=nodes).placement)
@@ -81,7 +81,7 @@ def prove(
     problem: evaluates.
     budget: only leaves and starts count as evaluations.
     seed: of the search for a good placement to begin with.
-    max_nodes: partial placements to bound at most, which a limit on evaluations does not limit.
+    max_nodes: the most partial placements to bound; these are no evaluations.
   """
   budget = budget or DEFAULT_BUDGET
   units = Units(problem)
@@ -149,7 +149,7 @@ class _Incumbent:
     self.objective_us, self.fits = float("inf"), False
 
   def simulate(self, devices: np.ndarray, budget: Budget) -> int:
-    """Simulates placements [B, G] as far as the budget goes; how many that was."""
+    """Simulates placements [B, G] as far as the budget goes; returns how many."""
     left = self._problem.remaining_evaluations(budget)
     devices = devices if left is None else devices[:left]
     if not len(devices):
@@ -173,7 +173,7 @@ def _branch(
   """All partial placements [B', G] that give the group a device in one of `block` [B, G]."""
   children = []
   for d in np.flatnonzero(allowed[group]).tolist():
-    # Of twins that hold nothing yet, the first will do.
+    # Of equal devices that hold nothing yet, only the first is tried.
     earlier = [e for e in range(d) if twins[e] == twins[d]]
     useful = np.ones(len(block), dtype=bool)
     for e in earlier:
@@ -185,7 +185,7 @@ def _branch(
 
 
 def _interchangeable(problem: PlacementProblem, units: Units) -> np.ndarray:
-  """[D] the first device that each device cannot be told apart from."""
+  """[D] the first device that is equal to each device."""
   cluster = problem.cluster
   d = cluster.num_devices
   twins = np.arange(d)

@@ -33,16 +33,16 @@ def split_by_depth(
 
 def split_fewer(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the best of the same on the 2, 3, ... fastest devices, one less than all at most.
+  """[N] the best such cut for the 2, 3, ... fastest devices, but not for all of them.
 
-  Every further cut sends data once more: where links are slow, some devices are best left out.
-  Beyond 8 devices their number doubles.
+  Every further cut sends data once more, so with slow links it is best to leave out some devices.
+  Beyond 8, the numbers of devices tried double.
   """
   del seed
   devices = compute_devices(problem)
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
   counts = [k for k in range(2, len(devices)) if k <= 8 or k & (k - 1) == 0]
-  if not counts:  # nothing that the expert has not tried
+  if not counts:  # the expert has tried them all
     return split_by_depth(problem, budget) if problem.best_placement is None else best_so_far(
         problem, problem.best_placement)
   return best_of(problem, _cuts(problem, [
@@ -55,7 +55,7 @@ def _has_fewer(problem: PlacementProblem) -> bool:
 
 
 def _cuts(problem: PlacementProblem, device_sets: Sequence[List[int]]) -> np.ndarray:
-  """[B, N] for each set of devices one piece for each of them, in their order."""
+  """[B, N] one placement for each set of devices, with one piece for each device in order."""
   _, layer = np.unique(layer_positions(problem.graph), return_inverse=True)
   layer = layer.reshape(-1)
   placements = []
@@ -70,11 +70,11 @@ def _cuts(problem: PlacementProblem, device_sets: Sequence[List[int]]) -> np.nda
 def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]) -> np.ndarray:
   """[L] compute time of each layer.
 
-  Ops that can run on hosts only weigh nothing: they do not load the devices that are cut for.
+  Ops that can only run on hosts have weight 0: they do not load these devices.
 
   Args:
     layer: [N] of each op, numbered along the depth.
-    devices: what is cut for.
+    devices: those that share the layers.
   """
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
@@ -85,8 +85,8 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
 def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
   """Cuts a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
 
-  The heaviest piece, over its share, is as light as it can be: bisection on what a piece may
-  hold, filling the pieces greedily from the first layer on.
+  The largest weight over share of all pieces is as small as possible. Bisection finds the capacity,
+  and pieces are filled greedily from the first layer on.
 
   Args:
     weight: [L] of each layer.
@@ -107,7 +107,7 @@ def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-  """[P] where each piece ends when each takes the layers its capacity can hold."""
+  """[P] where each piece ends if it takes as many layers as its capacity holds."""
   cuts, done = [], 0.0
   first = 0
   for room in capacity:

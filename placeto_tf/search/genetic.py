@@ -4,7 +4,7 @@ The biased random-key genetic algorithm (Gonçalves and Resende 2011), with devi
 place of keys: each generation keeps an elite, adds a few newcomers, and fills up with children of
 an elite parent and another one that inherit each gene from the elite parent with a probability
 above one half. Three changes for placements: children inherit neighbouring groups together, because
-what counts is which groups share a device; every child makes some of the moves that annealing
+it matters which groups share a device; every child makes some of the moves that annealing
 makes; and evolution may begin with a few large units and go on with smaller ones, each level from a
 population around the best placement so far.
 
@@ -33,19 +33,19 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class GeneticConfig:
-  """How the population evolves; the README says what was tried.
+  """How the population evolves; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     levels: (units over the number of groups, share of the budget), coarse to fine; a factor of 1
-      is the problem's groups if the start keeps to them.
+      means the problem's groups if the start gives each group one device.
     population: P.
-    elite, newcomers: shares of the population that a generation keeps and draws anew.
+    elite, newcomers: shares of the population that a generation keeps, and that it draws new.
     inherit: probability of the elite parent's gene.
-    linked: probability that a unit has the parent of one of its neighbours.
-    first_moves: at most so many moves lie between the start and the first population; newcomers are
-      at most twice as far away.
+    linked: probability that a unit inherits from the same parent as one of its neighbours.
+    first_moves: the most moves from the start to a member of the first population; newcomers are at
+      most twice as far away.
     mutations: moves of a child.
-    moves: of all of these.
+    moves: the kinds of move in all of these.
   """
 
   levels: Tuple[Tuple[float, float], ...] = ((1.0, 1.0),)

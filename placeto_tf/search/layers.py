@@ -1,18 +1,18 @@
-"""Where along a network's depth each op belongs: the layers that a human expert sees.
+"""The position of each op along a network's depth: the layers that a human expert sees.
 
 The rule, for any graph:
 
-1. Variables are layers. A set of colocated ops that holds a variable stands at the position of
+1. Variables are layers. A set of colocated ops that holds a variable has the position of
    the first forward op that reads it. Ops that read variables take their variable's position,
    so that all time steps of an unrolled recurrent layer are one layer; the forward ops between
-   take the furthest position among their producers, and what comes before any variable (inputs,
-   constants) the nearest position among its consumers. In a graph without variables an op's
+   take the furthest position among their producers, and ops before any variable (inputs,
+   constants) the nearest position among their consumers. In a graph without variables an op's
    position is its depth.
-2. A gradient op, one in a scope called "gradients" or "gradient_tape", stands with its forward op:
-   the one its name holds, else the furthest of the forward ops whose outputs it reads, else with
-   the nearest of the gradient ops that feed it.
-3. Whatever remains (optimizer ops, learning rates, savers) stands with what it is colocated with,
-   else with its producers, else with its consumers.
+2. A gradient op, one in a scope called "gradients" or "gradient_tape", has the position of the
+   forward op that its name contains, else that of the furthest forward op whose outputs it reads,
+   else that of the nearest gradient op that feeds it.
+3. All other ops (optimizer ops, learning rates, savers) have the position of the ops they are
+   colocated with, else of their producers, else of their consumers.
 
 Legend: N ops.
 """
@@ -44,7 +44,7 @@ def layer_positions(graph: ComputationGraph) -> np.ndarray:
   holds_variable = np.zeros(graph.num_ops, dtype=bool)
   holds_variable[graph.colocation[is_variable]] = True
   of_variable = holds_variable[graph.colocation]
-  # What hangs behind gradients is the optimizer: it is neither forward nor backward.
+  # Ops downstream of gradients are the optimizer: neither forward nor backward.
   behind = _descendants(producers, consumers, backward)
   forward = ~backward & ~behind
 
@@ -72,7 +72,7 @@ def layer_positions(graph: ComputationGraph) -> np.ndarray:
 
 
 def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
-  """What stands before and after the innermost gradient scope of a name; None outside such."""
+  """The parts of a name before and after its innermost gradient scope; None without one."""
   parts = name.split("/")
   for i in range(len(parts) - 2, -1, -1):
     stem, _, number = parts[i].rpartition("_")
@@ -87,8 +87,8 @@ def _forward_op(
   """The forward op that a gradient op's name names.
 
   "gradients/layer/MatMul_grad/Mul" and "gradient_tape/layer/MatMul/Mul" are of "layer/MatMul". In
-  an inlined function both names stand behind the call site, so what comes before the gradient
-  scope is tried as a prefix, the longest first.
+  an inlined function both names have the call site as a prefix, so prefixes of the part before the
+  gradient scope are tried, the longest first.
   """
   before, after = scope
   for end in range(len(after), 0, -1):
@@ -124,7 +124,7 @@ def _spread_forward(
   for u, v in zip(producers.tolist(), consumers.tolist()):
     if is_forward[v] and not fixed[v] and (holds[u] or not from_variable[v]):
       values[v] = max(values[v], values[u])
-  # Backwards for what has nothing but inputs and constants before it.
+  # Backwards, for ops with only inputs and constants before them.
   inputs = [value < 0 for value in values]
   for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
     if inputs[u] and is_forward[u] and is_forward[v] and values[v] >= 0:
@@ -135,7 +135,7 @@ def _spread_forward(
 def _spread_backward(
     position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
     backward: np.ndarray) -> None:
-  """Places gradient ops that name no forward op by the forward ops, or else gradients, they read.
+  """Positions gradient ops whose name has no forward op by the ops that they read.
 
   The furthest of the forward ops, because a gradient reads its own layer's outputs and inputs;
   the nearest of the gradients, because they come from the layers behind.

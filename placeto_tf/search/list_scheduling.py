@@ -1,17 +1,17 @@
-"""What list schedulers share: ops as they are placed one by one, with times as the plan has them.
+"""The part that list schedulers share: a plan, in which ops are placed one by one with their times.
 
-Two accounts of time, chosen by `links`:
+`links` chooses one of two models of time:
 
 - As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` after its
   producer ended, however many others are on their way.
 - With links: a tensor is sent once, through the sender's bus, which is busy until the transfer
-  and its latency are over; devices are busy for the overhead after each op. That is what the
-  simulator charges, but for the order in which queues are served: a plan books slots, the
-  simulator takes what comes first.
+  and its latency are over; devices are busy for the overhead after each op. The simulator has the
+  same costs, but another order of its queues: a plan books slots, the simulator takes what comes
+  first.
 
-Colocated ops follow the first of them that is placed, and only devices that all of them may use
-come into question. Memory is what variables need plus a share of each output, such that one
-device holding everything comes out at the peak the simulator finds for it.
+Colocated ops follow the first of them that is placed, which may only use devices that all of them
+may use. Memory is what variables need plus a share of each output. The share is such that the sum,
+with everything on one device, is the peak that the simulator finds.
 
 Legend: N ops, D devices, C colocated sets.
 """
@@ -46,11 +46,11 @@ class Timeline:
     return start
 
   def book(self, start_us: float, length_us: float) -> None:
-    """Makes the interval busy; nothing is booked for no time."""
+    """Makes the interval busy; an interval of length 0 is not booked."""
     if length_us <= 0:
       return
     i = bisect.bisect_right(self._starts, start_us)
-    # Slots that touch become one, so that the list stays as short as the gaps are few.
+    # Slots that touch become one, so that the list is as short as the number of gaps.
     if i and self._ends[i - 1] >= start_us:
       self._ends[i - 1] = start_us + length_us
       i -= 1
@@ -68,7 +68,7 @@ class Timeline:
 
 
 class Schedule:
-  """A plan in the making.
+  """A plan, as it is made.
 
   Attributes:
     device: [N] device of each op that has been placed, else -1.
@@ -92,7 +92,7 @@ class Schedule:
     self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
     self._latency_us = cluster.latency_us.tolist()
     self._overhead_us = cluster.op_overhead_us if links else 0.0
-    self._arrival: Dict[Tuple[int, int], float] = {}  # of tensors on their way or there
+    self._arrival: Dict[Tuple[int, int], float] = {}  # of tensors on their way or arrived
     self._set = graph.colocation.tolist()
     self._set_device: Dict[int, int] = {}
     self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
@@ -102,7 +102,7 @@ class Schedule:
   def candidates(self, op: int) -> List[int]:
     """Devices where the op may go: its set's, else the allowed ones that have room for the set.
 
-    Where none has room, the allowed one with most room left.
+    If none has room, it is the allowed device with most room left.
     """
     s = self._set[op]
     if s in self._set_device:
@@ -176,7 +176,8 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   """[N] bytes that the colocated set of each op needs, by the set's first op.
 
   Variables in full; outputs by the share of all outputs that is alive at the peak when one
-  device holds everything. That peak is simulated, which is no evaluation: no step time is used.
+  device holds everything. That peak is simulated. It is no evaluation, because no step time is
+  used.
   """
   graph, costs = problem.graph, problem.costs
   owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))

@@ -2,8 +2,8 @@
 
 Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every unit in random
 order, simulates it on every device it may use, and leaves it on the best. After a pass without
-improvement, or after as many passes as the level has, the search goes on with smaller units, down
-to single ops; from there it restarts from the best placement with some random moves made.
+improvement, or after the most passes that the level allows, the search goes on with smaller
+units, down to single ops. Then it restarts from the best placement after some random moves.
 
 Legend: N ops, U units, D devices.
 """
@@ -16,7 +16,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
@@ -30,12 +30,13 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class LocalSearchConfig:
-  """How local search spends its budget; the README says what was tried.
+  """How local search spends its budget; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     coarse_levels: units over the number of groups, before the levels from groups down to ops.
     passes: over the units of a coarse level, at most.
-    rounds: of the coarse levels, each with units made anew, before the levels from groups down.
+    rounds: how often the coarse levels are run, each time with new units, before the levels from
+      groups down.
     finest: units over the number of groups, on the last level before a restart; None is ops.
     fine_passes: over the units of the other levels, at most; None is until nothing improves.
     first_improvement: whether a unit stays on the first device that is better; else the best.
@@ -57,9 +58,7 @@ class LocalSearchConfig:
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    for name in ("passes", "rounds", "kick_moves", "kick_units"):
-      if not getattr(self, name) > 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected more than 0")
+    check_above_zero(self, "passes", "rounds", "kick_moves", "kick_units")
 
 
 def search_locally(
@@ -81,7 +80,7 @@ def search_locally(
     if objective_us < best_us:
       best, best_us = placement, objective_us
     if problem.evaluations == before:
-      break  # nothing can be moved
+      break  # no op can be moved
     placement, objective_us = _kick(problem, best, budget, rng, config)
   return best_so_far(problem, best)
 
@@ -118,7 +117,7 @@ def descend(
     budget: when to stop.
     rng: decides the order.
     passes: over the units, at most; None is until nothing improves.
-    config: of the order and of what a unit does.
+    config: sets the order, and when a unit takes a device.
 
   Returns:
     A placement [N] and its objective, never worse than the start.
@@ -168,7 +167,7 @@ def _kick(
     problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: random.Random,
     config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
-  """A placement some random moves away, and its objective."""
+  """A placement after some random moves, and its objective."""
   if problem.exhausted(budget):
     return placement, float("inf")
   units = placed_units(

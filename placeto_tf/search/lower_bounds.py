@@ -1,6 +1,6 @@
 """Lower bounds: step times that no placement can beat.
 
-Three arguments, the largest wins:
+The bound is the largest of three:
 
 - Critical path. Let start(v, d) bound the start of op v from below when it runs on device d. For
   a producer u on device e, v waits for the end of u and then at least for the transfer of its
@@ -30,11 +30,11 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.path_lengths import fastest_us, remaining_path_us
 
 _ROUNDS = 200
-_ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a step time it must not exceed
+_ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a true step time
 
 
 def lower_bound_us(problem: PlacementProblem) -> float:
-  """A step time that no placement of the problem's ops that fits can be below, in microseconds."""
+  """A lower bound on the step time of all placements that fit, in microseconds."""
   end_us = earliest_ends_us(problem)
   return max(
       float(end_us.max()), work_us(problem), forced_transfer_us(problem, end_us)) * _ROUNDING
@@ -44,7 +44,7 @@ def forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
   """The bound by forced transfers; 0 where one device can hold every connected part.
 
   Args:
-    problem: what is bounded.
+    problem: whose step times are bounded.
     end_us: [N], from `earliest_ends_us`.
   """
   graph, cluster = problem.graph, problem.cluster
@@ -83,7 +83,7 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
-  """[N] what no op can end before, on whatever device; the latest is the critical-path bound."""
+  """[N] time before which each op cannot end on any device; the largest is the critical path."""
   graph, cluster = problem.graph, problem.cluster
   compute_us, overhead_us = _charges(problem)
   if cluster.compute_streams > 1:
@@ -145,7 +145,7 @@ def work_us(problem: PlacementProblem) -> float:
     best = max(best, value)
     if not load.max() > 0:
       break
-    # Loaded devices get dearer; devices of one kind share a price, as the best y has it.
+    # The price of loaded devices rises; devices of one kind share a price, as in the best y.
     mean_load = np.bincount(kinds, load) / np.bincount(kinds)
     y = y * np.exp(2.0 / np.sqrt(step + 4) * (mean_load / mean_load.max())[kinds])
     y = y / y.sum()

@@ -1,8 +1,8 @@
 """METIS on the op graph: compute time as node weight, bytes as edge weight.
 
 Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs"
-(1998). METIS knows nothing of order or queues, so several partitions (seeds, balance constraints,
-recursive bisection and k-way) are made and the best by simulation is taken.
+(1998). METIS does not know order or queues, so several partitions are made (seeds, balance
+constraints, recursive bisection and k-way), and the one that simulates best is taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 SEEDS = 4
-IMBALANCES = (0.05, 0.2, 0.5)  # how far over its share a part may weigh
+IMBALANCES = (0.05, 0.2, 0.5)  # how far a part's weight may exceed its share
 
 
 def partition_ops(
@@ -75,7 +75,7 @@ def partitions(
       yield graph.partition(shares, imbalance, recursive, int(rng.integers(1 << 30)))
 
 
-# METIS makes many partitions; in small budgets it must not use up everything.
+# METIS makes many partitions; it must not use up all of a small budget.
 METHODS = (
     Method("metis", Kind.BASELINE, plain(partition_ops), title="METIS", rank=3, start_rank=5,
            auto=AutoPart(Stage.REFERENCE, share=0.3)),

@@ -11,11 +11,11 @@ from placeto_tf.problem.units import Units
 
 @dataclasses.dataclass(frozen=True)
 class MoveConfig:
-  """Which moves are drawn how often; the README says what was tried.
+  """How often each kind of move is drawn; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     uniform: share of moves that send a unit to any device.
-    neighbour: share that send it where one of its neighbours is.
+    neighbour: share that send it to the device of one of its neighbours.
     swap: share that swap two units. All others send a cluster of neighbours to one device.
     cluster_sizes: smallest and largest number of units in such a cluster.
   """

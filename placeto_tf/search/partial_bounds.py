@@ -1,6 +1,6 @@
 """`PartialBounds`: lower bounds on all completions of partial placements, many side by side.
 
-See `bounds` for the critical path and the work over devices, and `exact` for their use.
+See `lower_bounds` for the critical path and the work over devices, and `exact` for their use.
 
 Legend: N ops, G groups, D devices, B partial placements side by side.
 """
@@ -73,7 +73,7 @@ class PartialBounds:
     placed = np.where(
         partial[:, :, None] == np.arange(allowed.shape[2]), self._work_us, 0).sum(axis=1)
     least = np.where(allowed, self._work_us, np.inf).min(axis=2)  # [B, G]
-    # Devices that no open group may use cannot take a share of what is open.
+    # Devices that no open group may use cannot take a share of the open work.
     useful = ((partial < 0)[:, :, None] & allowed).any(axis=1)  # [B, D]
     rest = np.where(partial < 0, least, 0).sum(axis=1)
     spread = np.where(useful, placed, 0).sum(axis=1) + rest

@@ -1,8 +1,8 @@
 """Refining at op level: moves chains and ops at the boundaries between devices.
 
-A placement of groups has its cuts where groups end. What can still be gained lies there: this
-search looks only at colocated sets of ops that exchange data with another device, and at the
-chains they are part of, and moves them to that device.
+A placement of groups can only be cut where groups end, so gains are left at these borders. This
+search looks at colocated sets of ops that exchange data with another device, and at the chains
+that they are part of, and moves them to that device.
 
 Legend: N ops, S colocated sets, D devices.
 """
@@ -80,7 +80,7 @@ def boundary_moves(sets: Units, devices: List[int]) -> List[Move]:
 
 
 def _chain(sets: Units, devices: List[int], s: int, device: int) -> Tuple[int, ...]:
-  """The sets that hang on `s` in one row on its device, away from `device`, `s` included."""
+  """The chain of sets that starts at `s`, on its device and leading away from `device`."""
   members, at = [s], s
   while len(members) < CHAIN:
     onward = [
@@ -92,7 +92,7 @@ def _chain(sets: Units, devices: List[int], s: int, device: int) -> Tuple[int, .
   return tuple(sorted(members))
 
 
-# A descent that ended in a local optimum has nothing to do there again: it does not repeat.
+# A descent that ended in a local optimum is not repeated from it.
 METHODS = (
     Method("refine", Kind.SEARCH, plain(refine), rank=2,
            auto=AutoPart(Stage.SEARCH, share=0.5, repeats=False)),)

@@ -11,9 +11,9 @@ follows u on its device without delay and 1 if it pays the transfer c_uv:
               sum over producers u of (1 - x_uv) <= 1  for every consumer v
               0 <= x <= 1, start >= 0
 
-v is u's favourite child where x_uv comes out below 0.1. Where the program is too large for the
-time it may take, edges are taken greedily, the longest transfers first, which satisfies the same
-two sums.
+v is u's favourite child if the solution has x_uv below 0.1. If the program is too large for its
+time limit, edges are taken greedily, the longest transfers first, which satisfies the same two
+sums.
 
 Legend: N ops, F pairs of ops with an edge.
 """

@@ -21,8 +21,8 @@ def current(
   """[N] the devices that are set in the graph; the first device for ops that have none.
 
   Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
-  device of the cluster that agrees with all they say. What is colocated follows its first op
-  that has a device.
+  device of the cluster that agrees with all they say. Colocated ops follow the first of
+  them that has a device.
   """
   del seed
   names = problem.graph.assigned_devices

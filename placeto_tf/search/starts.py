@@ -1,6 +1,6 @@
-"""Where searches start: the best of the placements that need no search.
+"""The start of searches: the best of the placements that need no search.
 
-Which of them is best differs by graph: METIS and the expert split on recurrent networks, list
+Which one is best depends on the graph: METIS and the expert split on recurrent networks, list
 schedules on convolutional ones. An annealer keeps most of the lead that its start has.
 """
 
@@ -15,7 +15,7 @@ from placeto_tf.problem.method import Kind, Method, Placer, declared_in
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
 
-# What the slowest of them takes an op, generously, and how much of the time starts may take.
+# A generous time per op of the slowest of them, and the share of the time for starts.
 _SECONDS_AN_OP = 2e-4
 _SHARE_OF_TIME = 0.3
 _ROOM = "placeto_tf.search"
@@ -25,9 +25,9 @@ def best_start(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> Tuple[np.ndarray, float]:
   """The problem's best placement so far, [N], and its objective.
 
-  Where nothing has been evaluated yet, single device and all methods with a `start_rank` are, as
-  far as the budget goes, in the order in which a small budget is best spent. METIS partitions
-  groups too, because what it cuts is then what a search can move.
+  If nothing has been evaluated yet, single device and all methods with a `start_rank` are evaluated
+  as far as the budget goes, in the order that makes best use of a small budget. METIS also
+  partitions groups, because a search can then move what it cuts.
   """
   if problem.best_placement is None:
     placement = single(problem, budget)

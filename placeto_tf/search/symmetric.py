@@ -1,9 +1,9 @@
-"""Searching replicas as one: an op and its copies move together, each on its replica's devices.
+"""Searches replicas as one: an op and its copies move together, each on its replica's devices.
 
-Where replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own:
-a permutation of the devices for each replica says so. So a graph of R replicas has hardly more
-units to move than one replica. What there is once (variables, optimizer) moves on its own. In the
-end the symmetry is given up, and `annealing` goes on with single groups.
+If replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own;
+each replica has a permutation of the devices for that. So a graph of R replicas has hardly more
+units to move than one replica. Ops that exist once (variables, optimizer) move on their own. In
+the end the symmetry is given up, and `annealing` goes on with single groups.
 
 Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
 """
@@ -24,6 +24,7 @@ from placeto_tf.problem.candidates import (
   best_of,
   best_so_far,
   compute_devices,
+  device_speeds,
 )
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -46,8 +47,8 @@ LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
 class SymmetricUnits(Units):
   """Units of replicas whose ops are each on the device of their replica.
 
-  Attributes, beside those of `Units`:
-    images: [R, D] where replica r has what replica 0 has on device d.
+  Attributes, besides those of `Units`:
+    images: [R, D] the device on which replica r has the copies of ops on device d in replica 0.
   """
 
   def __init__(
@@ -57,13 +58,13 @@ class SymmetricUnits(Units):
     super().__init__(problem, unit_of_op)
     self.images = images
     replica = np.maximum(replicated.replica_of_op, 0)
-    # The first op of a unit is one that is where its unit's device says.
+    # The first op of a unit is on the device that the unit is said to have.
     self.ops = [ops[np.argsort(replica[ops], kind="stable")] for ops in self.ops]
     self._replicas: List[np.ndarray] = [replica[ops] for ops in self.ops]
     self._restrict(problem)
 
   def _restrict(self, problem: PlacementProblem) -> None:
-    """Leaves only devices of which every op of the unit may use its image."""
+    """Leaves only devices whose image every op of the unit may use."""
     for u, (ops, replicas) in enumerate(zip(self.ops, self._replicas)):
       choices = [d for d in range(problem.num_devices)
                  if problem.allowed_ops[ops, self.images[replicas, d]].all()]
@@ -74,7 +75,7 @@ class SymmetricUnits(Units):
     self.movable = [u for u, choices in enumerate(self.choices) if len(choices) > 1]
 
   def place(self, placement: np.ndarray, unit: int, device: int) -> None:
-    """Puts a unit where replica 0 has it on `device`."""
+    """Puts a unit on `device` in replica 0, and on its images in the others."""
     placement[self.ops[unit]] = self.images[self._replicas[unit], device]
 
 
@@ -89,11 +90,12 @@ def place_shares(
   if replicated is None:
     return best_of(problem, allowed_or_nearest(
         problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
-  devices = compute_devices(problem)
+  devices = replica_devices(problem, replicated.replicas)
   found = list(layouts(replicated, problem.costs, devices))
   size = len(devices) // replicated.replicas
   if size > 1:
-    found += list(layouts(replicated, problem.costs, devices, _pieces(problem, replicated, size)))
+    pieces = _pieces(problem, replicated, devices[:size])
+    found += list(layouts(replicated, problem.costs, devices, pieces))
   return best_of(
       problem, np.stack([allowed_or_nearest(problem, each) for each in found]), budget)
 
@@ -102,8 +104,8 @@ def anneal_symmetric(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """[N] the best placement of an annealing that moves an op and its copies together.
 
-  Starts from the best of `place_shares`, whatever was found before: that need not be symmetric.
-  Where the graph has no replicas it is plain annealing. Without a budget it evaluates 10,000
+  Starts from the best of `place_shares`, because placements found before need not be symmetric.
+  Without replicas it is plain annealing. Without a budget it evaluates 10,000
   placements.
   """
   budget = budget or DEFAULT_BUDGET
@@ -113,7 +115,8 @@ def anneal_symmetric(
   placement = place_shares(problem, budget)
   if problem.exhausted(budget):
     return best_so_far(problem, placement)
-  images = device_images(compute_devices(problem), problem.num_devices, replicated.replicas)
+  devices = replica_devices(problem, replicated.replicas)
+  images = device_images(devices, problem.num_devices, replicated.replicas)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = random.Random(seed)
   quotient = _Quotient(problem, replicated)
@@ -135,8 +138,24 @@ def anneal_symmetric(
   return best_so_far(problem, placement)
 
 
+def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
+  """The devices that compute, so that equal stretches are shares of about equal speed.
+
+  Equal devices keep their order, which keeps neighbours together. Unequal ones are dealt out, the
+  fastest first, so that every replica has one of the fast ones.
+  """
+  devices = compute_devices(problem)
+  speeds = device_speeds(problem, devices)
+  if np.allclose(speeds, speeds[0]) or replicas > len(devices):
+    return devices
+  ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
+  size = len(devices) // replicas
+  dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
+  return dealt + ranked[size * replicas:]
+
+
 def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:
-  """[R, D] where replica r has what replica 0 has on a device; hosts are for all."""
+  """[R, D] the image of each device in each replica; all replicas share hosts."""
   images = np.tile(np.arange(count, dtype=np.int32), (replicas, 1))
   size = max(1, len(devices) // replicas)
   for r in range(replicas):
@@ -146,14 +165,14 @@ def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarr
 
 
 class _Quotient:
-  """Units of one replica, carried over to all."""
+  """Units of one replica, copied to all replicas."""
 
   def __init__(self, problem: PlacementProblem, replicated: ReplicatedGraph):
     self._problem, self._replicated = problem, replicated
     original = replicated.original
     self._costs = from_work(original, problem.cluster, work_of(original))
     self._allowed = allowed_devices(original, problem.cluster)
-    self._first = np.full(original.num_ops, -1, dtype=np.int64)  # a copy, or what there is once
+    self._first = np.full(original.num_ops, -1, dtype=np.int64)  # a copy, or an op that exists once
     known = np.flatnonzero(replicated.original_of_op >= 0)
     order = known[np.argsort(-replicated.replica_of_op[known], kind="stable")]
     self._first[replicated.original_of_op[order]] = order
@@ -171,13 +190,29 @@ class _Quotient:
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
     labels = own[np.maximum(replicated.original_of_op, 0)].astype(np.int64)
+    self._with_their_inputs(labels)
     width = int(own.max()) + 1
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
     return np.unique(self._joined(labels, width, placement), return_inverse=True)[1].reshape(-1)
 
+  def _with_their_inputs(self, labels: np.ndarray) -> None:
+    """Gives what a replica has beside its copies, such as packed gradients, its input's label."""
+    replicated, graph = self._replicated, self._replicated.graph
+    added = (replicated.original_of_op < 0) & (replicated.replica_of_op != SHARED)
+    reads = added[graph.edge_consumers]
+    inputs: Dict[int, int] = {}
+    for producer, consumer in zip(
+        graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist()):
+      # A constant beside it says nothing.
+      if graph.op_types[producer] != "Const" or consumer not in inputs:
+        inputs[consumer] = producer
+    for op in graph.topological_order.tolist():
+      if op in inputs:
+        labels[op] = labels[inputs[op]]
+
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
-    """[N0, ...] with what ops that must share a device have in common, or anything at all."""
+    """[N0, ...] values that ops that must share a device have in common, or any of theirs."""
     colocation = self._replicated.original.colocation
     common = np.ones_like(allowed)
     np.logical_and.at(common, colocation, allowed)
@@ -185,7 +220,7 @@ class _Quotient:
     return common[colocation]
 
   def _joined(self, labels: np.ndarray, width: int, placement: np.ndarray) -> np.ndarray:
-    """Gives ops that join replicas the unit of who reads them, and sets of one device one unit."""
+    """Gives ops that join replicas the unit of their readers, and sets of one device one unit."""
     replicated, graph = self._replicated, self._replicated.graph
     joining = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
@@ -201,22 +236,23 @@ class _Quotient:
           labels[op] = labels[target]
         else:
           labels[op] = labels.max() + 1
-    # A set that has an op of which there is one is a unit of that op.
+    # A set with an op that exists once is a unit of that op.
     once = np.full(graph.num_ops, -1, dtype=np.int64)
     order = np.flatnonzero(shared)[::-1]
     once[graph.colocation[order]] = labels[order]
     return np.where(once[graph.colocation] >= 0, once[graph.colocation], labels)
 
 
-def _pieces(problem: PlacementProblem, replicated: ReplicatedGraph, size: int) -> np.ndarray:
-  """[N0] one replica cut by layers into as many pieces as it has devices."""
+def _pieces(
+    problem: PlacementProblem, replicated: ReplicatedGraph, share: List[int]) -> np.ndarray:
+  """[N0] one replica cut by layers into a piece for each device of its share, by their speeds."""
   original = replicated.original
   _, layer = np.unique(layer_positions(original), return_inverse=True)
   layer = layer.reshape(-1)
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
-  cuts = balanced_cuts(np.bincount(layer, first), np.full(size, 1 / size))
+  cuts = balanced_cuts(np.bincount(layer, first), device_speeds(problem, share))
   return np.asarray(np.searchsorted(cuts, layer, side="right"))
 
 

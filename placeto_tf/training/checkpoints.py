@@ -1,10 +1,10 @@
 """Checkpoints of a training run: the last one that can be read is the one to resume from.
 
 A directory holds `ckpt-N.index` and `ckpt-N.data-*`, N the iteration, and `checkpoint`, which tells
-`tf.train.latest_checkpoint` their names. That file is not relied upon: what is there, and can be
-read to its last byte, counts, so that a damaged file costs the iterations since the checkpoint
-before it. Where there are checkpoints and none can be read, nothing begins again over them: that is
-an error. (`tf.train.CheckpointManager` goes by the file `checkpoint` alone.)
+`tf.train.latest_checkpoint` their names. A resume does not rely on that file: it takes the last
+checkpoint that can be read to its last byte, so a damaged file costs only the iterations since the
+checkpoint before it. If there are checkpoints and none can be read, it is an error; the run does
+not begin again over them. (`tf.train.CheckpointManager` goes by the file `checkpoint` alone.)
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _UNREADABLE = (tf.errors.OpError, ValueError, KeyError, TypeError, IndexError, O
 
 
 class Checkpoints:
-  """Writes checkpoints of a run to a directory, and takes the last one up."""
+  """Writes checkpoints of a run to a directory, and restores the last one."""
 
   def __init__(self, directory: str, state: Dict[str, Any], most: int = 2, **tracked: Any):
-    """Restores what is tracked from the last checkpoint that can be read, where there is one.
+    """Restores the tracked objects from the last checkpoint that can be read, if there is one.
 
     Args:
       directory: of the checkpoints.
-      state: what else is saved, of numbers and text, as it is in a new run.
-      most: checkpoints that are kept.
-      **tracked: what `tf.train.Checkpoint` tracks.
+      state: further state to save, of numbers and text, with the values of a new run.
+      most: how many checkpoints are kept.
+      **tracked: objects for `tf.train.Checkpoint`.
 
     Raises:
       PlacetoError: there are checkpoints, and none can be read.
@@ -50,12 +50,12 @@ class Checkpoints:
 
   @property
   def restored(self) -> bool:
-    """Whether there was a checkpoint to take up."""
+    """Whether a checkpoint was restored."""
     return bool(self._kept)
 
   @property
   def state(self) -> Dict[str, Any]:
-    """As it was saved last; in a new run as it was given."""
+    """The state as it was last saved; in a new run the given one."""
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Checkpoints:
                  what="the list of checkpoints ", error_type=PlacetoError)
 
   def _remove_older(self) -> None:
-    """Removes the files of checkpoints that are not kept, and what a kill left of their writing."""
+    """Removes checkpoints that are not kept, and temporary files of killed runs."""
     for name in os.listdir(self.directory):
       match = _FILE.match(name)
       path = os.path.join(self.directory, name)
@@ -132,7 +132,7 @@ def _found(directory: str) -> List[Tuple[int, str]]:
   for name in os.listdir(directory):
     path = os.path.join(directory, name)
     if name == "checkpoint" or name.startswith(_PREFIX + "-"):
-      # TensorFlow would wait for a pipe. Its temporary directories may be left of a killed save.
+      # TensorFlow would wait for a pipe. A killed save may leave its temporary directories.
       if not os.path.isdir(path) or name == "checkpoint":
         user_files.check_regular(
             path, what="the checkpoint", remedy="choose another root_dir")
@@ -143,7 +143,7 @@ def _found(directory: str) -> List[Tuple[int, str]]:
 
 
 def _read_whole(prefix: str) -> None:
-  """Raises where a checkpoint is damaged anywhere: TensorFlow checks the sums of what it reads."""
+  """Raises if a checkpoint is damaged anywhere: TensorFlow checks the sums of all that it reads."""
   reader = tf.train.load_checkpoint(prefix)
   names = reader.get_variable_to_shape_map()
   for name in names:

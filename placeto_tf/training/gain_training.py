@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.environments.moves_environment import MovesProblem
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.files import atomic
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
@@ -73,11 +73,11 @@ class GainTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("width", "steps", "batch", "rounds", "states", "moves")
+    check_at_least(1, self, "width", "steps", "batch", "rounds", "states", "moves",
+                   error_type=PlacetoError)
+    check_above_zero(self, "learning_rate", error_type=PlacetoError)
     if not self.levels or min(self.levels) <= 0:
       raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
-    if not self.learning_rate > 0:
-      raise PlacetoError(f"learning_rate is {self.learning_rate}; expected more than 0")
 
 
 def target(fall: np.ndarray) -> np.ndarray:
@@ -169,7 +169,8 @@ class GainTrainer(runs.TrainingRun):
   @property
   def weights(self) -> ScorerWeights:
     """Of the scorer now."""
-    return ScorerWeights(*(each.numpy() for each in self._arrays), predicts=GAIN)
+    hidden_1, bias_1, hidden_2, bias_2, output = (each.numpy() for each in self._arrays)
+    return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output, GAIN)
 
   def watch(self) -> Dict[str, float]:
     """Objective after the short rounds over the start's, geometric mean over held-out problems."""

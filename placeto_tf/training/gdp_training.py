@@ -1,14 +1,14 @@
-"""Trains GDP on many graphs: a batch of placements of some graphs, PPO, the next graphs.
+"""Trains GDP on many graphs: samples placements of some graphs, updates with PPO, takes the next.
 
-arXiv 1910.01578, section 3.3: one network for all graphs, whose placer is gated by what graph it
-has before it. A root directory holds what `training.runs` says, and
+arXiv 1910.01578, section 3.3: one network for all graphs, whose placer is gated by features of the
+graph. A root directory holds what `training.runs` says, and
 
   train/          checkpoints: weights, optimizer, baselines, random states
   train/events*   TensorBoard: rewards, step time over one device's, loss, gradient norm, held out
   weights/        the network's weights, for --warm_start and --policy_weights
 
-A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
-one machine, as one that was not.
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tensorflow as tf
 from placeto_tf.clusters import Cluster
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -36,7 +36,7 @@ from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem
 from placeto_tf.training.run_config import RunConfig
 
-# The paper's reward and algorithm; sizes and rates are not all stated there.
+# The paper's reward and algorithm; it does not state all sizes and rates.
 PPO = OneShotConfig(
     algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
     learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
@@ -46,14 +46,14 @@ FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 @dataclasses.dataclass(frozen=True)
 class GdpTrainingConfig(RunConfig):
-  """What is trained, on what, for how long.
+  """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
       `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
-    graphs_per_update: an update follows the mean gradient of so many graphs. Which ones go
-      together stays; in which order they come is drawn anew each time they have all been there.
+    graphs_per_update: an update follows the mean gradient of so many graphs. The batches of graphs
+      stay the same; their order is drawn again after all of them had their turn.
     network, training: see there.
   """
 
@@ -63,7 +63,7 @@ class GdpTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("graphs_per_update")
+    check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
 
 
 def make_problems(
@@ -91,10 +91,10 @@ class GdpTrainer(runs.TrainingRun):
       self, config: GdpTrainingConfig, root_dir: str, *,
       problems: Optional[Sequence[PlacementProblem]] = None,
       held_out: Sequence[PlacementProblem] = (), warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
+    """Resumes the run in the directory, or begins one.
 
     Args:
-      config: what is trained.
+      config: of the run.
       root_dir: its directory.
       problems, held_out: instead of those that `config` names, made by `node_problem`.
       warm_start: directory of weights that a new run begins with.
@@ -147,7 +147,7 @@ class GdpTrainer(runs.TrainingRun):
     return self._batches[order[place]]
 
   def _begin(self) -> Dict[str, float]:
-    # What the untrained network does.
+    # The untrained network's figures.
     return self._record(self.watch()) if self._held_out else {}
 
   def _collect(self) -> Tuple[int, ...]:
@@ -175,7 +175,7 @@ class GdpTrainer(runs.TrainingRun):
     return float(environment.step_time_us.mean()) / self._single_us[graph]
 
   def _name(self, graph: int) -> str:
-    """The spec of a graph and the number of its problem: it is there on several clusters."""
+    """The spec of a graph and the number of its problem; a graph has one per cluster."""
     clusters = max(1, self._num_training // len(self.config.graphs))
     return f"{self.config.graphs[graph // clusters]}_{graph}"
 

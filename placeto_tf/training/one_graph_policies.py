@@ -1,10 +1,12 @@
-"""The policies that are made for one graph, the RNN-based and the hierarchical one: their choices,
-and a policy for a problem."""
+"""The policies that are made for one graph: the RNN-based and the hierarchical one.
+
+Here are their choices, and functions that make a policy for a problem.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
+from typing import Any, Callable, Mapping, Tuple
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from placeto_tf.training.one_shot import OneShotConfig
 
 @dataclasses.dataclass(frozen=True)
 class RnnSearch:
-  """The RNN-based placer's choices; docs/results/rnn_and_hierarchical.md says what was tried.
+  """The RNN-based placer's choices; docs/results/rnn_and_hierarchical.md lists what was tried.
 
   Attributes:
     max_groups: of the colocation heuristic; 83 to 280 in the paper.
@@ -33,7 +35,7 @@ class RnnSearch:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalSearch:
-  """The hierarchical placer's choices; docs/results/rnn_and_hierarchical.md says what was tried."""
+  """The hierarchical placer's choices; docs/results/rnn_and_hierarchical.md lists others tried."""
 
   policy: HierarchicalConfig = HierarchicalConfig()
   training: OneShotConfig = OneShotConfig(
@@ -59,6 +61,11 @@ def hierarchical_policy(
   return units, HierarchicalPolicy(units, config.policy, seed)
 
 
+# Name -> the type of its choices, and the function that makes the policy for a problem.
+POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rnn": (RnnSearch, rnn_policy), "hierarchical": (HierarchicalSearch, hierarchical_policy)}
+
+
 def seeds(seed: int) -> Tuple[int, int]:
-  """Of a policy's weights, and of its draws."""
+  """Seeds of a policy's weights, and of its draws."""
   return tuple(np.random.SeedSequence(seed).generate_state(2).tolist())

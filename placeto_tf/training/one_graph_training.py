@@ -7,8 +7,8 @@ root directory holds what `training.runs` says, and
   train/events*    TensorBoard: step time now and best, reward, loss, gradient norm
   placement.json   the best placement so far
 
-A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
-one machine, as one that was not.
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,27 +28,22 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import one_graph_policies, runs
+from placeto_tf.training import runs
+from placeto_tf.training.one_graph_policies import POLICIES, seeds
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
 from placeto_tf.training.pointer_problems import make_problem
 from placeto_tf.training.run_config import RunConfig
 
-# What is searched with, and how the policy is made.
-POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "rnn": (one_graph_policies.RnnSearch, one_graph_policies.rnn_policy),
-    "hierarchical": (one_graph_policies.HierarchicalSearch,
-                     one_graph_policies.hierarchical_policy)}
-
 
 @dataclasses.dataclass(frozen=True)
 class OneGraphConfig(RunConfig):
-  """What is trained, on what, for how long.
+  """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, clusters: one of each; without held-out graphs nothing is watched.
     iterations: updates, of `training.batch_size` placements each.
     checkpoint_every, seed: see `RunConfig`.
-    policy: of `POLICIES`.
+    policy: a name in `one_graph_policies.POLICIES`.
     training: by default that of the method.
   """
 
@@ -69,7 +64,7 @@ class OneGraphConfig(RunConfig):
 
 
 def default_config(policy: str) -> OneGraphConfig:
-  """A configuration with the method's own way of training, its graph yet to be given."""
+  """The configuration that the method uses, still without a graph."""
   return OneGraphConfig((), policy=policy, training=POLICIES[policy][0]().training)
 
 
@@ -77,8 +72,8 @@ class OneGraphTrainer(runs.TrainingRun):
   """One run in its root directory.
 
   Attributes:
-    problem: knows the best placement so far.
-    policy: what is trained.
+    problem: has the best placement so far.
+    policy: that is trained.
   """
 
   rate = "updates_a_second"
@@ -86,10 +81,10 @@ class OneGraphTrainer(runs.TrainingRun):
   def __init__(
       self, config: OneGraphConfig, root_dir: str, *, problem: Optional[PlacementProblem] = None,
       options: Any = None, warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
+    """Resumes the run in the directory, or begins one.
 
     Args:
-      config: what is trained.
+      config: of the run.
       root_dir: its directory.
       problem: instead of the one that `config` names.
       options: the policy's own, see `one_graph_policies`.
@@ -109,7 +104,7 @@ class OneGraphTrainer(runs.TrainingRun):
     training = config.training or options.training
     problem = problem or make_problem(
         load_graph(config.graphs[0]), Cluster.parse(config.clusters[0]))
-    weights, draws = one_graph_policies.seeds(config.seed)
+    weights, draws = seeds(config.seed)
     self.problem, self.policy = make_policy(problem, options, weights)
     self._environment = OneShotEnvironment(
         self.problem.allowed, SimulatedCost(self.problem), batch_size=training.batch_size,
@@ -141,12 +136,12 @@ class OneGraphTrainer(runs.TrainingRun):
   def _state(self) -> Dict[str, Any]:
     best = self.problem.best_placement
     return {"rng": self._trainer.rng.bit_generator.state,
-            "best": None if best is None else best.tolist()}
+            "best": None if best is None else best.tolist(),
+            "evaluations": self.problem.evaluations}
 
   def _load_state(self, state: Dict[str, Any]) -> None:
     self._trainer.rng.bit_generator.state = state["rng"]
-    if state["best"] is not None:
-      self.problem.evaluate_ops(np.array([state["best"]], dtype=np.int32))
+    self.problem.take_up(state["best"], state["evaluations"])
 
   def _export(self) -> None:
     problem = self.problem

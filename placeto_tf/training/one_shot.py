@@ -1,25 +1,25 @@
 """Trains policies that place a whole graph in one action: sample, simulate, update.
 
-The interface of the policies, `OneShotPolicy`, stands in `policies/one_shot_policy.py`. Making use
-of it takes three lines:
+The interface of the policies is `OneShotPolicy` in `policies/one_shot_policy.py`. Training takes
+three lines:
 
   policy = SomePolicy(problem, ...)                     # sample, log_prob
   trainer = search_trainer(problem, policy, config, seed, batch_size)
   search(problem, trainer, budget)                      # until the budget is used up
 
-or, for one policy on many graphs, an `OneShotTrainer` of one environment a graph, whose
+or, for one policy on many graphs, an `OneShotTrainer` with one environment per graph, whose
 `update(graphs)` samples, simulates and learns from a batch on each of the graphs named.
 
 Environments, time steps, trajectories and metrics are tf-agents'. Its agents do not fit: they take
 a policy for a distribution with a log probability for each part of an action, independent of the
-others, while here every device is drawn in the light of those before it (the LSTM's state, the
-memory of a Transformer), some decisions are no part of the action (the hierarchical policy's
+others, while here every device depends on those drawn before it (the LSTM's state, the memory of a
+Transformer), some decisions are no part of the action (the hierarchical policy's
 groups), and the graphs of one policy have different numbers of groups. So the two losses are here:
 REINFORCE with a moving-average baseline (Mirhoseini et al. 2017, section 3.1) and PPO's clipped
-objective (Schulman et al. 2017, equation 7) with each decision's ratio clipped on its own, as the
-ratio of thousands of decisions together would always be clipped.
+objective (Schulman et al. 2017, equation 7). Each decision's ratio is clipped on its own, because
+the ratio of thousands of decisions together would always be clipped.
 
-Legend: B placements side by side, A decisions a placement.
+Legend: B placements side by side, A decisions per placement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from placeto_tf.environments.one_shot_environment import (
   INVALID_REWARD,
   OneShotEnvironment,
 )
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.one_shot_policy import Loss, OneShotPolicy, Sample
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -55,7 +55,7 @@ class OneShotConfig:
     batch_size: B, placements sampled for an update (of each graph).
     algorithm: "reinforce" or "ppo".
     baseline: "moving_average" of the rewards, or "batch", the mean of the batch at hand.
-    baseline_decay: share of the moving average that an update leaves.
+    baseline_decay: share of the moving average that an update keeps.
     scale_advantages: whether advantages are divided by their deviation over the batch.
     epochs: gradient steps on one batch; 1 for "reinforce".
     clip: PPO's, of the ratio of probabilities.
@@ -85,9 +85,7 @@ class OneShotConfig:
       if getattr(self, name) not in valid:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
-    for name in ("batch_size", "epochs"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "batch_size", "epochs")
     if self.algorithm == "reinforce" and self.epochs != 1:
       raise PlacementError(
           f"epochs is {self.epochs}, but REINFORCE may use a batch once; choose ppo for more")
@@ -133,7 +131,7 @@ def ppo_loss(
 
 
 class MovingBaseline:
-  """The moving average of the mean reward of each graph; of the first batch, its own mean."""
+  """The moving average of the mean reward of each graph; for the first batch, its mean."""
 
   def __init__(self, num_graphs: int, decay: float):
     self.value = tf.Variable(
@@ -141,7 +139,7 @@ class MovingBaseline:
     self._decay = decay
 
   def advantages(self, graph: int, rewards: np.ndarray) -> np.ndarray:
-    """[B] rewards less the average before them, which then takes them in."""
+    """[B] rewards minus the average before them; then updates the average."""
     values, mean = self.value.numpy(), float(np.mean(rewards))
     before = mean if np.isnan(values[graph]) else values[graph]
     values[graph] = self._decay * before + (1 - self._decay) * mean
@@ -167,7 +165,7 @@ class OneShotTrainer:
     self.policy, self.environments, self.config = policy, list(environments), config
     self.rng = np.random.default_rng(seed)
     self._baseline = MovingBaseline(len(self.environments), config.baseline_decay)
-    # Built here, or the first update would be traced twice: once making Adam's slots, once not.
+    # Built here; otherwise the first update is traced twice, with and without making Adam's slots.
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate, epsilon=1e-8)
     self._optimizer.build(policy.trainable_variables)
     self._entropy = tf.Variable(config.entropy, dtype=tf.float32, trainable=False)
@@ -216,7 +214,7 @@ class OneShotTrainer:
     environment = self.environments[graph]
     first = environment.reset()
     last = environment.step(sample.placements)
-    # Without its thousands of devices: metrics look at rewards and step types alone.
+    # Without the thousands of devices: metrics use only rewards and step types.
     played = trajectory.from_transition(first, policy_step.PolicyStep(action=()), last)
     for b in range(environment.batch_size):
       self.average_return(tf.nest.map_structure(lambda x, b=b: x[b:b + 1], played))
@@ -281,13 +279,13 @@ def search(
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   With `max_evaluations` alone the search is the same for the same seeds on one machine, bit for
-  bit. It stops before a batch that could exceed the budget. Where nothing was evaluated before,
-  one batch is even if the time is up, so that there is an answer.
+  bit. It stops before a batch that could exceed the budget. If nothing was evaluated before,
+  it evaluates one batch even if the time is up, so that there is an answer.
 
   Args:
-    problem: what the trainer's only environment asks for step times.
+    problem: of the trainer's only environment.
     trainer: see `search_trainer`.
-    budget: counted from the making of the problem.
+    budget: counted from when the problem was made.
     root_dir: where TensorBoard events go (in train/); None writes none.
     progress: called with (evaluations, seconds, best objective in us) after every update.
   """

@@ -1,4 +1,4 @@
-"""`PlacetoConfig`: every choice of Placeto's training, and which of them are the paper's."""
+"""`PlacetoConfig`: all choices of Placeto's training; `paper` has those of the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlacetoConfig:
   """Choices for training on one graph, with the paper's value where the default departs from it.
 
   Attributes:
-    environment: by default 8 episodes side by side, 4 groups a step, every episode from the best
+    environment: by default 8 episodes side by side, 4 groups per step, every episode from the best
       placement so far and a worse placement undone.
     network: by default 2 rounds of message passing, which cost a quarter of 8.
     discount: of rewards; 1 in the paper.
@@ -23,27 +23,27 @@ class PlacetoConfig:
       its mean over the episodes side by side, "moves", its mean over the decisions since the last
       update that moved a group, where those that moved none teach nothing, or "none". Against the
       other baselines a policy near a local optimum learns to leave everything where it is.
-    baseline_updates: how many of a graph's last updates the baseline of a step is the mean of, each
-      by the mean of its episodes; 10 in the paper.
+    baseline_updates: the baseline of a step is the mean over so many of a graph's last updates,
+      each by the mean of its episodes; 10 in the paper.
     steps_per_update: steps of all episodes between two updates; None, as in the paper, is a whole
       episode. On one graph returns are cut off at an update; on a family, episodes are played to
       their end, and then learned from in parts of so many steps.
     decisions_per_update: how many of those steps' decisions, drawn at random, an update learns
       from; None, as in the paper, is all.
-    values: "taken", as in the paper: what a decision earned says what it is worth; or "all": while
-      a family is trained, every device the group at hand may go to is simulated, and an update
-      follows the gradient of what the policy is expected to earn at once. Needs discount 0.
-    advantages: "ranks", where a decision stands among those of its update, from -1 to 1 (a few
-      moves that cost half a step would otherwise drown the rest), "normalized", over their
+    values: "taken", as in the paper: a decision's value is the reward it earned; or "all": when a
+      family is trained, every allowed device of the current group is simulated, and an update
+      follows the gradient of the expected immediate reward. "all" needs discount 0.
+    advantages: "ranks", the rank of a decision among those of its update, from -1 to 1 (otherwise a
+      few moves that cost half a step would dominate), "normalized", over their
       standard deviation, or "raw" as in the paper.
-    hold_keep: whether the liking for the device a group is on is adjusted, not learned, so that
-      policies go on leaving `network.initial_keep` of the groups where they are; False in the
-      paper. Learned, it drifts to moving nothing or everything.
+    hold_keep: whether the bias for a group's present device is adjusted, not learned, so that the
+      policy keeps leaving `network.initial_keep` of the groups where they are; False in the paper.
+      A learned bias drifts to moving nothing or everything.
     learning_rate, final_learning_rate: at the start and the end of the budget; 1e-3 to 1e-4.
     entropy, final_entropy: weight of the entropy bonus, decayed likewise; from 1.0 in the paper.
     entropy_decay: "linear", or "exponential", which needs a final_entropy above 0.
-    entropy_until: share of the budget after which the entropy bonus has fallen to its last; None
-      is all of it.
+    entropy_until: share of the budget after which the entropy bonus has its final value; None is
+      all of it.
     gradient_clip: largest norm of a gradient; 1.25.
     clip_globally: whether that is the norm of the whole gradient, as in the paper, or of each
       variable's.
@@ -107,20 +107,20 @@ class PlacetoConfig:
 
   @classmethod
   def paper(cls) -> PlacetoConfig:
-    """The paper's choices, and where it leaves one open those of its authors' code.
+    """The paper's choices; where it leaves one open, that of its authors' code.
 
-    Every episode starts from a random placement and visits every group once, one a step, in
-    topological order. Eight episodes side by side are the paper's workers, in a family each of a
-    graph of its own (`PlacetoTrainingConfig.graphs_per_update`). What departs from the paper:
+    Every episode starts from a random placement and visits every group once, one per step, in
+    topological order. Eight episodes side by side are the paper's workers, in a family each with a
+    graph of its own (`PlacetoTrainingConfig.graphs_per_update`). Departures from the paper:
 
     - groups come from `grouping`, and their edges from `encoding.structure`: the authors' are
       groups of an acyclic graph to begin with;
-    - a group's raw features have its memory beside compute time, output bytes, device, flags and
+    - a group's raw features have its memory besides compute time, output bytes, device, flags and
       start;
     - rewards are shares of the step time of the given start, not seconds, so that graphs of
       different sizes count alike; the entropy bonus is relative to those;
-    - Adam's epsilon is 1e-8, weights begin as Glorot's, but for the last layer's, which are a
-      hundredth, so that the untrained policy draws all devices alike;
+    - Adam's epsilon is 1e-8, weights begin as Glorot's; those of the last layer are a hundredth of
+      that, so that the untrained policy draws all devices alike;
     - the device of a group is masked where the group may not run.
     """
     return cls(
@@ -135,12 +135,12 @@ class PlacetoConfig:
 
   @classmethod
   def tied(cls) -> PlacetoConfig:
-    """The paper's choices with equal devices tied, and what it takes to learn in minutes.
+    """The paper's choices with equal devices tied, and changes that let it learn in minutes.
 
-    A decision is worth what its own move gains (discount 0), which is simulated for each device;
+    The value of a decision is the gain of its own move (discount 0), simulated for each device;
     advantages are divided by their standard deviation, and the entropy bonus falls from 0.1 to
     0.05, not from 1 to 0. Four rounds of messages of width 8, weighed by bytes, with a tanh after
-    each, are enough, and poolings see raw features beside. Episodes of 24 graphs take their steps
+    each, are enough, and poolings see raw features too. Episodes of 24 graphs take their steps
     together, and an update follows 4 steps of them.
     """
     paper = cls.paper()

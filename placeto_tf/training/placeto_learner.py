@@ -1,6 +1,6 @@
-"""`PlacetoLearner`: Placeto's agent, what it has seen since its last update, and its updates.
+"""`PlacetoLearner`: Placeto's agent, the steps since its last update, and its updates.
 
-It serves one graph, whose placement is improved while it learns, and a family of them, several of
+It serves one graph, whose placement is improved while it learns, and a family of graphs, several of
 which it may learn from in one update.
 
 Legend: P graphs, B episodes side by side (B / P of each graph, graph after graph), D devices, K
@@ -27,7 +27,7 @@ from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.returns import StepBaseline, discounted_returns
 from placeto_tf.training.schedules import between
 
-# Rows (decisions x groups x candidate devices) of which an update holds all activations at once:
+# Rows (decisions x groups x candidate devices) for which an update holds all activations at once:
 # about 2 GB at the paper's 8 rounds.
 _ROWS_AT_ONCE = 200_000
 
@@ -53,9 +53,9 @@ class PlacetoLearner:
       graphs, max_groups: see `PlacetoNetwork`.
       config: how it learns.
       seed: of weights and of which decisions are learned from.
-      weights: of a network for other graphs, or another grouping, to go on with.
-      compiled: whether updates are compiled, which takes seconds and pays after dozens of them;
-        they are then filled up to one size.
+      weights: to start from, of a network for other graphs or another grouping.
+      compiled: whether updates are compiled, which takes seconds and pays after dozens of updates;
+        they are then padded to one size.
 
     Raises:
       PlacetoError: the weights are of another network.
@@ -102,7 +102,7 @@ class PlacetoLearner:
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """Of the network now."""
+    """The present weights of the network."""
     return [variable.numpy() for variable in self.network.variables]
 
   @property
@@ -151,13 +151,13 @@ class PlacetoLearner:
     self.updates += 1
 
   def state_dict(self) -> Dict[str, Any]:
-    """What a resume needs beside the agent's variables, as JSON takes it; between episodes."""
+    """The state between episodes besides the agent's variables, for JSON."""
     return {
         "rng": self._rng.bit_generator.state,
         "baselines": [baseline.state() for baseline in self._baselines]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Goes back to a `state_dict`."""
+    """Restores a `state_dict`."""
     self._rng.bit_generator.state = state["rng"]
     for baseline, stored in zip(self._baselines, state["baselines"]):
       baseline.load_state(stored)
@@ -173,7 +173,7 @@ class PlacetoLearner:
       variable.assign(value)
 
   def _baseline(self, graphs: Sequence[int], first: int, returns: np.ndarray):
-    """What returns [T, B] are compared with: an array that broadcasts to them."""
+    """The baseline of returns [T, B]: an array that broadcasts to them."""
     if self._config.baseline == "none":
       return 0.0
     if self._config.baseline == "moves":
@@ -225,8 +225,8 @@ class PlacetoLearner:
     fall = spent if config.entropy_until is None else min(1.0, spent / config.entropy_until)
     decay = _geometric if config.entropy_decay == "exponential" else between
     self.agent.entropy_coefficient.assign(decay(config.entropy, config.final_entropy, fall))
-    # A family's episodes are complete: they are learned from in as many parts as there would be
-    # updates on the way.
+    # A family's episodes are complete: they are divided into as many parts as one graph's would
+    # have updates.
     at_once = (config.steps_per_update if self._family else None) or len(self._seen)
     for first in range(0, len(self._seen), at_once):
       part = slice(first, first + at_once)
@@ -281,11 +281,11 @@ class PlacetoLearner:
     }
 
   def _choose(self, advantages: np.ndarray):
-    """The decisions that are learned from, and all M advantages weighed by the odds of that."""
+    """The decisions to learn from, and all M advantages divided by the probability of that."""
     every, count = np.arange(len(advantages)), self._config.decisions_per_update
     if count is None or len(every) <= count:
       return every, advantages
-    # What taught nothing is drawn rarely; dividing by the odds keeps the gradient's expectation.
+    # Decisions that teach nothing are drawn rarely; the division keeps the gradient's expectation.
     odds = np.abs(advantages) + 0.1 * np.abs(advantages).mean() + 1e-9
     odds /= odds.sum()
     return self._rng.choice(every, count, p=odds), advantages / (odds * len(advantages))
@@ -301,7 +301,7 @@ def _filled(values: np.ndarray, length: Optional[int]) -> np.ndarray:
 
 
 def _ranks(advantages: np.ndarray) -> np.ndarray:
-  """Advantages that are not 0, by rank, evenly from -1 to 1, equals alike; what is 0 stays 0."""
+  """Nonzero advantages by rank, evenly from -1 to 1, equals alike; 0 stays 0."""
   ranks = np.zeros_like(advantages)
   taught = np.flatnonzero(advantages)
   if len(taught) > 1:

@@ -1,4 +1,4 @@
-"""Trains Placeto on a family of graphs: episodes of several graphs side by side, all in turn.
+"""Trains Placeto on a family of graphs: episodes of several graphs side by side, graphs in turn.
 
 A root directory holds what `training.runs` says, and
 
@@ -8,8 +8,8 @@ A root directory holds what `training.runs` says, and
   policies/policy/         SavedModel of the policy on these graphs, when training is done
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
 
-A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
-one machine, as one that was not: everything random comes from generators that are saved with them.
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine: everything random comes from generators that are saved with them.
 
 Legend: P graphs side by side, B episodes of them (B / P of each), G groups, K groups placed in one
 step.
@@ -30,7 +30,7 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.family_environment import FamilyEnvironment
 from placeto_tf.environments.placement_environment import PlacementEnvironment
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -49,15 +49,15 @@ Progress = Callable[[int, Dict[str, float]], None]
 
 @dataclasses.dataclass(frozen=True)
 class PlacetoTrainingConfig(RunConfig):
-  """What is trained, on what, for how long.
+  """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, held_out, watch_cluster, seed: see `RunConfig`.
-    clusters: every graph is placed on every one; all have equally many devices.
-    max_groups: a graph is grouped into so many at most, and there is room for so many.
+    clusters: every graph is placed on every cluster; all have equally many devices.
+    max_groups: the most groups of a graph, and the room in observations.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
-    graphs_per_update: P, or as many graphs as there are; None, as in the paper, has each episode be
+    graphs_per_update: P, at most the number of graphs; with None, as in the paper, each episode is
       of another graph.
     iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
       graphs.
@@ -75,7 +75,7 @@ class PlacetoTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("max_groups")
+    check_at_least(1, self, "max_groups", error_type=PlacetoError)
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
     episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
@@ -130,10 +130,10 @@ class PlacetoTrainer(runs.TrainingRun):
       self, config: PlacetoTrainingConfig, root_dir: str, *,
       problems: Optional[Sequence[FamilyProblem]] = None,
       held_out: Sequence[FamilyProblem] = (), warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
+    """Resumes the run in the directory, or begins one.
 
     Args:
-      config: what is trained.
+      config: of the run.
       root_dir: its directory.
       problems, held_out: instead of those that `config` names.
       warm_start: directory of weights that a new run begins with.
@@ -171,13 +171,13 @@ class PlacetoTrainer(runs.TrainingRun):
 
   @property
   def weights(self) -> PlacetoWeights:
-    """Of the policy now."""
+    """The present weights of the policy."""
     devices = self._environment.environments[0].action_spec().maximum + 1
     return PlacetoWeights(
         tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups)
 
   def watch(self) -> Dict[str, float]:
-    """What the policy does on held-out graphs, from their given starts; learns nothing.
+    """The policy's figures on held-out graphs, from their given starts; learns nothing.
 
     Returns:
       Step times over the start's: of each held-out graph and their geometric means, for the last
@@ -187,7 +187,7 @@ class PlacetoTrainer(runs.TrainingRun):
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     held_out, p = list(self._held_out), len(self._watching.graphs)
     for first in range(0, len(held_out), p):
-      # The first ones fill up the last turn, and are not looked at twice.
+      # The first graphs fill up the last turn; their second result is not used.
       graphs = (held_out[first:] + held_out)[:p]
       rng = np.random.default_rng([self.config.seed, first])
       _, last, best = self._play(self._watching, graphs, rng)
@@ -210,7 +210,7 @@ class PlacetoTrainer(runs.TrainingRun):
     rules = dataclasses.replace(
         rules, all_values=self.config.placeto.values == "all" and graph < self._num_training)
     if graph >= self._num_training and rules.start == "best":
-      rules = dataclasses.replace(rules, start="given")  # no better for having been watched before
+      rules = dataclasses.replace(rules, start="given")  # the same in every watch
     return PlacementEnvironment(
         each.problem.allowed, SimulatedCost(each.problem, grouped), each.start,
         order=grouped.order, config=rules, seed=self.config.seed + graph)
@@ -252,12 +252,12 @@ class PlacetoTrainer(runs.TrainingRun):
         return total, np.exp(np.log(objectives).mean(axis=1)), best
 
   def _begin(self) -> Dict[str, float]:
-    self.save()  # there is something to go on from before anything that takes long
-    # What the untrained policy does.
+    self.save()  # a checkpoint exists before anything that takes long
+    # The untrained policy's figures.
     return self._record(self.watch()) if self._held_out else {}
 
   def _collect(self) -> Tuple[List[int], Tuple[float, np.ndarray, np.ndarray]]:
-    """The graphs, and what `_play` found."""
+    """The graphs, and the result of `_play`."""
     graphs = self._turn(self.iteration)
     return graphs, self._play(self._environment, graphs, self._rng, learn=True)
 
@@ -283,7 +283,7 @@ class PlacetoTrainer(runs.TrainingRun):
 
   def _train_figures(
       self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
-    """Of these graphs now, and geometric means over families of each graph's last episodes."""
+    """Figures of these graphs, and geometric means over families of each graph's last episodes."""
     found: Dict[str, float] = {}
     for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
       name = self._problems[graph].name

@@ -1,8 +1,8 @@
-"""Trained weights of Placeto on file, with all that is needed to put them to work.
+"""Files of trained weights of Placeto, with all that is needed to use them.
 
 A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
-weights.json: `placeto`, the `PlacetoConfig` it was trained with; `devices`, how many, hosts
-included; `max_groups`, how finely graphs were grouped; `iteration`; `training`, the configuration
+weights.json: `placeto`, the `PlacetoConfig` it was trained with; `devices`, their number, hosts
+included; `max_groups`, the most groups of a graph; `iteration`; `training`, the configuration
 of the run.
 """
 

@@ -1,4 +1,4 @@
-"""What the device pointer is trained on: graphs, clusters, some drawn at random, and their starts.
+"""The problems that train the device pointer: graphs, clusters (some random), and their starts.
 
 Legend: N ops, G groups.
 """
@@ -72,8 +72,8 @@ def with_starts(
 
   Args:
     problem: grouped.
-    annealed: numbers of evaluations; annealing for so many from the best start makes one more
-      start each, so that training also meets placements that are hard to improve.
+    annealed: numbers of evaluations; for each, annealing from the best start makes one more start,
+      so that training also meets placements that are hard to improve.
     seed: of annealing.
   """
   starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])

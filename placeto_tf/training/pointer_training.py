@@ -1,16 +1,16 @@
-"""Trains the device pointer: collect an episode of every row, learn from it, save, go on.
+"""Trains the device pointer: collects an episode of every row, learns from it, saves, repeats.
 
 A root directory holds:
 
-  config.json              what is trained; another configuration does not resume in it
+  config.json              the configuration; a run with another one is refused
   train/                   checkpoints: weights, optimizer, step, random states, pools of placements
   train/events*            TensorBoard: reward, loss, entropy, share of moves, gains held out
   policies/policy/         SavedModel of the greedy policy with dense inputs
   weights/                 the same policy for compiled inference: weights.npz, weights.json
-  done.json                written when the run is over: why, and its last figures
+  done.json                written at the end of the run: the reason, and its last figures
 
-A run that is killed goes on from the last checkpoint and ends with the same weights, to the bit on
-one machine, as one that was not: everything random comes from generators that are saved with them.
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine: everything random comes from generators that are saved with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hp
 from tf_agents.utils import common
 
 from placeto_tf.encoding.pair_features import NAMES, TIMING
@@ -32,7 +31,7 @@ from placeto_tf.environments.moves_environment import (
   MovesEnvironment,
   MovesProblem,
 )
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer.scorer import PREFERENCE, ScorerWeights
 from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
@@ -46,7 +45,7 @@ from placeto_tf.training.run_config import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class PointerTrainingConfig(RunConfig):
-  """What is trained, on what, for how long.
+  """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, held_out, watch_cluster, seed: see `RunConfig`.
@@ -56,13 +55,13 @@ class PointerTrainingConfig(RunConfig):
     max_devices: room in observations, hosts included.
     iterations: updates, each from `environment.rows` episodes of `environment.steps` steps.
     checkpoint_every, watch_every: iterations.
-    learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 a move is worth
-      what it changes at once.
-    without: names of features that the policy does not see, for ablations; "timing" stands for
-      all that only a simulation knows.
+    learning_rate, epochs, entropy, discount: see tf-agents' PPO; with discount 0 the value of a
+      move is its immediate gain.
+    without: names of features that the policy does not see, for ablations; "timing" means
+      all features that come from a simulation.
     target: the ratio held out (see `PointerTrainer.watch`) at which training ends; None: none.
-    patience: how many times in a row the held-out graphs may be looked at without a better ratio
-      before training ends; 0: for ever.
+    patience: training ends after so many evaluations in a row on held-out graphs without a better
+      ratio; 0: never.
     environment: the rules.
   """
 
@@ -84,7 +83,7 @@ class PointerTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.check_at_least_one("epochs", "max_devices")
+    check_at_least(1, self, "epochs", "max_devices", error_type=PlacetoError)
     names = [name for each in self.without for name in (TIMING if each == "timing" else (each,))]
     object.__setattr__(self, "without", tuple(names))
     if not 0 <= self.discount <= 1:
@@ -99,7 +98,7 @@ class PointerTrainingConfig(RunConfig):
       raise PlacetoError("target and patience watch held-out graphs; give held_out too")
 
   def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it, with the features that a policy may see."""
+    """The content of config.json, with the features that a policy may see."""
     return {**super().to_json(), "features": list(NAMES)}
 
 
@@ -108,9 +107,9 @@ class _Stop:
   """Whether training should end before all iterations are done.
 
   Attributes:
-    best: ratio held out so far.
-    idle: how many looks in a row were no better.
-    reason: why training ends, once it does.
+    best: the best ratio on held-out graphs so far.
+    idle: how many evaluations in a row were no better.
+    reason: why training ends, or None.
   """
 
   best: Optional[float] = None
@@ -118,7 +117,7 @@ class _Stop:
   reason: Optional[str] = None
 
   def look(self, ratio: float, config: PointerTrainingConfig) -> None:
-    """Takes in a ratio."""
+    """Adds a ratio."""
     self.idle = 0 if self.best is None or ratio < self.best else self.idle + 1
     self.best = ratio if self.best is None else min(self.best, ratio)
     if config.target is not None and ratio <= config.target:
@@ -134,10 +133,10 @@ class PointerTrainer(runs.TrainingRun):
       self, config: PointerTrainingConfig, root_dir: str, *,
       problems: Optional[Sequence[MovesProblem]] = None,
       held_out: Sequence[MovesProblem] = (), warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
+    """Resumes the run in the directory, or begins one.
 
     Args:
-      config: what is trained.
+      config: of the run.
       root_dir: its directory.
       problems, held_out: instead of those that `config` names.
       warm_start: directory of scorer weights that a new run begins with.
@@ -174,7 +173,7 @@ class PointerTrainer(runs.TrainingRun):
 
   @property
   def weights(self) -> ScorerWeights:
-    """Of the policy now."""
+    """The present weights of the policy."""
     return self.agent.actor_net.weights_for_scoring()
 
   def watch(self) -> Dict[str, float]:
@@ -194,11 +193,6 @@ class PointerTrainer(runs.TrainingRun):
         with self._writer.as_default(step=self.iteration):
           tf.summary.image("Placement/held_out", _picture(simulated))
     return {"held_out_ratio": float(np.exp(np.mean(logs)))}
-
-  def _begin(self) -> Dict[str, float]:
-    with self._writer.as_default(step=0):
-      hp.hparams(_hparams(self.config), trial_id=os.path.abspath(self.root_dir))
-    return {}
 
   def _collect(self) -> Tuple[Any, float]:
     """Experience and its mean reward."""
@@ -253,22 +247,8 @@ class PointerTrainer(runs.TrainingRun):
 train = functools.partial(runs.train, PointerTrainer)
 
 
-def _hparams(config: PointerTrainingConfig) -> Dict[str, Any]:
-  """What the HPARAMS tab can show and sort by: numbers, text, and lists as text."""
-  content = config.to_json()
-  del content["features"]
-  content.update(content.pop("environment"))
-  found = {}
-  for name, value in content.items():
-    if isinstance(value, (list, tuple)):
-      value = value[0] if len(value) == 1 else ", ".join(map(str, value))
-    if isinstance(value, (bool, int, float, str)):  # neither None nor further settings
-      found[name] = value
-  return found
-
-
 def _picture(simulated: SimulationResult) -> tf.Tensor:
-  """[1, height, width, 4] uint8, what each device does in a step."""
+  """[1, height, width, 4] uint8, a timeline of each device in a step."""
   content = io.BytesIO()
   timeline_figure(simulated).savefig(content, format="png")
   return tf.image.decode_png(content.getvalue(), channels=4)[None]

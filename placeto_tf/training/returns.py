@@ -38,11 +38,11 @@ class StepBaseline:
       self._returns[t].append(float(np.mean(of_step)))
 
   def state(self) -> List[List[float]]:
-    """What it remembers, for `load_state`."""
+    """The state, for `load_state`."""
     return [list(values) for values in self._returns]
 
   def load_state(self, state: Sequence[Sequence[float]]) -> None:
-    """Goes back to a `state`."""
+    """Restores a `state`."""
     for values, stored in zip(self._returns, state):
       values.clear()
       values.extend(stored)

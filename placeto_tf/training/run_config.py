@@ -1,4 +1,4 @@
-"""`RunConfig`: what the configurations of all training runs have in common."""
+"""`RunConfig`: the fields that the configurations of all training runs share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 import json
 from typing import Any, Dict, Tuple
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """What is trained on, for how long; a subclass adds how.
+  """Graphs, clusters and duration of a run; a subclass adds how it learns.
 
   Attributes:
     graphs, clusters: specs of single graphs and of clusters, as `load_graph` and `Cluster.parse`
@@ -32,15 +32,10 @@ class RunConfig:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    self.check_at_least_one("iterations", "checkpoint_every", "watch_every")
-
-  def check_at_least_one(self, *names: str) -> None:
-    """Raises PlacetoError where a field is below 1."""
-    for name in names:
-      if getattr(self, name) < 1:
-        raise PlacetoError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(
+        1, self, "iterations", "checkpoint_every", "watch_every", error_type=PlacetoError)
 
   def to_json(self) -> Dict[str, Any]:
-    """As config.json holds it: tuples are lists."""
+    """The content of config.json: tuples are lists."""
     found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
     return found

@@ -1,7 +1,7 @@
-"""What every training run in a root directory needs, whatever it trains.
+"""The parts that all training runs share: root directory, loop, checkpoints, summaries.
 
-A root directory holds config.json, what is trained; done.json once the run is over; and what the
-trainer writes in between. Files appear when they are complete.
+A root directory holds config.json, the configuration; done.json once the run is over; and the files
+that the trainer writes in between. Files appear when they are complete.
 """
 
 from __future__ import annotations
@@ -12,28 +12,26 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 
 Progress = Callable[[int, Dict[str, float]], None]
-FIRST_CHECKPOINT = 10  # iterations: within the first minute however slow the machine
+FIRST_CHECKPOINT = 10  # iterations: within the first minute even on a slow machine
 _MOST_NAN_UPDATES = 10  # in a row
+_MOST_LISTED = 8  # items of a setting that are shown
 
 
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
-  """Makes the directory that of a run with this configuration, or makes sure that it is.
+  """Makes the directory of a run with this configuration, or checks that it is one.
 
   Raises:
     PlacetoError: it holds a run of another configuration.
   """
-  try:
-    os.makedirs(root_dir, exist_ok=True)
-  except OSError as error:
-    raise PlacetoError(f"cannot make the root_dir {root_dir!r} ({error.strerror}); choose another "
-                       "root_dir") from None
+  result_directory.make(root_dir)
   path = os.path.join(root_dir, "config.json")
   if not os.path.lexists(path):
     for name in ("train", "weights"):
@@ -77,7 +75,7 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
 
 
 def read_done(root_dir: str) -> Dict[str, Any]:
-  """What done.json of a run that is over says: reason, iterations, skipped_updates, figures.
+  """The content of done.json: reason, iterations, skipped_updates, figures.
 
   Raises:
     PlacetoError: there is none, or it is damaged.
@@ -99,24 +97,44 @@ def train(
     trainer_type: Callable[..., TrainingRun], config: RunConfig, root_dir: str, *,
     warm_start: Optional[str] = None,
     progress: Progress = lambda *_: None) -> Dict[str, float]:
-  """Trains, or goes on training, to the end; returns the last figures.
+  """Trains to the end, from the last checkpoint if there is one; returns the last figures.
 
   A run that is done is left as it is.
 
   Args:
     trainer_type: makes a trainer from the configuration, the directory and `warm_start`.
-    config: what is trained.
+    config: of the run.
     root_dir: of the run.
     warm_start: directory of weights for a new run to begin with.
     progress: called with the iteration and its figures.
 
   Raises:
-    PlacetoError: what the trainer raises, or the directory holds a run of another configuration.
+    PlacetoError: what the trainer raises, the directory holds a run of another configuration, or
+      another process trains in it.
   """
-  figures = finished(root_dir, config.to_json())
-  if figures is not None:
-    return figures
-  return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
+  with result_directory.alone(root_dir):
+    figures = finished(root_dir, config.to_json())
+    if figures is not None:
+      return figures
+    return trainer_type(config, root_dir, warm_start=warm_start).run(progress=progress)
+
+
+def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
+  """What the HPARAMS tab can show and sort by: numbers, text, and short lists as text.
+
+  Args:
+    settings: as JSON; those of an object inside are taken up beside the others.
+  """
+  found: Dict[str, Any] = {}
+  for name, value in settings.items():
+    if isinstance(value, Mapping):
+      found.update(hparams(value))
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_LISTED:
+      found[name] = value[0] if len(value) == 1 and isinstance(
+          value[0], (bool, int, float, str)) else ", ".join(map(str, value))
+    elif isinstance(value, (bool, int, float, str)):
+      found[name] = value
+  return found
 
 
 def optimizer_variables(optimizer) -> List[tf.Variable]:
@@ -139,7 +157,7 @@ class UpdateGuard:
     self.skipped, self._in_a_row = skipped, 0
 
   def update(self, learn: Callable[[], Any], finite: Callable[[Any], bool]) -> Optional[Any]:
-    """What `learn` returns; None, and all as it was before, where that was not `finite`.
+    """The result of `learn`; if it was not `finite`, restores the variables and returns None.
 
     Raises:
       PlacetoError: the tenth time in a row.
@@ -165,30 +183,30 @@ class UpdateGuard:
 class TrainingRun:
   """One training run in its root directory: the loop, checkpoints and summaries of any trainer.
 
-  A subclass makes what it trains, calls `_resume`, and says how an update goes: `_collect`,
-  `_learn`, `_finite` and `_figures`. What checkpoints do not track is in its `_state`, of numbers
-  and text, which `_load_state` takes back: weights and random states cannot come apart, as one
-  file holds both.
+  A subclass makes the objects that it trains, calls `_resume`, and defines an update: `_collect`,
+  `_learn`, `_finite` and `_figures`. State that checkpoints do not track is in its `_state`, of
+  numbers and text, which `_load_state` restores. One file holds both, so that weights and random
+  states always belong together.
 
   Attributes:
-    config: what is trained.
+    config: of the run.
     root_dir: its directory.
     iteration: updates so far.
   """
 
-  rate = "steps_a_second"  # name of the figure that says how fast it goes
+  rate = "steps_a_second"  # name of the figure for speed
   @property
   def _held_out(self) -> Sequence[Any]:
-    """What `watch` looks at; without any it is not called."""
+    """The problems for `watch`; without any it is not called."""
     return ()
 
   @property
   def weights(self) -> Any:
-    """What `_export` saves, with `save(directory, **what_is_noted)`."""
+    """The weights that `_export` saves, with `save(directory, **notes)`."""
     raise NotImplementedError
 
   def __init__(self, config: Any, root_dir: str):
-    """Makes the directory that of this run.
+    """Makes the directory, or checks that it is of this run.
 
     Raises:
       PlacetoError: it holds a run of another configuration.
@@ -203,7 +221,7 @@ class TrainingRun:
     return self._guard.skipped
 
   def run(self, *, until: Optional[int] = None, progress: Progress = lambda *_: None) -> Dict:
-    """Trains to the end, or up to iteration `until` as if the run were killed there.
+    """Trains to the end, or to iteration `until` as if the run were killed there.
 
     Raises:
       PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
@@ -211,7 +229,11 @@ class TrainingRun:
     config = self.config
     last = config.iterations if until is None else min(until, config.iterations)
     began, steps = time.monotonic(), 0
-    figures = self._begin() if self.iteration == 0 else {}
+    figures: Dict[str, float] = {}
+    if self.iteration == 0:
+      with self._writer.as_default(step=0):
+        hp.hparams(hparams(config.to_json()), trial_id=os.path.abspath(self.root_dir))
+      figures = self._begin()
     while self.iteration < last and self._reason_to_stop() is None:
       collected = self._collect()
       self.iteration += 1
@@ -240,23 +262,23 @@ class TrainingRun:
     return figures
 
   def watch(self) -> Dict[str, float]:
-    """Figures of what the policy does on held-out graphs."""
+    """The policy's figures on held-out graphs."""
     raise NotImplementedError
 
   def save(self) -> None:
-    """Writes a checkpoint, and what is of use without it."""
+    """Writes a checkpoint, and the files that are of use without it."""
     self._checkpoints.save(self.iteration, self._whole_state())
     self._saved = self.iteration
     self._export()
 
   def _resume(self, **tracked: Any) -> None:
-    """Takes up the last checkpoint that can be read, where there is one.
+    """Restores the last checkpoint that can be read, if there is one.
 
     Args:
-      **tracked: what checkpoints hold.
+      **tracked: objects that checkpoints hold.
 
     Raises:
-      PlacetoError: there are checkpoints or weights of a run, and it cannot be taken up.
+      PlacetoError: there are checkpoints or weights of a run that cannot be resumed.
     """
     self._guard = UpdateGuard(self._variables, self.root_dir)
     directory = os.path.join(self.root_dir, "train")
@@ -281,9 +303,9 @@ class TrainingRun:
     return {"iteration": self.iteration, "skipped": self.skipped, **self._state()}
 
   def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
-    """Writes scalars to TensorBoard; returns those that are not of one graph, for people.
+    """Writes scalars to TensorBoard; returns those that are not of one graph, to be printed.
 
-    Names of those of one graph have a folder; the others go to Metrics/.
+    Names of figures of one graph have a folder; the others go to Metrics/.
     """
     with self._writer.as_default(step=self.iteration):
       for name, value in scalars.items():
@@ -291,41 +313,41 @@ class TrainingRun:
     return {name: value for name, value in scalars.items() if "/" not in name}
 
   def _begin(self) -> Dict[str, float]:
-    """What a new run does before its first update; the first figures."""
+    """Called before the first update of a new run; returns the first figures."""
     return {}
 
   def _collect(self) -> Any:
-    """What the next update learns from."""
+    """The experience for the next update."""
 
   def _learn(self, collected: Any) -> Any:
     """Updates the policy."""
     raise NotImplementedError
 
   def _finite(self, learned: Any) -> bool:
-    """Whether an update gave numbers, by what `_learn` returned."""
+    """Whether an update gave finite numbers, from the result of `_learn`."""
     raise NotImplementedError
 
   def _figures(self, collected: Any, learned: Any) -> Dict[str, float]:
-    """Of an update, for people."""
+    """The figures of an update, to be printed."""
     raise NotImplementedError
 
   def _steps(self, collected: Any) -> int:
-    """Of an update, for `rate`."""
+    """The amount of work in an update, for `rate`."""
     del collected
     return 1
 
   def _watched(self, figures: Mapping[str, float]) -> None:
-    """Takes note of what `watch` found in the course of training."""
+    """Called with the results of `watch` during training."""
 
   def _reason_to_stop(self) -> Optional[str]:
-    """Why training ends before all iterations are done; None: it does not."""
+    """Why training ends before all iterations are done; None if it goes on."""
     return None
 
   def _finish(self) -> None:
-    """What else is written when the run is over."""
+    """Writes further files when the run is over."""
 
   def _variables(self) -> List[tf.Variable]:
-    """All that an update changes."""
+    """All variables that an update changes."""
     raise NotImplementedError
 
   def _state(self) -> Dict[str, Any]:
@@ -335,7 +357,7 @@ class TrainingRun:
     raise NotImplementedError
 
   def _export(self) -> None:
-    """Writes what is of use without the trainer: weights for inference."""
+    """Writes the files that are of use without the trainer: weights for inference."""
     self.weights.save(
         os.path.join(self.root_dir, "weights"), iteration=self.iteration,
         training=self.config.to_json())

@@ -1,4 +1,4 @@
-"""What changes over a search: by how much of its budget is used up."""
+"""Schedules over a search, by the share of its budget that is used up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fields of nested frozen dataclasses as text: listed, and set by `name=value`.
 
-A name is dotted where dataclasses are nested (`network.rounds`); its last parts are enough where
-they are those of one field alone (`rounds`). Values are parsed by the field's annotation:
+A name is dotted where dataclasses are nested (`network.rounds`); its last parts are enough if only
+one field has them (`rounds`). Values are parsed by the field's annotation:
 
   bool           true or false
   Optional[X]    none, or as X
@@ -44,12 +44,12 @@ def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
 
 
 def describe(config: Any) -> List[str]:
-  """`name=value` of every field, as `changed` takes them."""
+  """`name=value` of every field, in the form that `changed` takes."""
   return [f"{field.name}={to_text(field.value)}" for field in fields(config).values()]
 
 
 def to_text(value: Any) -> str:
-  """A value as `changed` takes it."""
+  """A value in the form that `changed` takes."""
   if value is None or isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, tuple):
@@ -67,7 +67,7 @@ def changed(config: T, settings: Sequence[str]) -> T:
 
   Raises:
     PlacetoError: a setting that is no `name=value`, an unknown or ambiguous name, a value of
-      another type, or what the dataclasses raise.
+      another type, or an error raised by the dataclasses.
   """
   known = fields(config)
   values: Dict[str, Any] = {}
@@ -117,10 +117,10 @@ def _full_name(name: str, known: Mapping[str, Field]) -> str:
 
 
 def parse(text: str, annotation: Any) -> Any:
-  """The value of a type that a text stands for.
+  """The value of a type that a text denotes.
 
   Raises:
-    ValueError: it stands for none; the message says what was expected.
+    ValueError: it denotes none; the message says what was expected.
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Union:  # Optional[X]

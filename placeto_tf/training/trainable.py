@@ -1,7 +1,7 @@
-"""The policies that `scripts/train.py` trains: a record each, of configuration and trainer.
+"""The policies that `scripts/train.py` trains: for each a record of configuration and trainer.
 
-To add one, write a function that returns its `Trainable` and enter it in `POLICIES`. Imports stand
-inside the functions, so that a policy's libraries are loaded when it is asked for.
+To add one, write a function that returns its `Trainable` and enter it in `POLICIES`. Imports are
+inside the functions, so that a policy's libraries are loaded only when it is asked for.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Trainable:
   """A policy that can be trained.
 
   Attributes:
-    name: as --policy takes it.
-    config: with the defaults of the policy; its graphs are yet to be given.
+    name: the value of --policy.
+    config: the defaults of the policy, still without graphs.
     train: (config, root_dir, *, warm_start, progress) -> the last figures.
-    presets: name -> values of fields (dotted names) that stand in for the defaults.
+    presets: name -> values of fields (dotted names) that replace the defaults.
     pretrained: gives the directory of shipped weights; None where there are none.
   """
 
@@ -42,7 +42,7 @@ class Trainable:
     """The configuration of a run.
 
     Args:
-      given: field -> value, of those of `RunConfig`.
+      given: field of `RunConfig` -> value.
       settings: `field=value` each, see `settings`.
       preset: of `presets`.
 

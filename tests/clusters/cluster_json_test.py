@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import ClusterError
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.errors import ClusterError
 
 

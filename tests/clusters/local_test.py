@@ -20,6 +20,10 @@ def _cpu(**fields):
   return device_properties_pb2.DeviceProperties(type="CPU", num_cores=8, frequency=2000, **fields)
 
 
+def described(named):
+  return Cluster(**local.from_properties(named))
+
+
 def test_this_machine_has_a_cpu_from_which_costs_can_be_estimated():
   cluster = Cluster.parse("local")
   cpu = cluster.devices[cluster.device_names.index("/CPU:0")]
@@ -29,7 +33,7 @@ def test_this_machine_has_a_cpu_from_which_costs_can_be_estimated():
 
 
 def test_gpus_keep_their_properties_and_make_the_cpu_their_host():
-  cluster = local.from_properties(
+  cluster = described(
       [("/GPU:0", _gpu("7.0")), ("/GPU:1", _gpu("7.0")), ("/CPU:0", _cpu())])
   assert [device.host for device in cluster.devices] == [False, False, True]
   assert cluster.device_kinds.tolist() == [0, 0, 1]
@@ -44,20 +48,20 @@ def test_gpus_keep_their_properties_and_make_the_cpu_their_host():
     ("3.7", 192), ("5.2", 128), ("6.0", 64), ("6.1", 128), ("7.5", 64), ("8.0", 8 * 64),
     ("8.6", 128), ("8.9", 128), ("9.0", 8 * 128), ("12.0", 128)])
 def test_cores_of_a_multiprocessor_follow_the_compute_capability(architecture, cores):
-  cluster = local.from_properties([("/GPU:0", _gpu(architecture))])
+  cluster = described([("/GPU:0", _gpu(architecture))])
   assert peak(cluster.devices[0]).flops_per_us == 80 * cores * 2 * 1500
 
 
 def test_clocks_that_cuda_does_not_report_are_the_presets():
-  cluster = local.from_properties([("/GPU:0", _gpu("8.0", frequency=0, bandwidth=0))])
+  cluster = described([("/GPU:0", _gpu("8.0", frequency=0, bandwidth=0))])
   preset = Cluster.parse("a100:1").devices[0].properties
   found = cluster.devices[0].properties
   assert found["frequency"] == preset["frequency"] and found["bandwidth"] == preset["bandwidth"]
 
 
 def test_cpus_that_share_a_machine_share_its_cores_and_memory():
-  alone = local.from_properties([("/CPU:0", _cpu())])
-  both = local.from_properties([("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
+  alone = described([("/CPU:0", _cpu())])
+  both = described([("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
   assert both.device_kinds.tolist() == [0, 0]
   assert not any(device.host for device in both.devices)
   assert both.devices[0].memory_bytes == alone.devices[0].memory_bytes // 2
@@ -66,4 +70,4 @@ def test_cpus_that_share_a_machine_share_its_cores_and_memory():
 
 def test_machine_without_devices_is_refused():
   with pytest.raises(ClusterError, match="finds no CPU or GPU"):
-    local.from_properties([])
+    described([])

@@ -5,7 +5,7 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import device_properties_pb2
 
 from placeto_tf import graphs
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.costs.grappler import Question
 from placeto_tf.costs.roofline import peak

@@ -7,6 +7,7 @@ import pytest
 from placeto_tf import zoo
 from placeto_tf.encoding import graph_sets, records, schema
 from placeto_tf.errors import GraphError, PlacetoError
+from placeto_tf.files import result_directory
 from placeto_tf.graphs import load_graph
 from placeto_tf.zoo import families
 
@@ -108,7 +109,7 @@ def test_damaged_results_are_named_with_the_remedy(tmp_path):
   with pytest.raises(PlacetoError, match="graphs.tfrecord is damaged .*delete it"):
     _make(_config(1), out)
   (out / "graphs.json").write_text("{")
-  with pytest.raises(PlacetoError, match="graphs.json was not understood"):
+  with pytest.raises(PlacetoError, match="graphs.json.* is not JSON that can be read"):
     _make(_config(1), out)
 
 
@@ -120,3 +121,33 @@ def test_wrong_settings_are_refused_before_anything_is_written():
   with pytest.raises(GraphError, match="holds no graphs"):
     _config(0)
   assert "tiny" in zoo.family_names()
+
+
+@pytest.mark.parametrize("name", ["graphs.json", "graphs.tfrecord"])
+def test_a_pipe_in_a_set_is_refused(tmp_path, name):
+  manifest = {"version": 1, "config": graph_sets._settings(_config(1)), "graphs": []}
+  (tmp_path / "graphs.json").write_text(json.dumps(manifest))
+  (tmp_path / name).unlink(missing_ok=True)
+  os.mkfifo(tmp_path / name)
+  with pytest.raises(PlacetoError, match=f"{name}.*it is a pipe"):
+    _make(_config(1), tmp_path)
+
+
+@pytest.mark.parametrize("row", [
+    7, {}, {"spec": "a"}, {"spec": 1, "file": "a", "ops": 1, "groups": 1, "single_device_us": 1},
+    {"spec": "a", "file": "../a", "ops": 1, "groups": 1, "single_device_us": 1},
+    {"spec": "a", "file": "a", "ops": 1, "groups": 1, "single_device_us": 1, "record": -1}])
+def test_a_damaged_row_of_a_set_is_an_error(tmp_path, row):
+  manifest = {"version": 1, "config": graph_sets._settings(_config(1)), "graphs": [row]}
+  (tmp_path / "graphs.json").write_text(json.dumps(manifest))
+  with pytest.raises(PlacetoError, match="graphs.json was not understood"):
+    _make(_config(1), tmp_path)
+  assert os.listdir(tmp_path) == ["graphs.json"]
+
+
+def test_a_second_run_in_the_directory_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
+  with result_directory.alone(str(tmp_path)):
+    with pytest.raises(PlacetoError, match="another run works in"):
+      _make(_config(1), tmp_path)
+  assert not os.listdir(tmp_path)

@@ -18,7 +18,7 @@ from placeto_tf.evaluation import (
   validate,
 )
 from placeto_tf.files import result_directory
-from placeto_tf.methods.hierarchical import search as hierarchical
+from placeto_tf.methods.one_graph import search as one_graph
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
@@ -108,7 +108,7 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
 
 def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monkeypatch):
   learned = []
-  learn_grouping = hierarchical.learn_grouping
+  learn_grouping = one_graph.learn_grouping
 
   def watched(problem, budget, seed=0, **options):
     before = problem.evaluations
@@ -116,7 +116,7 @@ def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monk
     learned.append((seed, problem.evaluations - before))
     return grouping
 
-  monkeypatch.setattr(hierarchical, "learn_grouping", watched)
+  monkeypatch.setattr(one_graph, "learn_grouping", watched)
   learning = dataclasses.replace(
       config, methods=("metis", "annealing"), max_evaluations=100, grouping="learned")
   rows = evaluate(learning, str(tmp_path / "out"))

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -220,7 +221,8 @@ def test_a_run_that_goes_on_is_left_alone_by_another(tmp_path):
   assert contents(out) == {"a.json": "1"}
 
 
-def test_a_second_run_in_a_directory_says_so(tmp_path):
+def test_a_second_run_in_a_directory_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
   with result_directory.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       with result_directory.alone(str(tmp_path)):
@@ -228,3 +230,13 @@ def test_a_second_run_in_a_directory_says_so(tmp_path):
   with result_directory.alone(str(tmp_path)):
     pass
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path):
+  first = result_directory.alone(str(tmp_path / "new"))
+  first.__enter__()
+  releasing = threading.Timer(0.1, lambda: first.__exit__(None, None, None))
+  releasing.start()
+  with result_directory.alone(str(tmp_path / "new")):
+    assert not releasing.is_alive() or releasing.finished.is_set()
+  releasing.join()

@@ -109,3 +109,17 @@ def test_a_keras_that_is_not_installed_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr(keras_files.importlib, "import_module", missing)
   with pytest.raises(SetupError, match="Keras 2.13.1.*install tf_keras"):
     load_graph(path)
+
+
+def test_a_file_of_tf_keras_is_read_where_keras_2_was_imported_after_it(tmp_path):
+  tf_keras = pytest.importorskip("tf_keras")
+  keras = pytest.importorskip("keras")
+  if keras.__version__ >= "3":
+    pytest.skip("Keras 3 has names of its own")
+  path = _saved(tf_keras, tmp_path / "model.keras")
+  weights = tf_keras.models.load_model(path, compile=False).get_weights() if (
+      keras_files._makes_own_layers(tf_keras)) else None
+  model = keras_files.load_model(path)
+  assert {type(layer).__module__.partition(".")[0] for layer in model.layers} == {
+      type(model).__module__.partition(".")[0]}
+  assert weights is None or all(map(np.array_equal, weights, model.get_weights()))

@@ -41,7 +41,7 @@ def test_what_cannot_move_is_planned_with_and_its_cost_is_said(found):
   assert set(case["devices"]) == {"CPU:0"} and case["rows"] == 1
   assert case["simulated"] == case["promised"]
   assert any("tf.data pipeline" in note for note in case["notes"])
-  assert any("cannot be moved" in note and "faster" in note or "cost at least" in note
+  assert any("has to stay" in note and ("faster" in note or "costs at least" in note)
              for note in case["notes"])
 
 

@@ -104,6 +104,48 @@ def fits(keras, planned, **options):
   return found
 
 
+def replicas(keras):
+  """Two replicas of each batch beside the plain step; a batch of 5 is not divided."""
+  x, y = rows()
+  found = {}
+
+  def model():
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    words = keras.Input([5], dtype="int32")
+    hidden = layers.Dense(16, "relu")(layers.Flatten()(layers.Embedding(20, 8)(words)))
+    built = keras.Model(
+        words, [layers.Dense(3, name="kind")(hidden), layers.Dense(1, name="score")(hidden)])
+    built.compile(
+        keras.optimizers.Adam(0.01),
+        [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"],
+        metrics=[["accuracy"], ["mae"]])
+    return built
+
+  seen = []
+  plain, placed = model(), model()
+  training = placeto.compile_placed(placed, "cpu:2", replicas=2, max_evaluations=30)
+  for each in (plain, placed):
+    record = recorder(keras)
+    history = each.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False,
+                       callbacks=[record]).history
+    each.train_on_batch(x[:5], [part[:5] for part in y])
+    seen.append((record.losses, [history[name] for name in ("loss", "kind_accuracy", "score_mae")]))
+  found["losses"] = float(np.abs(np.subtract(*(one for one, _ in seen))).max())
+  found["metrics"] = float(np.abs(np.subtract(*(two for _, two in seen))).max())
+  found["weights"] = max(
+      float(np.abs(a - b).max()) for a, b in zip(plain.get_weights(), placed.get_weights()))
+  found["steps"] = [[step.batch_size, step.how, step.replicas] for step in training.steps]
+  found["global_batch"] = training.result.replication.chosen.global_batch
+  found["promised"], found["applied"] = training.applied.promised_us, training.applied.step_time_us
+  found["devices"] = sorted({
+      device[-1] for device in training.result.placement.values() if "CPU" in device})
+  found["text"] = str(training)
+  found["refused"] = error_of(lambda: placeto.compile_placed(
+      model(), "cpu:2", replicas=2, batch_size=7, max_evaluations=5))
+  return found
+
+
 def error_of(call):
   try:
     call()
@@ -153,7 +195,7 @@ def main(version):
   print(json.dumps({
       "first_batch": fits(keras, {}), "planned": fits(
           keras, {"batch_size": BATCH}, steps_per_execution=2),
-      "changes": changes(keras)}))
+      "changes": changes(keras), "replicas": replicas(keras)}))
 
 
 if __name__ == "__main__":

@@ -238,7 +238,8 @@ def _slim(keras):
   batch = (_rows([2, 8, 8, 3]), _rows([2], 5))
   specs = [tf.TensorSpec(value.shape, value.dtype) for value in batch]
   loss_of = tf.compat.v1.wrap_function(network, specs)
-  weights = list(loss_of.graph.variables)
+  # In the order of their names: theirs differs from one wrapped function to the next.
+  weights = sorted(loss_of.graph.variables, key=lambda variable: variable.name)
 
   @tf.function
   def step(images, labels):

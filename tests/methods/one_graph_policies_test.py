@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.methods import registry, running
-from placeto_tf.methods.hierarchical.search import learn_grouping, search_hierarchical
-from placeto_tf.methods.rnn.search import search_rnn
+from placeto_tf.methods.one_graph.search import learn_grouping, search_one_graph
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
@@ -23,12 +22,11 @@ HIERARCHICAL = HierarchicalSearch(
         placer=PlacerConfig(hidden=16, bidirectional=True, tanh_constant=1.0)),
     training=dataclasses.replace(
         HierarchicalSearch().training, learning_rate=1e-2, final_learning_rate=1e-2))
-SEARCHES = {"rnn": search_rnn, "hierarchical": search_hierarchical}
 CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
 
 
-@pytest.mark.parametrize("name", sorted(SEARCHES))
-def test_two_chains_come_to_be_put_on_two_devices(name, two_chains):
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_two_chains_end_up_on_two_devices(name, two_chains):
   problem = two_chains
   means, simulate = [], problem.simulator.simulate_many
 
@@ -38,19 +36,20 @@ def test_two_chains_come_to_be_put_on_two_devices(name, two_chains):
     return found
 
   problem.simulator.simulate_many = watched
-  placement = SEARCHES[name](problem, Budget(max_evaluations=960), config=CONFIGS[name])
+  placement = search_one_graph(
+      problem, Budget(max_evaluations=960), policy=name, config=CONFIGS[name])
   half_us = problem.simulator.simulate(np.repeat(np.int32([0, 1]), 10)).step_time_us
   assert problem.simulator.simulate(placement).step_time_us == half_us
   assert np.mean(means[-5:]) < 0.85 * means[0]  # not by luck: what it draws is better
 
 
-@pytest.mark.parametrize("name", sorted(SEARCHES))
+@pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, eagerly):
   found = []
   for _ in range(2):
     problem = random_problem()
-    placement = SEARCHES[name](
-        problem, Budget(max_evaluations=40), 3, config=CONFIGS[name])
+    placement = search_one_graph(
+        problem, Budget(max_evaluations=40), 3, policy=name, config=CONFIGS[name])
     np.testing.assert_array_equal(placement, problem.best_placement)
     assert problem.evaluations == 32  # two batches of 16
     found.append([row[::2] for row in problem.history])

@@ -96,7 +96,7 @@ def test_recreated_variables_are_copies_on_their_devices(found):
   case = found["recreated"]
   assert case["recreated"] and set(case["recreated"].values()) == {"CPU:1"}
   assert set(case["recreated"]) | set(case["in_place"]) == set(case["wanted"])
-  assert "made anew" in case["report"]
+  assert "made again" in case["report"]
 
 
 def _concrete(**options):

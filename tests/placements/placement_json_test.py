@@ -134,5 +134,5 @@ def test_saving_into_a_folder_that_is_not_there_is_refused(tmp_path):
 
 
 def test_reading_what_is_written_changes_nothing():
-  found = placement_json.to_json(_full())
-  assert placement_json.to_json(placement_json.from_json(found)) == found
+  found = placement_json.to_json(vars(_full()))
+  assert placement_json.to_json(vars(Placement(**placement_json.from_json(found)))) == found

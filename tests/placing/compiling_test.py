@@ -62,6 +62,17 @@ def test_compiling_again_is_noticed_and_can_be_placed_again_and_undone(found):
   assert case["again"] == ["placed", "alike"] and not case["own"]
 
 
+def test_replicas_of_each_batch_train_the_model_as_one_step_does(found):
+  """Batches of 8, 6 and 5: the last is not divided."""
+  case = found["replicas"]
+  assert case["losses"] < 1e-5 and case["metrics"] < 1e-5 and case["weights"] < 1e-5
+  assert case["steps"] == [[8, "placed", 2], [6, "alike", 2], [5, "alike", 1]]
+  assert case["global_batch"] == 8 and case["devices"] == ["0", "1"]
+  assert case["applied"] == case["promised"] > 0
+  assert "2 replicas share each batch" in case["text"]
+  assert "the batch of 7 examples cannot be divided among 2 replicas" in case["refused"]
+
+
 def test_what_cannot_be_placed_is_refused(found):
   mirrored, bare, eager, number = found["changes"]["errors"]
   assert "MirroredStrategy" in mirrored and "compile it first" in bare

@@ -7,6 +7,8 @@ import pytest
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import replica_table, report, table
 from placeto_tf.replication import ReplicaSource, load_replicas
 
@@ -87,12 +89,31 @@ def test_a_batch_that_is_free_is_divided(graph):
   assert source.replicas(3).graph.source.feed_shapes["replica_2/x:0"] == (8, 512)
 
 
+def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
+  """A batch of 6 on 4 devices: two replicas of 3."""
+  found = place(load_graph(graph, fetches=["train"], batch_size=6), "k80:4", replicas="auto",
+                max_evaluations=40, max_groups=4).replication
+  assert list(found.rows) == [1, 2] and "6 examples" in found.refused
+  assert found.data_parallel is not None and found.data_parallel_batch == 6
+  assert (found.data_parallel.peak_memory_bytes > 0).sum() == 2
+
+
 def test_a_spec_of_the_zoo_names_replicas():
   spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocab=20"
   with pytest.raises(PlacetoError, match="whole number"):
     ReplicaSource(f"{spec}:replicas=x")
   found = load_replicas(f"{spec}:replicas=2", 2)
   assert found.global_batch == 8 and found.replicas == 2
+
+
+def test_a_spec_names_the_replicas_unless_the_options_do():
+  def replicas(source, **options):
+    return with_replicas_of_spec(PlacingConfig(**options), source).replicas
+
+  assert replicas("zoo:rnnlm:replicas=4:batch=8") == 4
+  assert replicas("zoo:rnnlm:replicas=4", replicas="auto") == "auto"
+  assert replicas("zoo:rnnlm:replicas=4", replicas=2) == 2
+  assert replicas("zoo:rnnlm") == replicas("model:replicas=4.pb") == replicas(None) == 1
 
 
 @pytest.mark.parametrize("replicas, words", [

@@ -1,6 +1,7 @@
 """`place()` on a small training graph: rows, budgets, pins, bad input."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import pytest
 import graph_files
 from placeto_tf import place
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.methods import registry
+from placeto_tf.methods import measured_search, registry
 from placeto_tf.placing import run
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
@@ -217,3 +218,19 @@ def test_simulate_takes_indices_and_placements(automatic):
   named = run.simulate(automatic.graph, automatic.cluster, automatic.placement)
   assert indices.step_time_us == named.step_time_us == automatic.step_time_us
   assert np.array_equal(indices.peak_memory_bytes, automatic.peak_memory_bytes)
+
+
+@pytest.mark.parametrize("error, note, interrupted", [
+    (MeasurementError("worker 1 is gone"), "nothing could be measured: worker 1 is gone", False),
+    (OSError(11, "Resource temporarily unavailable"), "measured: BlockingIOError: ", False),
+    (KeyboardInterrupt(), "measuring was interrupted", True)])
+def test_whatever_measuring_does_the_result_of_the_search_is_there(
+    graph, monkeypatch, error, note, interrupted):
+  def fail(*_, **__):
+    raise error
+
+  monkeypatch.setattr(measured_search, "search_on_workers", fail)
+  result = place(graph, "k80:2", "metis", max_evaluations=20, max_groups=8, cost="measured")
+  assert any(re.search(note, each) for each in result.notes)
+  assert result.interrupted is interrupted and result.measured is None
+  assert result.step_time_us <= result.baselines["metis"].step_time_us

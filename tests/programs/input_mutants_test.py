@@ -5,11 +5,9 @@ import pytest
 from placeto_tf.programs import input_mutants
 
 _MUTANTS = 60
-_KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "placeto_weights", "run",
-          "results", "study", "manifest")
 
 
-@pytest.mark.parametrize("name", _KINDS)
+@pytest.mark.parametrize("name", input_mutants.KINDS)
 def test_mutants_are_read_or_refused_in_one_sentence(name, tmp_path):
   kind = input_mutants.kinds((name,))[name]
   outcomes = []

@@ -160,3 +160,29 @@ def test_sparse_gradients_are_clipped_by_the_norm_of_all_replicas(proof, trainer
 @pytest.mark.parametrize("unrolled", (True, False))
 def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, unrolled):
   proof(lstm("momentum", 0.01, unrolled), word_inputs, replicas, dtype)
+
+
+def masked(batch, dtype):
+  """Some positions of each example are picked, as for the masked words of BERT."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  words = v1.placeholder(tf.int32, [batch, 6], name="ids")
+  positions = v1.placeholder(tf.int32, [batch, 2], name="positions")
+  rows = tf.nn.embedding_lookup(variable("table", [11, 4], dtype), words)
+  hidden = tf.tanh(tf.reshape(
+      tf.reshape(rows, [-1, 4]) @ variable("mixing", [4, 5], dtype), [batch, 6, 5]))
+  picked = tf.reshape(tf.gather(hidden, positions, batch_dims=1), [-1, 5])
+  loss = tf.reduce_mean(tf.square(picked @ variable("w", [5, 1], dtype)), name="loss")
+  return minimize(loss, "adam", None), loss
+
+
+def masked_inputs(batch, generator, dtype):
+  del dtype
+  return {"ids:0": generator.integers(0, 11, [batch, 6]),
+          "positions:0": generator.integers(0, 6, [batch, 2])}
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+def test_a_gather_of_each_example(proof, replicas):
+  proof(masked, masked_inputs, replicas, "float64")

@@ -11,9 +11,11 @@ import pytest
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.placements import Placement
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
 
+one_process = pytest.mark.filterwarnings("ignore:2 CPU devices of one process")
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
 
 
@@ -25,6 +27,13 @@ def test_a_placement_is_timed_on_two_workers_beside_a_reference(graph, cluster, 
       assert 0 < step.low_us <= step.step_time_us <= step.high_us
       assert step.relative == step.step_time_us / step.reference_us
       assert (step.folded_ops, step.moved_ops, step.failure) == (0, 0, None)
+
+
+def test_the_speed_of_cores_takes_the_place_of_a_reference(graph, cluster, halves, workers):
+  with CoreSpeed.of(workers, 1e3) as speed, Measurer(
+      graph, cluster, workers, QUICK, speed=speed) as measurer:
+    step = measurer.measure(halves)
+  assert step.reference_us is None and step.runs >= 6 and speed.full_speed_us == 1e3
 
 
 def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, cluster, single):
@@ -49,10 +58,12 @@ def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, clu
 def test_optimizers_fold_and_move_ops_only_where_they_are_let(graph, cluster, halves):
   maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
   options = dict(device_map=maps, warmup_runs=2, min_runs=1, max_runs=1)
-  assert measure(graph, halves, cluster, **options).folded_ops == 0
-  assert measure(graph, halves, cluster, optimizations=True, **options).folded_ops > 0
+  with pytest.warns(UserWarning, match="2 CPU devices of one process share .*local:2"):
+    assert measure(graph, halves, cluster, **options).folded_ops == 0
+    assert measure(graph, halves, cluster, optimizations=True, **options).folded_ops > 0
 
 
+@one_process
 def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halves, monkeypatch):
   from placeto_tf.runtime import session
 
@@ -65,6 +76,7 @@ def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halv
     measure(graph, halves, cluster, device_map=maps, warmup_runs=1, min_runs=1, max_runs=1)
 
 
+@one_process
 def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, halves):
   devices = dict(halves)
   op = next(name for name, label, i in zip(graph.op_names, graph.colocation, range(graph.num_ops))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import MeasurementError
+from placeto_tf.errors import MeasurementError, PlacetoError
+from placeto_tf.files import result_directory
 from placeto_tf.runtime import study
 from placeto_tf.runtime.core_speed import CoreSpeed
 
@@ -101,3 +102,10 @@ def test_measurements_go_on_where_they_stopped(graph, cluster, halves, single, t
   assert {row["placement"] for row in rows} == {"00_single.json", "01_halves.json"}
   assert all(row["measured_us"] > 0 for row in rows)
   assert min(study.predicted_us(str(tmp_path)).values()) > 0
+
+
+def test_a_second_study_in_the_directory_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
+  with result_directory.alone(str(tmp_path)):
+    with pytest.raises(PlacetoError, match="another run works in"):
+      study.run_study(study.StudyConfig(("zoo:none",)), str(tmp_path))

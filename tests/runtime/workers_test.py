@@ -207,6 +207,23 @@ def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(tmp_path, monke
   assert workers.closed
 
 
+def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(tmp_path, monkeypatch):
+  (tmp_path / "sitecustomize.py").write_text(
+      "import os\n"
+      "def refuse(*_):\n  raise PermissionError(1, 'Operation not permitted')\n"
+      "os.sched_setscheduler = os.sched_setaffinity = refuse\n")
+  monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
+      filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
+  with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+    workers._logs[0].seek(0)
+    said = workers._logs[0].read().decode()
+    policies = {os.sched_getscheduler(int(thread))
+                for thread in os.listdir(f"/proc/{workers.processes[0].pid}/task")}
+  assert "binding it to cores is refused" in said
+  assert "real-time scheduling is not permitted" in said
+  assert policies == {os.SCHED_OTHER}
+
+
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_listener_that_is_no_worker_is_named_in_time(says):
   with socket.socket() as listener:

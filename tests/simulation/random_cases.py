@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster, Device
+from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 

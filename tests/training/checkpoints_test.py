@@ -9,6 +9,7 @@ import pytest
 
 from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.errors import PlacetoError
+from placeto_tf.files import result_directory
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.pointer_problems import with_starts
@@ -184,3 +185,15 @@ def test_state_comes_back_with_integers_of_any_size(tmp_path):
   found = Checkpoints(str(tmp_path), {}, variable=variable)
   assert found.restored and found.state == state and variable.numpy() == 1.0
   assert pathlib.Path(tmp_path, "checkpoint").exists()
+
+
+def test_a_second_run_in_the_root_directory_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
+
+  def begun(*_, **__):
+    raise AssertionError("the run was begun beside another")
+
+  with result_directory.alone(str(tmp_path)):
+    with pytest.raises(PlacetoError, match="another run works in"):
+      runs.train(begun, CONFIG, str(tmp_path))
+  assert not os.listdir(tmp_path)

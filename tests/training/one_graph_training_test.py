@@ -47,6 +47,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_as_one_that_was_not(policy, tmp
   for one, other in zip(whole.policy.trainable_variables, resumed.policy.trainable_variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   np.testing.assert_array_equal(whole.problem.best_placement, resumed.problem.best_placement)
+  saved = [(tmp_path / run / "placement.json").read_bytes() for run in ("whole", "cut")]
+  assert saved[0] == saved[1]  # how many were evaluated included
 
 
 def test_a_run_leaves_its_best_placement_and_says_that_it_is_done(tmp_path):

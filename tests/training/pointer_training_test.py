@@ -13,11 +13,11 @@ from tensorboard.backend.event_processing import event_accumulator
 from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.training import runs
 from placeto_tf.training.pointer_problems import with_starts
 from placeto_tf.training.pointer_training import (
   PointerTrainer,
   PointerTrainingConfig,
-  _hparams,
   train,
 )
 from random_problem import random_problem
@@ -113,7 +113,7 @@ def test_a_target_or_lost_patience_ends_the_run(
 
 def test_hparams_are_values_and_not_json():
   config = PointerTrainingConfig(graphs=("zoo:rnnlm",), clusters=("k80:4", "v100:2"))
-  hparams = _hparams(config)
+  hparams = runs.hparams(config.to_json())
   assert hparams["graphs"] == "zoo:rnnlm" and hparams["clusters"] == "k80:4, v100:2"
   assert hparams["max_groups"] == 128 and hparams["learning_rate"] == 1e-3
   assert hparams["steps"] == config.environment.steps and "target" not in hparams

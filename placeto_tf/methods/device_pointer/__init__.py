@@ -1,4 +1,4 @@
-"""The device pointer as methods, beside what shows what its training gives.
+"""The device pointer as methods, with controls that show what its training adds.
 
   device_pointer   moves simulated in the order of what a trained scorer says they gain, coarse to
                    fine, then annealing

@@ -41,7 +41,7 @@ def place(
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] by `place` without its annealing."""
+  """[N] placed as by `place`, without its annealing."""
   del root_dir, progress
   return search(problem, problem.best_known, _trained(weights, GAIN), budget, seed, annealing=False)
 

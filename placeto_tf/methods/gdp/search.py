@@ -27,9 +27,9 @@ class GdpSearch:
   """GDP's choices.
 
   Attributes:
-    network: of a policy from scratch; its `max_devices` is the cluster's.
-    training, fine_tuning: how it learns.
-    fine_tune_updates: at most; 50 in the paper. None is as many as the budget has room for, so that
+    network: used when it starts from scratch; its `max_devices` is the cluster's.
+    training, fine_tuning: how it learns from scratch, and from given weights.
+    fine_tune_updates: the most updates; 50 in the paper. With None the budget alone limits them, so
       it evaluates as many placements as any other method.
     draws: placements that `gdp_zero_shot` evaluates at most: the likeliest, and samples.
   """
@@ -47,15 +47,16 @@ def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, config: Optional[GdpSearch] = None,
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] the best placement the problem has seen, after GDP has been at work.
+  """[N] the best placement the problem has seen, after GDP has worked on it.
 
   Args:
     problem: its groups are not used.
-    budget: counted from the making of the problem.
+    budget: counted from when the problem was made.
     seed: of weights and draws.
-    way: "scratch" trains a network on the graph at hand and, with weights, is "fine_tune", which
-      goes on learning from them for `fine_tune_updates` at most; "zero_shot" learns nothing.
-    weights: directory of a training run, or of its weights; only "scratch" can do without.
+    way: "scratch" trains a network on the graph at hand, and with weights is the same as
+      "fine_tune"; "fine_tune" trains the weights further, for `fine_tune_updates` at most;
+      "zero_shot" learns nothing.
+    weights: directory of a training run, or of its weights; only "scratch" does without.
     config: the choices.
     root_dir, progress: as for `one_shot.search`.
 
@@ -85,7 +86,7 @@ def search_gdp(
     _draw(nodes, policy, max(1, draws), draw_seed)
     return problem.best_known
   training = config.training if way == "scratch" else config.fine_tuning
-  # One evaluation is kept for the likeliest devices, which samples miss where nodes are many.
+  # One evaluation is kept for the likeliest devices, which samples miss on graphs of many nodes.
   most = None if left is None else max(1, left - 1)
   if way == "fine_tune" and config.fine_tune_updates is not None:
     updates = config.fine_tune_updates * training.batch_size
@@ -100,7 +101,7 @@ def search_gdp(
 
 
 def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> None:
-  """Evaluates the likeliest devices and samples, `count` placements in all."""
+  """Evaluates the likeliest devices, and samples: `count` placements in all."""
   placements = policy.greedy()[None]
   if count > 1:
     drawn = policy.sample(np.random.default_rng(seed), count - 1).placements

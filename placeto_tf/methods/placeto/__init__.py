@@ -1,11 +1,11 @@
 """Placeto as methods: trained on the graph at hand, or with weights trained on other graphs.
 
-  placeto              learns on the graph, from scratch or, with weights, from them
+  placeto              learns on the graph, from given weights or from scratch
   placeto_zero_shot    samples from the trained policy and learns nothing
   placeto_greedy       plays one episode of its likeliest devices
   placeto_fine_tune    goes on learning on the graph
   placeto_from_scratch learns on the graph alone, with the choices of the training run
-  placeto_untrained    neither begins with the weights nor learns
+  placeto_untrained    uses initial weights and learns nothing
   placeto_random       draws devices uniformly, in the same process
   random_policy        the same without a training run, to show what learning adds to `placeto`
 """
@@ -24,9 +24,9 @@ _PLACERS = "placeto_tf.methods.placeto.placers"
 _TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "random")
 
 METHODS = (
-    # What is learned on the graph at hand comes before the trained policy, which finds more and
-    # would leave it nothing to improve. It is imported and traced first, which takes 9 to 17 s: in
-    # a minute, all of its share, in which the trained policy and the searches find as much without
+    # Learning on the graph at hand comes before the trained policy, which finds more and would
+    # leave it nothing to improve. Importing and tracing it takes 9 to 17 s. Of a budget of a minute
+    # that is all of its share, in which the trained policy and the searches find as much without
     # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
     # evaluations alone are counted.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,

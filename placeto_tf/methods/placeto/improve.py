@@ -1,8 +1,8 @@
 """Trains Placeto on one graph and, by doing so, improves its placement.
 
-What counts is the best placement met on the way, which the problem remembers; the trained policy
-is thrown away. Sampling is done here and in NumPy, from logits that the agent's collect policy
-gives, so that TensorFlow's global seed neither matters nor is touched.
+The result is the best placement met on the way, which the problem remembers; the trained policy
+is thrown away. Actions are sampled here, in NumPy, from the logits of the agent's collect policy,
+so TensorFlow's global seed has no effect and is left as it is.
 
 Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T steps.
 """
@@ -33,12 +33,12 @@ Progress = Callable[[int, float, float], None]
 Observation = Mapping[str, np.ndarray]
 
 _MIN_ROWS = 10  # of a chart
-_IDLE_EPISODES = 20  # in a row without an evaluation, after which a search ends
+_IDLE_EPISODES = 20  # steps in a row without an evaluation after which a search ends
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Improvement:
-  """What a search ended with.
+  """The result of a search.
 
   Attributes:
     placement: [G] int32, the problem's groups where most of each is in the best placement met;
@@ -80,14 +80,14 @@ def improve(
   Args:
     problem: counts the evaluations and remembers the best placement.
     start: [G] int32, or [N] devices of ops. A placement of ops that the problem's groups cannot
-      express is started from all the same: on about as many groups that it has on one device each.
+      express is a start too: the search then uses about as many groups, each on one device in it.
     budget: counted from the making of the problem.
     seed: of weights, actions and orders.
     root_dir: where TensorBoard events go (in train/); None writes none.
     progress: called with (evaluations, seconds, best objective in us) after every update.
     config: see `PlacetoConfig`.
     policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
-      learned; or "random": devices drawn uniformly in the same process, to compare with.
+      learned; or "random", devices drawn uniformly in the same process, to compare with.
     weights: of the network, in its order, to begin with; None initializes them.
     compiled: see `PlacetoLearner`.
 
@@ -145,7 +145,7 @@ def _refine(
 
 
 class _Actor(Protocol):
-  """Who acts in a level: a `PlacetoLearner`, or one who learns nothing."""
+  """The player of a level: a `PlacetoLearner`, or one that learns nothing."""
 
   updates: int
   losses: Dict[str, float]
@@ -168,7 +168,7 @@ class _Actor(Protocol):
 
 
 class _Level:
-  """A search on one grouping: the environment, who acts in it, and the loop between them."""
+  """A search on one grouping: the environment, its player, and the loop between them."""
 
   def __init__(
       self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
@@ -235,7 +235,7 @@ class _Level:
           actor.update(spent())
           if progress is not None:
             progress(problem.evaluations, problem.seconds, problem.best_objective_us)
-      # With a budget of evaluations only, a policy that moves nothing would never come to an end.
+      # With a budget of evaluations only, a policy that moves nothing would never end.
       idle = idle + 1 if problem.evaluations == evaluations else 0
       summary.write(problem, environment, returns, actor)
       if self._greedy:
@@ -243,7 +243,7 @@ class _Level:
 
 
 class _Uniform:
-  """Every allowed device is as likely; learns nothing."""
+  """Draws every allowed device with equal probability; learns nothing."""
 
   updates = 0
   weights: Optional[List[np.ndarray]] = None
@@ -266,10 +266,10 @@ class _Uniform:
 
 
 class _Summary:
-  """TensorBoard events, one row an episode; the step is the number of evaluations.
+  """TensorBoard events, one row per episode; the step is the number of evaluations.
 
-  Rows are held back until there are enough for a chart: the few episodes that a large graph
-  leaves time for would show as two points.
+  Rows are held back until there are enough for a chart. On a large graph there is time for few
+  episodes, which would show as two points.
   """
 
   def __init__(self, root_dir: Optional[str]):

@@ -1,7 +1,7 @@
 """Runs Placeto on a problem, from the problem's best placement.
 
-Beside what training on a family gave stands, in the same process and from the same start, what the
-policy does without it.
+Beside the policy trained on a family there are controls: the same process, from the same start,
+without the training.
 
 Legend: N ops.
 """
@@ -19,7 +19,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training.placeto_weights import PlacetoWeights
 
-# What is done -> (policy of `improve`, whether it begins with the weights, whether it learns).
+# Way -> (policy of `improve`, whether it begins with the weights, whether it learns).
 WAYS = {
     "zero_shot": ("placeto", True, False),
     "greedy": ("greedy", True, False),
@@ -33,7 +33,7 @@ WAYS = {
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     **options: Any) -> np.ndarray:
-  """[N] by learning on the problem, from the weights in a directory where one is given."""
+  """[N] placed by learning on the problem, from the weights in `weights` if that is given."""
   if weights is not None:
     return place_with(problem, budget, seed, weights=weights, way="fine_tune", **options)
   return improve(problem, problem.best_known, budget, seed, **options).op_placement
@@ -42,7 +42,7 @@ def place(
 def place_at_random(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     **options: Any) -> np.ndarray:
-  """[N] by devices drawn uniformly where `place` asks the policy."""
+  """[N] placed with devices drawn uniformly, where `place` asks the policy."""
   del weights
   return improve(
       problem, problem.best_known, budget, seed, policy="random", **options).op_placement
@@ -73,8 +73,9 @@ def improve_with(
     directory: of weights, see `PlacetoWeights.load`.
     way: "zero_shot" samples from the trained policy and learns nothing, "greedy" plays one episode
       of its likeliest devices, "fine_tune" goes on learning on this graph, "from_scratch" learns
-      on this graph alone, "untrained" has neither, "random" draws devices uniformly.
-    problem: its groups are those that are placed; they should be about as many as in training.
+      on this graph alone, "untrained" uses initial weights and learns nothing, "random" draws
+      devices uniformly.
+    problem: its groups are placed; there should be about as many as in training.
       Episodes that learn nothing start from the best placement so far.
     start: [N] devices of ops, which are projected on the problem's groups.
     budget, seed, root_dir, progress: see `improve`.
@@ -90,10 +91,10 @@ def improve_with(
   weights.check(problem.num_devices)
   config = dataclasses.replace(weights.config, learn=learn)
   if not learn and config.environment.start == "random":
-    # Training begins anywhere, to learn what to do there; a search goes on from the best so far.
+    # Training episodes begin anywhere, to learn from there; a search goes on from the best so far.
     config = dataclasses.replace(
         config, environment=dataclasses.replace(config.environment, start="best"))
-  if way == "fine_tune":  # it explores as much as it did when training ended
+  if way == "fine_tune":  # explores as much as when training ended
     config = dataclasses.replace(config, entropy=config.final_entropy)
   return improve(
       problem, problem.project(np.asarray(start)), budget, seed, root_dir=root_dir,

@@ -1,7 +1,7 @@
-"""The tf-agents PPO agent that trains the device pointer, and what it is fed.
+"""The tf-agents PPO agent that trains the device pointer, and its experience.
 
-Episodes are collected with the compiled inference of `scorer`, which is what the policy is run
-with later, and handed to the agent as trajectories.
+Episodes are collected with the compiled inference of `scorer`, with which the policy also runs
+later, and given to the agent as trajectories.
 
 Legend: B rows, T steps, P devices, padded.
 """
@@ -56,7 +56,7 @@ def make_agent(
   actor.create_variables()
   value.create_variables()
   optimizer = NormKeepingAdam(learning_rate, epsilon=1e-7)
-  # In the order in which the agent hands them over.
+  # In the order in which the agent passes them.
   optimizer.build(sorted(
       actor.trainable_weights + value.trainable_weights, key=lambda variable: variable.name))
   agent = ppo_clip_agent.PPOClipAgent(

@@ -38,7 +38,7 @@ class PlacedLevels:
     contraction = self._contraction
     if count >= contraction.num_nodes:
       return number_groups(contraction.node_of_op, self._op_rank)
-    # What has no device in common never merges. So each device gets its own copy of all devices.
+    # Ops without a common device never merge. So each device gets its own copy of all devices.
     masks = [mask << (self._num_devices * device) for mask, device in zip(
         contraction.node_masks, placement[self._op_of_unit].tolist())]
     known = {mask: i for i, mask in enumerate(dict.fromkeys(masks))}

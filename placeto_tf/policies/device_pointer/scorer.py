@@ -50,12 +50,12 @@ class ScorerWeights:
 
   def __post_init__(self) -> None:
     for name in _FIELDS:
-      # Writable and contiguous: numba compiles anew for anything else.
+      # Writable and contiguous: numba would compile again for other arrays.
       object.__setattr__(
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
     if self.bias_1.ndim != 1:
       raise PlacementError(
-          f"bias_1 of the scorer has shape {self.bias_1.shape}, expected (H,); train it anew")
+          f"bias_1 of the scorer has shape {self.bias_1.shape}, expected (H,); train it again")
     h = len(self.bias_1)
     shapes = {"hidden_1": (len(NAMES), h), "bias_1": (h,), "hidden_2": (h, h), "bias_2": (h,),
               "output": (h,)}
@@ -63,7 +63,7 @@ class ScorerWeights:
       found = getattr(self, name)
       if found.shape != expected:
         raise PlacementError(
-            f"{name} of the scorer has shape {found.shape}, expected {expected}; train it anew "
+            f"{name} of the scorer has shape {found.shape}, expected {expected}; train it again "
             "with the features of this version")
       if not np.isfinite(found).all():
         raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
@@ -104,12 +104,12 @@ class ScorerWeights:
     Raises:
       PlacementError: they are missing, of another list of features, or predict something else.
     """
-    remedy = "give a directory of scorer weights, or train them anew"
+    remedy = "give a directory of scorer weights, or train them again"
     sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
-          "them anew")
+          "them again")
     found = sidecar.get("predicts", PREFERENCE)
     if found not in (GAIN, PREFERENCE) or predicts not in (None, found):
       expected = predicts or f"{GAIN} or {PREFERENCE}"

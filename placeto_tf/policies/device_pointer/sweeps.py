@@ -3,10 +3,10 @@
 A sweep visits the groups that can move in topological order. The scorer moves some; after a few
 moves (a block) the placement is simulated, kept if it is no worse and undone otherwise, with
 smaller blocks once blocks are undone more often than kept. A round is a sweep at each level: a
-handful of large groups first, which moves whole layers at once, then ever smaller ones, made anew
+handful of large groups first, which moves whole layers at once, then smaller and smaller ones, made
 from the placement so far. The first round takes the best score. The second is thorough: each group
-is proposed to go to the best of its other devices, one at a time, also where the scorer would leave
-it. Later ones draw from the softmax. The rest of the budget goes to annealing.
+is proposed to go to the best of its other devices, one at a time, even where the scorer would
+leave it. Later ones draw from the softmax. The rest of the budget goes to annealing.
 
 Legend: N ops, G groups, D devices.
 """

@@ -1,7 +1,7 @@
 """GDP's graph embedding: GraphSAGE with max pooling over neighbours, on TensorFlow GNN.
 
 Hamilton et al. 2017, section 3.3; arXiv 1910.01578, section 3.1. Producers and consumers are
-pooled apart, since what an op reads and who reads it mean different things to a placement.
+pooled apart, because inputs and outputs of an op matter in different ways to a placement.
 
 Legend: M nodes, E edges, F features, W width.
 """

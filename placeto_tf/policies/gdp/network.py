@@ -1,8 +1,8 @@
 """GDP's network: node inputs -> a logit for every (node, device), in one pass.
 
 arXiv 1910.01578, section 3. Embedding, placer and a softmax over devices, trained together. Devices
-are told apart by their place in the cluster, as in the paper; which of them there are, and what a
-node may use, is masked.
+are identified by their place in the cluster, as in the paper; devices that are missing, or that a
+node may not use, are masked.
 
 Legend: M nodes, P devices, padded; W width.
 """
@@ -15,7 +15,7 @@ from typing import Any, Dict
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding
 from placeto_tf.policies.gdp.placer import Placer
@@ -25,14 +25,14 @@ from placeto_tf.policies.placeto.embedding import Seeds, dense
 
 @dataclasses.dataclass(frozen=True)
 class GdpConfig:
-  """Sizes, which the paper does not all state.
+  """Sizes; the paper does not state all of them.
 
   Attributes:
     max_devices: P, hosts included.
     width: W, of embedding and placer.
     rounds: of GraphSAGE.
     layers, heads: of the placer.
-    segment: nodes a segment, and a memory.
+    segment: nodes per segment, and per memory.
     superposition: whether graph and cluster gate the placer's layers.
     initial_spread: about how far the logits of an untrained network lie apart.
   """
@@ -47,20 +47,18 @@ class GdpConfig:
   initial_spread: float = 1.0
 
   def __post_init__(self) -> None:
-    for name in ("max_devices", "width", "rounds", "layers", "heads", "segment"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "max_devices", "width", "rounds", "layers", "heads", "segment")
     if self.width % self.heads:
       raise PlacementError(
           f"width is {self.width}; expected a multiple of the {self.heads} heads")
 
   def to_json(self) -> Dict[str, Any]:
-    """As it stands beside weights."""
+    """The configuration from the JSON file beside the weights."""
     return dataclasses.asdict(self)
 
 
 class GdpNetwork(tf.keras.Model):
-  """See the module; all variables are there once it is made."""
+  """See the module; the constructor makes all variables."""
 
   def __init__(self, config: GdpConfig, seed: int = 0):
     super().__init__(name="gdp")
@@ -87,7 +85,7 @@ class GdpNetwork(tf.keras.Model):
     return tf.where(inputs[inputs_lib.MASK] > 0, logits, NEVER)
 
   def signature(self) -> Dict[str, tf.TensorSpec]:
-    """Of `call`: one trace serves graphs of all sizes."""
+    """The signature of `call`: one trace serves graphs of all sizes."""
     return {name: tf.TensorSpec(shape, value.dtype) for name, value, shape in (
         (name, value, [None, *value.shape[1:]]) for name, value in self._example().items())}
 
@@ -100,9 +98,9 @@ class GdpNetwork(tf.keras.Model):
 
 
 def _spread(x: tf.Tensor) -> tf.Tensor:
-  """[M, W] less what all nodes have in common, and scaled to a mean square of 1.
+  """[M, W] minus the mean over the nodes, and scaled to a mean square of 1.
 
-  What they have in common is most of an untrained embedding, and would put them all on one device.
+  The mean is most of an untrained embedding, and would put all nodes on one device.
   """
   centred = x - tf.reduce_mean(x, axis=0)
   return centred * tf.math.rsqrt(tf.reduce_mean(tf.square(centred)) + 1e-6)

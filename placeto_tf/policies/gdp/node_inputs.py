@@ -1,11 +1,11 @@
-"""What GDP sees of a graph on a cluster: arrays of nodes, edges and devices.
+"""The inputs of GDP for a graph on a cluster: arrays of nodes, edges and devices.
 
-A node is an op, or the ops that must share a device; nodes stand in topological order of their main
-ops, those that compute longest: by their first ops, variables that are updated would all stand at
-the front, far from what reads and updates them. Features have mean 0 and deviation 1 over a graph's
-nodes, so that one network serves many graphs. From the paper (arXiv 1910.01578, section 3) come op
-type, output shape and the ids of adjacent nodes; compute, bytes, memory, degrees and where a node
-stands in a depth-first walk are added, and a row for each device.
+A node is an op, or the ops that must share a device. Nodes are in topological order of their main
+ops, the ops that compute longest. By their first ops, all variables would be at the front, far from
+the ops that read and update them. Features have mean 0 and deviation 1 over a graph's nodes, so
+that one network serves many graphs. Op type, output shape and the ids of adjacent nodes come from
+the paper (arXiv 1910.01578, section 3). Added are compute, bytes, memory, degrees, the place of a
+node in a depth-first walk, and a row per device.
 
 Legend: M nodes, E edges, P devices, padded; F node features, C device features.
 """
@@ -28,7 +28,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a hundred
 _SHAPE_DIMS = 4
 _ADJACENT = 3  # producers, and as many consumers, whose ids are features
-_FURTHEST = 5.0  # deviations from the mean that still make a difference
+_FURTHEST = 5.0  # deviations from the mean at which features are clipped
 NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
@@ -66,12 +66,12 @@ class NodeInputs:
     return len(self.devices)
 
   def arrays(self) -> Dict[str, np.ndarray]:
-    """By field name, as the network takes them."""
+    """The arrays by field name, as the network takes them."""
     return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementProblem:
-  """The same problem with nodes as groups: together is only what must share a device."""
+  """The same problem with nodes as groups: only ops that must share a device are grouped."""
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
   if order == "first":
     return problem.regrouped(grouping)
@@ -133,7 +133,7 @@ def _cost_features(grouped: GroupedGraph) -> np.ndarray:
 def _position_features(grouped: GroupedGraph, op_overhead_us: float) -> np.ndarray:
   """[M, 2 W] waves of the share of compute time that comes before a node in a depth-first walk.
 
-  Neighbouring nodes look alike, and stretches of the graph can be told apart.
+  Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
   numbers = op_features.walk_numbers(grouped.sources, grouped.targets, grouped.num_groups)
   weights = grouped.compute_us.min(axis=1) + op_overhead_us * grouped.num_ops
@@ -149,7 +149,7 @@ def _device_features(grouped: GroupedGraph) -> np.ndarray:
   np.fill_diagonal(bandwidth, np.nan)
   out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)
   held = float(grouped.persistent_bytes.sum() + grouped.working_bytes.sum())
-  # The share of a step that moving all outputs once over a link would take: how dear links are.
+  # The cost of links: the share of a step that moving all outputs once over a link would take.
   dear = float(grouped.output_bytes.sum()) / out / max(float(compute_us.min()), 1e-9)
   return np.stack([
       np.ones(d), grouped.is_host, compute_us.min() / np.maximum(compute_us, 1e-9),

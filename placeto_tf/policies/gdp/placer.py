@@ -3,14 +3,14 @@
 arXiv 1910.01578, sections 3.2 and 3.3. The nodes are cut into segments; a node attends to its own
 segment and, as memory, to the segment before: to that segment's hidden states at the layer below,
 through which no gradient flows (Dai et al. 2019). There are no position embeddings and no causal
-mask, since all nodes are placed at once. With a memory as long as a segment, what a layer has to
-remember is known as soon as the layer below is done, so that segments need not wait for one
-another: they are computed side by side, with the values they would have one after the other.
+mask, since all nodes are placed at once. With a memory as long as a segment, the memory of a layer
+is known as soon as the layer below is done. So segments need not wait for one another: they are
+computed side by side, with the same values as one after the other.
 
 Superposition: a vector that describes graph and cluster gates what every layer reads, element by
-element, so that one network can be another one for each graph.
+element, so that the network can behave differently for each graph.
 
-Legend: M nodes, S segments, L nodes a segment, W width, H heads, C width of the condition.
+Legend: M nodes, S segments, L nodes per segment, W width, H heads, C width of the condition.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ class PlacerLayer(tf.keras.layers.Layer):
 def with_memory(x: tf.Tensor, valid: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
   """Each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
 
-  The first one has nothing before it. The segment before is remembered, not differentiated
-  through.
+  The first one has nothing before it. No gradient flows through the segment before.
 
   Args:
     x: [S, L, W] hidden states.

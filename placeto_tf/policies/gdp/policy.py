@@ -1,10 +1,11 @@
 """GDP as a one-shot policy: devices of all nodes drawn from one pass of the network.
 
-Every node is drawn with the probabilities the network gives it, as in the paper. How draws of
-different nodes hang together the paper leaves open; drawn independently, no two placements of
-thousands of nodes differ in structure, and what one of them is worth says little of any node. Here
-stretches of a depth-first walk, of another length in every placement, share the noise that decides:
-nodes of one mind go together. What is drawn together is one decision: the log probability of each
+Every node is drawn with the probabilities that the network gives it, as in the paper. The paper
+leaves open how draws of different nodes depend on one another. If they are independent, no two
+placements of thousands of nodes differ in structure, and the cost of a placement says little about
+any node. Here the nodes of a stretch of a depth-first walk share the noise of their draws, so nodes
+with like probabilities go together. The stretches' length differs from placement to placement.
+A stretch is one decision: the log probability of each
 of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
 stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
@@ -34,7 +35,7 @@ class GdpPolicy(OneShotPolicy):
   """One network for a list of graphs, each on its cluster."""
 
   def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork, joint: bool = True):
-    """Args: graphs: what `graph` is an index of."""
+    """Args: graphs: the list that `graph` is an index of."""
     super().__init__()
     self._joint = joint
     self.network = network
@@ -54,7 +55,7 @@ class GdpPolicy(OneShotPolicy):
     return self.logits(graph).numpy().argmax(axis=1).astype(np.int32)
 
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws `count` placements; see the module for how nodes hang together."""
+    """Draws `count` placements; the module describes how nodes depend on one another."""
     logits = self.logits(graph).numpy()
     log_probs = tf.nn.log_softmax(logits).numpy()
     walk = self._walks[graph]
@@ -94,7 +95,7 @@ def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
   The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
 
   Args:
-    rng: where chance comes from.
+    rng: the source of randomness.
     walk: [M] each node's place in the walk.
   """
   m = len(walk)
@@ -127,7 +128,7 @@ def load_network(directory: str) -> GdpNetwork:
   try:
     values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
     config = weight_files.config_of(GdpConfig, sidecar.get("network"))
-    # A network far larger than its weights must not be made at all.
+    # A network far larger than its weights must not be made.
     if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
         value.size for value in values):
       raise ValueError("the network is larger than its arrays")
@@ -139,7 +140,7 @@ def load_network(directory: str) -> GdpNetwork:
   found = [value.shape for value in values]
   if found != expected:
     raise PlacementError(
-        f"the weights in {directory} have shapes {found}, expected {expected}; train them anew")
+        f"the weights in {directory} have shapes {found}, expected {expected}; train them again")
   for variable, value in zip(network.variables, values):
     variable.assign(value)
   return network

@@ -1,7 +1,7 @@
-"""The units that are grouped, and what the placer sees of the groups they are put in.
+"""The units that are grouped, and the placer's features of their groups.
 
-A unit is the ops that must share a device. Those with one device to go to are not grouped: there
-is nothing to decide.
+A unit is the ops that must share a device. Units that may use one device only are not grouped:
+there is nothing to decide.
 
 Legend: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between units,
 D devices.
@@ -18,13 +18,13 @@ from placeto_tf.policies import op_features
 from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_SIZES, _NEIGHBOURS = 6, 6  # outputs, and producers as well as consumers, that a unit shows
+_SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, producers, and consumers that are features
 _SHAPE_DIMS = 4  # the last ones of an op's first output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupInputs:
-  """What the placer sees of K groups, in B groupings.
+  """The placer's inputs: K groups in B groupings.
 
   Attributes:
     features: [B, K, F] float32: how many ops of each type, bytes and sums of the shapes of their
@@ -92,7 +92,7 @@ class Units:
     return self.type_counts.shape[1] + 2 + 1 + _SHAPE_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> GroupInputs:
-    """What the placer sees of groupings [B, U]."""
+    """The placer's inputs for groupings [B, U]."""
     b, k, t = len(groups), num_groups, self.type_counts.shape[1]
     rows = np.arange(b)[:, None]
     features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
@@ -133,7 +133,7 @@ def draw(
   """Draws from a table of distributions.
 
   Args:
-    rng: where chance comes from.
+    rng: the source of randomness.
     log_probs: [U, K] normalized by row.
     count: B.
 
@@ -143,7 +143,7 @@ def draw(
   u, k = log_probs.shape
   ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
   ends /= ends[:, -1:]
-  # One sorted row after the other: a single search serves all rows and draws.
+  # Rows follow one another in sorted order: a single search serves all rows and draws.
   starts = np.arange(u)
   found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
                           side="right")

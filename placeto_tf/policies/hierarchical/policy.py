@@ -2,10 +2,11 @@
 
 A feed-forward grouper gives each unit (the ops that must share a device) a distribution over K
 groups from the embeddings of its ops' types (learned), the sizes of its outputs and the numbers of
-its neighbours. Added to the paper is where the grouper starts: with stretches of a depth-first walk
-of equal compute time, since groups of random ops are so slow to place that everything on one device
-is what is learned. Groups are drawn; what is in them makes the embeddings that the placer, an LSTM
-in both directions with an attentional decoder, places in the order of their numbers. The log
+its neighbours. One thing is added to the paper: the grouper starts with stretches of a depth-first
+walk of equal compute time. Starting with groups of random ops, which are slow to place, the policy
+learns to put everything on one device. Groups are drawn. Their contents make the embeddings of
+groups, which the placer, an LSTM in both directions with an attentional decoder, places in the
+order of their numbers. The log
 probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
 update teaches both (section 3 of the paper).
 
@@ -19,7 +20,7 @@ from typing import Dict, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_at_least
 from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
@@ -35,20 +36,20 @@ GROUPS, DEVICES, FEATURES, ALLOWED = "groups", "devices", "features", "allowed"
 class HierarchicalConfig:
   """Attributes, with the paper's values where the default departs from them.
 
-  num_groups: K at most; 256 in the paper.
-  groups_a_device: K at most, for each device of the cluster; as in the authors' code.
+  num_groups: the largest K; 256 in the paper.
+  groups_a_device: the largest K over the number of devices; as in the authors' code.
   grouper_hidden: 64.
   type_width: of an op type's embedding; 20.
-  type_scale: of those embeddings when they start; the paper's is not known.
-  grouper_scale: of the grouper's last layer when it starts.
-  stretches: how sharply the grouper starts with group k as the stretch from k / K to (k + 1) / K of
-    `Units.share`; 0, as in the paper, starts with units spread over all groups.
+  type_scale: of the initial values of those embeddings; the paper's is not known.
+  grouper_scale: of the initial weights of the grouper's last layer.
+  stretches: how sharply group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
+    0, as in the paper, starts with units spread over all groups.
   placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
     more.
   disturbance: deviation of the noise that draws add to the placer's logits, over the root of their
     mean square, until `disturbed_draws` batches have been drawn; as in the authors' code.
   placer: in two directions; 256 hidden in the paper. Its logits are bounded by a tanh, as in the
-    authors' code, lest everything ends on one device.
+    authors' code, so that not everything ends on one device.
   """
 
   num_groups: int = 256
@@ -66,13 +67,11 @@ class HierarchicalConfig:
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=4.0)
 
   def __post_init__(self) -> None:
-    for name in ("num_groups", "groups_a_device", "grouper_hidden", "type_width"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
+    check_at_least(1, self, "num_groups", "groups_a_device", "grouper_hidden", "type_width")
 
 
 class HierarchicalPolicy(OneShotPolicy):
-  """For one problem, whose groups are its units: what must share a device, and no more."""
+  """The policy of one problem whose groups are units: ops that must share a device."""
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
     """Args: seed: of the weights."""
@@ -94,7 +93,7 @@ class HierarchicalPolicy(OneShotPolicy):
     self._groups = tf.Variable(
         initial(rng, (hidden, k), config.grouper_scale), name="grouper_groups")
     self._groups_bias = tf.Variable(np.zeros(k, np.float32), name="grouper_groups_bias")
-    # Minus the squared distance from the middle of each stretch, less what all groups share.
+    # Minus the squared distance from the middle of each stretch, without the term all groups share.
     middle = (np.arange(k) + 0.5) / k
     sharpness = config.stretches * k ** 2
     self._share = tf.constant(units.share)
@@ -103,7 +102,7 @@ class HierarchicalPolicy(OneShotPolicy):
     self.placer = SequencePlacer(
         units.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
-    # A variable, so that a run that is resumed knows it.
+    # A variable, so that checkpoints hold it.
     self._draws = tf.Variable(0, dtype=tf.int64, trainable=False, name="draws")
     self._draw_devices = tf.function(self.placer.sample, autograph=False)
 
@@ -115,7 +114,7 @@ class HierarchicalPolicy(OneShotPolicy):
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
   def likeliest_groups(self) -> np.ndarray:
-    """[U] int32: the group each unit belongs to by the grouper as it is now."""
+    """[U] int32: the likeliest group of each unit by the grouper's present weights."""
     return self._group_logits().numpy().argmax(axis=1).astype(np.int32)
 
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:

@@ -1,8 +1,8 @@
 """tf-agents' REINFORCE with what Placeto needs: a decaying entropy bonus and given advantages.
 
 The agent is fed single decisions, each as an episode of one step whose reward is its advantage:
-returns and baselines are worked out over whole episodes beforehand (`training.returns`), so that a
-loss over all steps of big graphs can be taken in pieces.
+returns and baselines are computed over whole episodes before (`training.returns`), so that a loss
+over all steps of big graphs can be taken in pieces.
 
 Legend: R rows of decisions, T decisions in each, K groups placed in one step.
 """
@@ -30,11 +30,11 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
       self, time_step_spec, action_spec, actor_network, *, learning_rate: float,
       entropy_coefficient: float, gradient_clipping: float, clip_globally: bool = False,
       pieces: int = 1):
-    """Args: clip_globally: the whole gradient's norm, where else each variable's is clipped;
-    pieces: into how many an update is divided along T, to need less memory at once."""
+    """Args: clip_globally: clips the norm of the whole gradient, not of each variable's; pieces:
+    into how many an update is divided along T, to need less memory."""
     self.entropy_coefficient = tf.Variable(
         entropy_coefficient, dtype=tf.float32, trainable=False, name="entropy_coefficient")
-    # Built here, or the first update would be traced twice: once making Adam's slots, once not.
+    # Built here; otherwise the first update is traced twice, with and without making Adam's slots.
     actor_network.create_variables()
     optimizer = tf.keras.optimizers.Adam(learning_rate, epsilon=1e-8)
     optimizer.build(actor_network.trainable_weights)
@@ -52,8 +52,8 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
     return self._optimizer
 
   def _train(self, experience, weights=None, values=None):
-    """Args: values: [R, T, D] what each device would have earned, where that is known; the loss is
-    then the expected one, whichever was drawn."""
+    """Args: values: [R, T, D] reward of each device, if that is known; the loss is then the
+    expected one, independent of the draw."""
     # The parent's step, of which each episode here is one decision: its return is its reward.
     if weights is None:
       weights = tf.ones_like(experience.reward)
@@ -90,7 +90,7 @@ class PlacetoAgent(reinforce_agent.ReinforceAgent):
 
   def policy_gradient_loss(
       self, actions_distribution, actions, is_boundary, returns, num_episodes, weights=None):
-    """The parent's; of returns [R, T, D], one a device, minus the mean expected return."""
+    """The parent's loss; with returns [R, T, D] per device, minus the mean expected return."""
     if returns.shape.rank == 2:
       return super().policy_gradient_loss(
           actions_distribution, actions, is_boundary, returns, num_episodes, weights)

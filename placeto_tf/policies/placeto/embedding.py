@@ -6,7 +6,7 @@ devices as further axes, [P G, S, C, F]: a gather along an edge then moves one c
 all of them, which is several times faster than a copy of the graph for each.
 
 Legend: P graphs, S placements of each, G groups, E edges, C candidate devices (1 where the network
-does not tell them apart by candidate), F features, W width, K groups placed now.
+does not score candidates one by one), F features, W width, K groups placed now.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: 
 
 
 def two_layers(width: int, seeds: Seeds, *, last: Optional[str] = "relu") -> tf.keras.Sequential:
-  """The two-layer function that stands for each f and g of the paper; `last` ends it."""
+  """The two-layer function used for each f and g of the paper; `last` is its last activation."""
   return tf.keras.Sequential([dense(width, seeds, "relu"), dense(width, seeds, last)])
 
 
@@ -90,8 +90,8 @@ class MessagePassing(tf.keras.layers.Layer):
   """`rounds` times x_v <- g(sum of f(x_u)) + transform(raw_v), along the dataflow or against it.
 
   The same f, g and transform serve all rounds, as in the paper; a ReLU ends f and g, and a group
-  that hears from nobody gets transform(raw_v) alone, as in its authors' code. `weigh_edges` scales
-  messages by 1 + w * bytes with a learned w [W] that starts at 0, where the paper lets all edges
+  that receives no message gets transform(raw_v) alone, as in its authors' code. `weigh_edges`
+  scales messages by 1 + w * bytes with a learned w [W] that starts at 0; in the paper all edges
   count alike.
   """
 
@@ -138,7 +138,7 @@ class MessagePassing(tf.keras.layers.Layer):
 class Poolings(tf.keras.layers.Layer):
   """For each current group: its own embedding beside sums over ancestors, descendants, parallels.
 
-  What each counts for in the sums is what the graph's tables say: 1, or 1 over the groups.
+  The graph's tables hold the weight of each group in the sums: 1, or 1 over the number of groups.
   """
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):
@@ -158,9 +158,9 @@ class Poolings(tf.keras.layers.Layer):
 
 
 class SumOfAll(tf.keras.layers.Layer):
-  """One sum over all groups, the same whichever is at hand: the paper's simple aggregator.
+  """One sum over all groups, whichever is current: the paper's simple aggregator.
 
-  The flag of the current group among the raw features is all that tells decisions apart.
+  Only the flag of the current group among the raw features distinguishes decisions.
   """
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):

@@ -1,7 +1,7 @@
-"""What never changes in an episode, for several graphs padded to one size.
+"""The data that never change in an episode, for several graphs padded to one size.
 
-A network trained on a family keeps its graphs here, and observations name those they are of. A
-padding group belongs to no edge and no mask, and nobody may look at it; a padding edge leads from
+A network trained on a family keeps its graphs here, and observations hold the number of their
+graph. A padding group belongs to no edge and no mask, and has no effect; a padding edge leads from
 the first group to itself and carries nothing.
 
 Legend: C graphs, P looked up, G groups of the largest, F edges of the largest, D devices, C'
@@ -135,7 +135,7 @@ def _fastest_us(grouped: GroupedGraph) -> np.ndarray:
 
 
 def _traffic(grouped: GroupedGraph) -> np.ndarray:
-  """[G, G] along all edges, also those that `encoding.structure` leaves out: they cost time."""
+  """[G, G] transfer times along all edges, also those that `encoding.structure` leaves out."""
   g, others = grouped.num_groups, ~np.eye(grouped.num_devices, dtype=bool)
   bandwidth = np.median(grouped.bandwidth_bytes_per_us[others]) if others.any() else np.inf
   traffic = np.zeros((g, g))
@@ -152,7 +152,7 @@ def _static_features(grouped: GroupedGraph) -> np.ndarray:
 
 
 def _on_device_features(grouped: GroupedGraph) -> np.ndarray:
-  """[G, D, Q] what tells devices of different kinds apart; equal for equal devices.
+  """[G, D, Q] features that differ between kinds of devices; equal for equal devices.
 
   Compute time there, over the largest of any group on its fastest device; the share of the
   device's memory that the group holds; the device's mean bandwidth over the cluster's best; and

@@ -2,18 +2,17 @@
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
 the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
-two-layer head gives the logits of the devices. As in the paper, where a group is comes in as a
-device's number, and the head has an output for each device, which it has to learn for itself.
+two-layer head gives the logits of the devices. As in the paper, the input holds each group's
+device as a number, and the head has an output per device, each of which has to be learned.
 
-`NetworkConfig.tied` gives devices that are equal the same score by construction, and weights that
-fit any number of devices: the network runs once for each candidate device, side by side, and gives
-one score. Of each group it sees whether it is on the candidate, on the device that the current
-group is on, or on a host; how long transfers from it and to it would take the current group; and,
-so that sums over groups are what the candidate has to compute, at about the same time and in all,
-and what moving there would save, compute time and transfers once more for groups on the candidate
-alone. Devices of different kinds
-are told apart by what groups take there, in time and memory, by their links, and by whether they
-are hosts.
+`NetworkConfig.tied` gives equal devices the same score by construction, and weights that fit any
+number of devices: the network runs once for each candidate device, side by side, and gives one
+score. Features of each group say whether it is on the candidate, on the current group's device, or
+on a host, and how long transfers between it and the current group would take. Compute time and
+transfers are given a second time for groups on the candidate only. Sums over groups are then the
+work of the candidate, in all and at about the same time, and the transfers that moving there would
+save. Devices of different kinds differ in the time and memory that groups take there, in their
+links, and in whether they are hosts.
 
 One network serves several graphs, padded to one size; observations name the graph they are of.
 
@@ -59,14 +58,14 @@ class NetworkConfig:
   weigh_edges: whether messages are weighed by bytes; False in the paper.
   squash: whether embeddings pass a tanh after every round; False in the paper.
   mean_pooling: whether pooled sums are divided by the number of groups; False in the paper. With
-    it, what the other groups do starts out small in the head's eyes.
-  skip: whether poolings see raw features beside the embedding; False in the paper.
+    it, the other groups' part of the head's input starts out small.
+  skip: whether poolings see raw features besides the embedding; False in the paper.
   start_times: whether the groups' simulated start times, relative to the current group's, are
     features; they are in the authors' code, not in the paper.
   initial_keep: probability with which the untrained policy leaves a group where it is; None, as in
     the paper, adds no such term.
   least_exploration: share of a uniform policy over allowed devices that is always mixed in, so that
-    a policy cannot come to leave everything where it is; 0 in the paper.
+    a policy cannot end up leaving everything where it is; 0 in the paper.
   """
 
   embedding: str = "placeto"
@@ -90,8 +89,8 @@ class NetworkConfig:
 class PlacetoNetwork(network.DistributionNetwork):
   """Observation (see `environments.observation`) -> Categorical over devices, [..., K].
 
-  Where observations name graphs, those of one batch row are all of the graph that the row's first
-  names: [B] observations may be of B graphs, [B, T] are T placements of each of B graphs.
+  If observations hold graphs' numbers, those of one batch row are all of the graph of its first:
+  [B] observations may be of B graphs, [B, T] are T placements of each of B graphs.
   """
 
   def __init__(
@@ -102,7 +101,7 @@ class PlacetoNetwork(network.DistributionNetwork):
 
     Args:
       input_tensor_spec, action_spec: see `environments.observation`.
-      graphs: what it is for; of several, observations name one (`observation.GRAPH`).
+      graphs: that it places; of several, observations name one (`observation.GRAPH`).
       max_groups: G, where it is more than the largest graph has.
       config: see `NetworkConfig`.
       seed: of the weights.
@@ -150,11 +149,11 @@ class PlacetoNetwork(network.DistributionNetwork):
 
   @property
   def rows_per_decision(self) -> int:
-    """G C: embeddings that one decision takes."""
+    """G C: the number of embeddings per decision."""
     return self._tables.num_groups * self._num_candidates
 
   def hold_keep(self, kept: float) -> None:
-    """Moves the liking for the present device towards keeping `initial_keep`, from `kept`."""
+    """Adjusts the bias for the present device so that the share `kept` nears `initial_keep`."""
     target = self._config.initial_keep
     if self._keep is None or target is None:
       return
@@ -194,7 +193,7 @@ class PlacetoNetwork(network.DistributionNetwork):
         joined = tf.concat([joined, raw], axis=-1)
       joined.set_shape([None, placement.shape[-1], None, self._num_candidates, None])
     scores = self._head(self._poolings(joined, current, of_graphs))  # [P, S, K, C, 1 or D]
-    if self._config.tied:  # a device that is no candidate has 0, and is taken or not by the mask
+    if self._config.tied:  # a device that is no candidate has logit 0 and is masked if not allowed
       spread = np.eye(self._num_devices, dtype=np.float32)[self._tables.candidates]
       logits = tf.einsum("pskcx,cd->pskd", scores, spread)
     else:

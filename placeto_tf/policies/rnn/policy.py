@@ -2,8 +2,8 @@
 
 A group's embedding joins the embeddings of its ops' types (learned, summed with the logarithm of
 how many ops there are), the sizes of its largest outputs, and its adjacency to all groups. The
-sequence is in topological order of the groups' first ops. The paper learns one graph from scratch;
-so does this.
+sequence is in topological order of the groups' first ops. Like the paper, this learns one graph
+from scratch.
 
 Legend: B placements side by side, G groups, T types of ops, D devices.
 """
@@ -32,7 +32,7 @@ class RnnConfig:
   type_width: of an op type's embedding.
   num_sizes: of outputs.
   standardize: whether each feature has mean 0 and deviation 1 over the groups; the paper does not
-    say. Without, groups look so much alike that an update moves all of them together.
+    say. Without it, groups look so much alike that an update moves all of them together.
   """
 
   placer: PlacerConfig = PlacerConfig()
@@ -42,7 +42,7 @@ class RnnConfig:
 
 
 class RnnPolicy(OneShotPolicy):
-  """For one problem, whose groups it places."""
+  """The policy of one problem, whose groups it places."""
 
   def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
     """Args: seed: of the weights."""

@@ -1,0 +1,53 @@
+"""The device of each node of a graph, in the spelling that TensorFlow reads.
+
+A placement is here any mapping op name -> device name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Mapping
+
+from placeto_tf.clusters import device_names
+from placeto_tf.errors import PlacementError
+
+
+def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
+  """Sets the device of each NodeDef; none is changed where one has no device."""
+  nodes = list(nodes)
+  for node, device in zip(nodes, devices_of(placement, [node.name for node in nodes])):
+    node.device = device
+
+
+def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
+  """The canonical device of each named op.
+
+  Raises:
+    PlacementError: an op has no device, or TensorFlow does not know the name of a device.
+  """
+  canonical = canonical_devices(placement)
+  devices = []
+  for name in names:
+    device = placement.get(name)
+    if device is None:
+      raise PlacementError(
+          f"the placement has no device for op {name!r}; it is for another graph, or for a part "
+          "of this one: place this graph again")
+    devices.append(canonical[device])
+  return devices
+
+
+def canonical_devices(placement: Mapping[str, str]) -> Dict[str, str]:
+  """Device name as the placement spells it -> as TensorFlow does, for each device it uses.
+
+  Raises:
+    PlacementError: TensorFlow does not know the name of a device.
+  """
+  found: Dict[str, str] = {}
+  for name in dict.fromkeys(placement.values()):
+    device = device_names.canonical(name)
+    if device is None:
+      raise PlacementError(
+          f"{name!r} is no device that TensorFlow knows; expected a name such as '/GPU:0' or "
+          "'/job:worker/task:1/device:CPU:0': rename the device in the cluster")
+    found[name] = device
+  return found

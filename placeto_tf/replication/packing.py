@@ -1,0 +1,92 @@
+"""Which means over replicas are taken together, so that many small tensors travel as one.
+
+A model has hundreds of small variables. Sending each gradient on its own pays the latency of a
+transfer, and a kernel for each sum, hundreds of times a step and replica; collective libraries pack
+them (MirroredStrategy: `num_packs`, NCCL's buckets). A pack is flattened and concatenated on each
+replica, added up, scaled, and split again: the same sums in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.replication.cuts import FIRST, MEANS, Cut
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.propagation import Spread
+
+PACK_BYTES = 4e6
+
+
+def find_packs(
+    flow: Dataflow, spread: Spread, cut: Cut, replicas: int, fetched: FrozenSet[Tensor],
+) -> List[List[Tensor]]:
+  """Tensors whose means are taken together, in the order in which they become ready.
+
+  Args:
+    flow: the graph.
+    spread: what the batch reaches.
+    cut: what is joined.
+    replicas: R; there are at least as many packs as replicas where there is enough to pack, so that
+      every device can have one.
+    fetched: tensors that keep a join of their own.
+  """
+  if any(flow.frames[op] for op in cut.shared):
+    return []
+  level = _levels(flow, cut)
+  kinds: Dict[Tuple[int, bool, int], List[Tuple[int, Tensor, float]]] = {}
+  depths = flow.graph.depths
+  for tensor, how in cut.joined.items():
+    size = _bytes(flow, tensor)
+    if how != MEANS or tensor in fetched or size is None or flow.frames[tensor[0]]:
+      continue
+    kind = (flow.dtype(tensor) % 100, tensor[0] in spread.own, level[tensor[0]])
+    kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
+  packs = []
+  for members in kinds.values():
+    limit = min(PACK_BYTES, sum(size for _, _, size in members) / replicas)
+    pack: List[Tensor] = []
+    filled = 0.0
+    for _, tensor, size in sorted(members):
+      if size >= limit:
+        continue  # on its own
+      pack.append(tensor)
+      filled += size
+      if filled >= limit:
+        packs.append(pack)
+        pack, filled = [], 0.0
+    packs.append(pack)
+  return [pack for pack in packs if len(pack) > 1]
+
+
+def _levels(flow: Dataflow, cut: Cut) -> List[int]:
+  """[N] how many joins lie on the way to an op; of equal levels no join waits for the other."""
+  level = [0] * len(flow.types)
+  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
+    once = op in cut.shared or op not in cut.copies
+    found = 0
+    for tensor in flow.inputs[op]:
+      joins = once and cut.joined.get(tensor, FIRST) != FIRST
+      found = max(found, level[tensor[0]] + joins)
+    for awaited in flow.controls[op]:
+      found = max(found, level[awaited])
+    level[op] = found
+  return level
+
+
+def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
+  """Bytes of a tensor of known shape, or None."""
+  import tensorflow as tf
+
+  shape = flow.shape(tensor)
+  if shape is None or any(size is None for size in shape):
+    return None
+  dtype = tf.dtypes.as_dtype(flow.dtype(tensor) % 100)
+  return float(math.prod(elements(shape))) * dtype.size
+
+
+def elements(shape: Sequence[Optional[int]]) -> List[int]:
+  """Dimensions that are all known."""
+  return [int(size) for size in shape if size is not None]

@@ -1,0 +1,41 @@
+"""replicas.csv of earlier runs, as a kill or somebody else may have left it."""
+
+import os
+
+import pytest
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation import replica_table
+
+HEADER = ",".join(replica_table.FIELDS)
+LINE = "zoo:a,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json"
+
+
+def read(path, text):
+  path.write_text(text)
+  return replica_table.read_rows(str(path))
+
+
+def test_rows_come_back_without_a_line_that_a_kill_cut_off(tmp_path):
+  rows = read(tmp_path / "replicas.csv", f"{HEADER}\n{LINE}\n{LINE[:20]}")
+  assert [row["step_time_us"] for row in rows] == ["1.5"] and rows[0]["alone_us"] == ""
+  assert replica_table.table(rows).count("| a |") == 1
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "has the columns"), ("a,b\n1,2\n", "has the columns"),
+    (f"{HEADER}\n{LINE},more\n", "line 2 .* more or fewer fields"),
+    (f"{HEADER}\n{LINE}\n{LINE[:20]}\n", "line 3 .* more or fewer fields"),
+    (f"{HEADER}\n{LINE.replace('1.5', 'x')}\n", "line 2 .*could not convert"),
+    (f"{HEADER}\n{LINE.replace('1.5', '')}\n", "line 2 .*could not convert"),
+    (f"{HEADER}\n{'a' * 200_000}\n", "is no replicas.csv"),
+])
+def test_another_file_is_an_error(tmp_path, text, message):
+  with pytest.raises(PlacetoError, match=message):
+    read(tmp_path / "replicas.csv", text)
+
+
+def test_a_pipe_is_refused(tmp_path):
+  os.mkfifo(tmp_path / "replicas.csv")
+  with pytest.raises(PlacetoError, match="it is a pipe"):
+    replica_table.read_rows(str(tmp_path / "replicas.csv"))

@@ -1,0 +1,114 @@
+"""What the replicas of a graph share, and what they wait for."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.replication import packing, replicate, replicated_costs
+from placeto_tf.replication.layouts import layouts
+from placeto_tf.replication.replicated_graph import SHARED
+
+REPLICAS, LAYERS = 3, 6
+
+
+def training_graph(clip=False):
+  """Dense layers with biases; TensorFlow 1 puts a barrier behind each layer's gradients."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    value = v1.placeholder(tf.float32, [4, 8], name="x")
+    for i in range(LAYERS):
+      weights = v1.get_variable(f"w{i}", [8, 8], use_resource=True)
+      bias = v1.get_variable(f"b{i}", [8], use_resource=True)
+      value = tf.nn.relu(tf.nn.bias_add(value @ weights, bias))
+    loss = tf.reduce_mean(tf.reshape(value, tf.constant([2, 16], name="wanted")), name="loss")
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    if clip:
+      gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+    optimizer.apply_gradients(zip(gradients, variables), name="train")
+  return load_graph(graph.as_graph_def(), fetches=["train", "loss:0"])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "clipped"], name="replicated")
+def replicated_fixture(request):
+  return replicate(training_graph(request.param), REPLICAS)
+
+
+def ancestors(graph, op):
+  inputs = {}
+  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+    inputs.setdefault(consumer, []).append(producer)
+  found, pending = set(), [op]
+  while pending:
+    for producer in inputs.get(pending.pop(), ()):
+      if producer not in found:
+        found.add(producer)
+        pending.append(producer)
+  return found
+
+
+def test_no_replica_waits_for_another_one(replicated):
+  graph = replicated.graph
+  assert any(
+      kind == "NoOp" and replica != SHARED
+      for kind, replica in zip(graph.op_types, replicated.replica_of_op))
+  for op in np.flatnonzero(replicated.replica_of_op != SHARED).tolist():
+    replicas = {int(replicated.replica_of_op[other]) for other in ancestors(graph, op)}
+    assert replicas <= {SHARED, int(replicated.replica_of_op[op])}, graph.op_names[op]
+
+
+def test_every_replica_has_its_own_constants(replicated):
+  graph, of_op = replicated.graph, replicated.replica_of_op
+  assert sum(name.endswith("wanted") for name in graph.op_names) == REPLICAS
+  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+    if graph.op_types[producer] == "Const" and of_op[consumer] != SHARED:
+      assert of_op[producer] == of_op[consumer]
+
+
+def test_small_gradients_travel_in_packs_of_which_each_device_can_have_one(replicated):
+  """12 gradients of 288 bytes a layer: 12 sums without packs."""
+  graph = replicated.graph
+  sums = [name for name, kind, original in zip(
+      graph.op_names, graph.op_types, replicated.original_of_op)
+          if kind == "AddN" and original < 0 and name not in replicated.own_joins]
+  assert REPLICAS <= len(sums) < 2 * LAYERS
+  crossing = {
+      (producer, port) for producer, port, consumer in zip(
+          graph.edge_producers.tolist(), graph.edge_ports.tolist(),
+          graph.edge_consumers.tolist())
+      if replicated.replica_of_op[producer] == 1 and replicated.replica_of_op[consumer] == SHARED
+      and port != CONTROL}
+  assert len(crossing) == len(sums) + len(replicated.own_joins)
+
+
+def test_packs_hold_what_is_ready_at_about_the_same_time_and_no_more_than_they_may(monkeypatch):
+  monkeypatch.setattr(packing, "PACK_BYTES", 600.0)
+  graph = replicate(training_graph(), REPLICAS).graph
+  packs = [name for name, kind in zip(graph.op_names, graph.op_types) if kind == "SplitV"]
+  assert len(packs) == LAYERS / 2  # two layers of 288 bytes, and one that goes above
+  depth = graph.depths
+  ends = [depth[graph.op_index[name]] for name in packs]
+  assert ends == sorted(ends) and ends[0] < ends[-1]
+
+
+def test_variables_of_one_pack_start_on_one_device(replicated):
+  cluster = Cluster.parse("k80:3")
+  graph, costs = replicated.graph, replicated_costs(replicated, cluster)
+  spread = layouts(replicated, costs, [0, 1, 2])[1]
+  variables = [op for op, kind in enumerate(graph.op_types) if kind == "VarHandleOp"]
+  assert {int(spread[op]) for op in variables} == {0, 1, 2}
+  split = [op for op, kind in enumerate(graph.op_types) if kind == "SplitV"]
+  for op in split:
+    below = {op}
+    for other in graph.topological_order.tolist():
+      reads = graph.edge_producers[graph.edge_consumers == other].tolist()
+      if any(producer in below for producer in reads) and graph.op_types[other] in (
+          "Reshape", "Identity", "Mul", "ResourceApplyGradientDescent"):
+        below.add(other)
+    updates = [other for other in below if graph.op_types[other].startswith("ResourceApply")]
+    assert updates and len({int(spread[other]) for other in updates}) == 1
