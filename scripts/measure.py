@@ -67,11 +67,11 @@ def main() -> None:
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [placement.indices(graph, cluster) for placement in placements]
-  if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
-    print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
   with runtime, CoreSpeed.of(runtime, cluster.core_probe_us) as speed, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
       device_map=device_map, speed=speed) as measurer:
+    if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
+      print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
     for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):
       simulated = simulator.simulate(indices[number])
       step = measurer.try_measure(placement)

@@ -175,6 +175,7 @@ def test_a_failed_step_counts_as_infinitely_slow():
   assert failed.step_time_us == np.inf and failed.failure == "lost" and failed.relative is None
 
 
+@one_process
 def test_files_and_texts_do_as_well_as_objects(graph, tmp_path):
   import graph_files
   import placeto_tf
