@@ -152,7 +152,10 @@ class _Writer:
       # Which examples go to which replica is the same in every run.
       controls.append(f"^{self._prefixes[r - 1]}/{name}")
     node.input.extend(dict.fromkeys(controls))
-    self._colocate(node, lambda mate: self._name_in_replica(mate, r))
+    if op in self._spread.copied:
+      self._colocate(node, lambda mate: self._name_in_replica(mate, r))
+    elif "_class" in node.attr:  # a constant of its own is wherever the replica is
+      del node.attr["_class"]
     if "frame_name" in node.attr:
       node.attr["frame_name"].s = f"{self._prefixes[r]}/".encode() + node.attr["frame_name"].s
     if op in self._spread.noise and r:

@@ -57,7 +57,11 @@ class SymmetricUnits(Units):
     """Args: unit_of_op [N] labels 0..U-1, equal for an op and its copies."""
     super().__init__(problem, unit_of_op)
     self.images = images
-    replica = np.maximum(replicated.replica_of_op, 0)
+    # A copy that must be with an op that exists once goes where that is.
+    once = np.zeros(problem.graph.num_ops, dtype=bool)
+    once[problem.graph.colocation[replicated.replica_of_op == SHARED]] = True
+    replica = np.where(
+        once[problem.graph.colocation], 0, np.maximum(replicated.replica_of_op, 0))
     # The first op of a unit is on the device that the unit is said to have.
     self.ops = [ops[np.argsort(replica[ops], kind="stable")] for ops in self.ops]
     self._replicas: List[np.ndarray] = [replica[ops] for ops in self.ops]

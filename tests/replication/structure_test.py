@@ -6,9 +6,12 @@ import pytest
 from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.replication import packing, replicate, replicated_costs
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED
+from placeto_tf.search.symmetric import anneal_symmetric
 
 REPLICAS, LAYERS = 3, 6
 
@@ -68,6 +71,20 @@ def test_every_replica_has_its_own_constants(replicated):
   for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
     if graph.op_types[producer] == "Const" and of_op[consumer] != SHARED:
       assert of_op[producer] == of_op[consumer]
+
+
+def test_symmetric_moves_keep_together_what_must_share_a_device():
+  """An embedding: constants of its gradient are colocated with the variable, which exists once."""
+  cluster = Cluster.parse("k80:2")
+  replicated = ReplicaSource("zoo:bert:size=tiny:steps=8:vocab=64:batch=8").replicas(2)
+  problem = PlacementProblem.build(
+      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
+  problem.replicated = replicated
+  placement = anneal_symmetric(problem, Budget(max_evaluations=60))
+  colocation = replicated.graph.colocation
+  first = np.zeros(len(colocation), dtype=np.int64)
+  first[colocation[::-1]] = placement[::-1]
+  np.testing.assert_array_equal(placement, first[colocation])
 
 
 def test_small_gradients_travel_in_packs_of_which_each_device_can_have_one(replicated):
