@@ -9,11 +9,14 @@ Methods that go on from a placement that is there (`Kind.takes_start`) start fro
 
 All others make their own placements, whatever was evaluated before.
 
+Searches that can run as islands (`Method.islands`) do, on as many as the problem says.
+
 Legend: N ops.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Optional
 
 import numpy as np
@@ -21,7 +24,8 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.starts import reference_placers
+from placeto_tf.search.islands import search_on_islands
+from placeto_tf.search.starts import best_start, reference_placers
 
 
 def prepare(
@@ -56,5 +60,10 @@ def run(
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
     return problem.best_known
-  return method.load()(
-      problem, budget, seed, weights=weights, root_dir=root_dir, progress=progress)
+  placer = functools.partial(
+      method.load(), weights=weights, root_dir=root_dir, progress=progress)
+  if not method.islands:
+    return placer(problem, budget, seed)
+  if problem.islands > 1 and problem.best_placement is None:
+    best_start(problem, budget, seed)  # once, not on every island
+  return search_on_islands(problem, placer, budget, seed)

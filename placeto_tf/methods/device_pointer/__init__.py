@@ -24,7 +24,7 @@ _WEIGHTS = Weights("device_pointer", WithoutWeights.SHIPPED)
 METHODS = (
     # `auto` anneals itself, so that the sweeps need not.
     Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2, weights=_WEIGHTS,
-           auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "sweep"))),
+           islands=True, auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "sweep"))),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),
     Method("device_pointer_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=5),
     Method("pointer_pass", Kind.POLICY, deferred(_PLACERS, "place", one_pass=True), rank=6,

@@ -14,19 +14,22 @@ Legend: N ops, G groups, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState
+from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState, observe
 from placeto_tf.encoding.pair_tables import OpTables, PairTables
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.device_pointer.levels import PlacedLevels
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, run_block
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.compiling import compiled
 
 _TIE = 1e-3  # of scores
+FINENESS = (1.0, 1.4, 0.7)  # of islands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,14 @@ class SweepConfig:
   anneal: bool = True
   scorer_share: float = 0.7
 
+  def on_island(self, island: int) -> SweepConfig:
+    """How one of several islands sweeps: larger or smaller groups; every other one only draws."""
+    fineness = FINENESS[island % len(FINENESS)]
+    return dataclasses.replace(
+        self, levels=tuple(fineness * each for each in self.levels),
+        thorough_levels=tuple(fineness * each for each in self.thorough_levels),
+        greedy=self.greedy if island % 2 == 0 else 0)
+
   def __post_init__(self) -> None:
     for name in ("rounds", "block", "temperature", "patience", "scorer_share"):
       if not getattr(self, name) > 0:
@@ -73,6 +84,71 @@ class SweepConfig:
       levels = getattr(self, name)
       if not levels or min(levels) <= 0:
         raise PlacementError(f"{name} is {levels}; expected numbers above 0, such as (0.25, 1.0)")
+
+
+_OBJECTIVE, _STEP, _BLOCK = 0, 1, 2  # of `_Best.figures`
+
+
+class _Best(NamedTuple):
+  """The best placement so far, as it was simulated."""
+
+  placement: np.ndarray  # [N] int32
+  start_us: np.ndarray  # [N] float64
+  peak_bytes: np.ndarray  # [D] float64
+  figures: np.ndarray  # [3] float64: its objective and step time in us; moves in a block now
+
+  @classmethod
+  def start(cls, problem: PlacementProblem, placement: np.ndarray, block: int) -> _Best:
+    """A placement [N], which is evaluated."""
+    found = problem.evaluate_ops(placement, start_times=True)
+    assert found.start_us is not None  # they were asked for
+    return cls(
+        np.array(placement, dtype=np.int32), found.start_us[0], found.peak_memory_bytes[0].copy(),
+        np.array([found.objective_us[0], found.step_time_us[0], block], dtype=np.float64))
+
+
+@compiled(nogil=True)
+def _sweep(
+    order, cursor, noise, pair, op, state, scorer, groups, best, lengths, thorough, evaluator):
+  """Visits groups from order[cursor] on, as far as the evaluations of a block go.
+
+  Args:
+    order, noise, pair, state: see `run_block`; op: see `pair_features.observe`.
+    cursor: where to begin.
+    scorer: what else `run_block` takes.
+    groups: [G] int32, where `best` has them; changed with it.
+    best: `_Best`.
+    lengths: moves of a block at most; what its length is multiplied by if it is kept, and if not.
+    thorough: whether a block is one move.
+    evaluator: `Evaluator`.
+
+  Returns:
+    The cursor.
+  """
+  scratch, pairs, weights, scores = scorer
+  longest, grow, shrink = lengths
+  op_groups, figures = op[0], best.figures
+  while cursor < order.shape[0] and not over(evaluator):
+    most = 1 if thorough else max(1, int(figures[_BLOCK]))
+    cursor, moves = run_block(
+        order, cursor, most, noise, pair, state, scratch, pairs, weights, scores)
+    if moves == 0:
+      continue
+    for i in range(op_groups.shape[0]):
+      evaluator.row[0, i] = state[0][op_groups[i]]
+    objective_us = evaluate(evaluator)
+    kept = objective_us <= figures[_OBJECTIVE]
+    if kept:
+      figures[_OBJECTIVE], figures[_STEP] = objective_us, evaluator.step_time_us[0]
+      best.placement[:] = evaluator.row[0]
+      best.start_us[:] = evaluator.start_us[0]
+      best.peak_bytes[:] = evaluator.peak_bytes[0]
+      groups[:] = state[0]
+    observe(groups, best.start_us, figures[_STEP], best.peak_bytes, pair, op, state)
+    if not thorough:
+      figures[_BLOCK] = min(longest, figures[_BLOCK] * grow) if kept else max(
+          1.0, figures[_BLOCK] * shrink)
+  return cursor
 
 
 class Sweeper:
@@ -86,16 +162,24 @@ class Sweeper:
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
       config: Optional[SweepConfig] = None, seed: int = 0):
     """Evaluates the placement [N] once."""
-    self._problem, self._config = problem, config or SweepConfig()
+    self._problem, self._config = problem, (config or SweepConfig()).on_island(problem.island)
     self._rng = np.random.default_rng(seed)
     self._op_tables = OpTables.build(problem)
     d = problem.num_devices
-    self._buffers = (np.zeros((6, d)), np.zeros((d, NUM_FEATURES), np.float32))
-    self._weights, self._scores = weights.arrays, np.zeros(d, np.float32)
-    self._block = float(self._config.block)
-    self.objective_us = float("inf")
-    self._keep_if_no_worse(np.array(placement, dtype=np.int32))
+    self._scorer = (np.zeros((6, d)), np.zeros((d, NUM_FEATURES), np.float32), weights.arrays,
+                    np.zeros(d, np.float32))
+    self._best = _Best.start(problem, placement, self._config.block)
     self.renew()
+
+  @property
+  def placement(self) -> np.ndarray:
+    """[N] the best so far."""
+    return self._best.placement
+
+  @property
+  def objective_us(self) -> float:
+    """Of the best so far."""
+    return float(self._best.figures[_OBJECTIVE])
 
   def renew(self) -> None:
     """Makes the smallest groups anew: those before may hold what no longer belongs together."""
@@ -104,27 +188,21 @@ class Sweeper:
     self._levels = PlacedLevels(self._problem, self.placement, max(finest))
     self.regroup(max(finest))
 
+  def _exchange(self) -> None:
+    """Goes on from another island's placement, where that is far better."""
+    placement, _ = self._problem.exchange(self.placement, self.objective_us)
+    if placement is not self.placement:
+      self._best = _Best.start(self._problem, placement, self._config.block)
+      self.renew()
+
   def regroup(self, count: int) -> None:
     """Goes on with about `count` groups, each of ops that are on one device now."""
     self._level = self._problem.regrouped(self._levels.groups(self.placement, count))
     self._tables = PairTables.build(self._level, self._op_tables)
     self._state = PairState(self._tables, 1)
     self._groups = self._level.project(self.placement)
-    self._look()
-
-  def _look(self) -> None:
-    """Has the features go on from the best placement, as it was simulated."""
-    self._state.observe(0, self._groups, *self._seen)
-
-  def _keep_if_no_worse(self, placement: np.ndarray) -> bool:
-    found = self._problem.evaluate_ops(placement, start_times=True)
-    objective_us = float(found.objective_us[0])
-    if objective_us > self.objective_us:
-      return False
-    self.placement, self.objective_us = placement, objective_us
-    assert found.start_us is not None  # they were asked for
-    self._seen = (found.start_us[0], float(found.step_time_us[0]), found.peak_memory_bytes[0])
-    return True
+    best = self._best
+    self._state.observe(0, self._groups, best.start_us, best.figures[_STEP], best.peak_bytes)
 
   def sweep(self, budget: Budget, greedy: bool, thorough: bool = False) -> float:
     """Visits every group once; returns by how much the objective fell, in us.
@@ -136,27 +214,19 @@ class Sweeper:
     """
     order, before = self._tables.movable, self.objective_us
     config = self._config
-    scratch, pairs = self._buffers
     noise = np.zeros((len(order), self._problem.num_devices), np.float32)
     if thorough:
       noise[:] = _TIE * self._rng.random(noise.shape)  # where all score alike, any other device
       noise[np.arange(len(order)), self._groups[order]] = -config.sure
     elif not greedy:
       noise[:] = config.temperature * self._rng.gumbel(size=noise.shape)
-    cursor, state = 0, self._state.states[0]
-    while cursor < len(order) and not self._problem.exhausted(budget):
-      cursor, moves = run_block(
-          order, cursor, 1 if thorough else max(1, int(self._block)), noise,
-          self._tables.pair_arguments, state, scratch, pairs, self._weights, self._scores)
-      if moves:
-        groups = state[0].copy()
-        kept = self._keep_if_no_worse(self._level.grouping.expand(groups))
-        if kept:
-          self._groups = groups
-        self._look()
-        if not thorough:
-          self._block = min(config.block, self._block * config.grow) if kept else max(
-              1.0, self._block * config.shrink)
+    tables, cursor = self._tables, 0
+    with CompiledEvaluations(self._problem, budget) as evaluations:
+      while cursor < len(order) and evaluations.more():
+        cursor = _sweep(
+            order, cursor, noise, tables.pair_arguments, tables.op_arguments,
+            self._state.states[0], self._scorer, self._groups, self._best,
+            (float(config.block), config.grow, config.shrink), thorough, evaluations.evaluator)
     return before - self.objective_us
 
   def run(self, budget: Budget) -> None:
@@ -170,6 +240,7 @@ class Sweeper:
       for count in _counts(problem, config.thorough_levels if thorough else config.levels):
         if problem.exhausted(budget):
           return
+        self._exchange()
         self.regroup(count)
         gained += self.sweep(budget, number < config.greedy, thorough)
       idle = 0 if gained > 0 else idle + 1
