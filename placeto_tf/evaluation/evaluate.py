@@ -19,17 +19,21 @@ A run that stops midway goes on where it stopped; a rerun skips what is done.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import csv
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Protocol, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.distributed import session, tasks
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.files import atomic, result_directory, user_files
@@ -47,6 +51,7 @@ FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_u
 KEY = FIELDS[:4]
 
 Row = Dict[str, Any]
+Key = Tuple[str, str, str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +133,7 @@ class EvaluationConfig:
 
 def evaluate(
     config: EvaluationConfig, out: str, *,
-    progress: Optional[Callable[[int, int, Row], None]] = None,
+    progress: Optional[Callable[[int, int, Row], None]] = None, ray: Optional[str] = None,
 ) -> List[Row]:
   """Runs what is not done yet and returns all rows, in the order of the configuration.
 
@@ -136,6 +141,8 @@ def evaluate(
     config: what to run.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
+    ray: where to run them, each as a task, see `placeto_tf.distributed.session`; None is here, one
+      after the other. Rows are equal but for seconds; results.csv has them as they were done.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
@@ -143,35 +150,113 @@ def evaluate(
   os.makedirs(os.path.join(out, "placements"), exist_ok=True)
   os.makedirs(os.path.join(out, "histories"), exist_ok=True)
   with result_directory.alone(out):
-    return _evaluate(config, out, progress)
+    if ray is None:
+      return _evaluate(config, out, progress, _RunHere)
+    with session.connected(ray) as connected:
+      return _evaluate(config, out, progress, functools.partial(_RunOnRay, connected))
 
 
 def _evaluate(
     config: EvaluationConfig, out: str,
-    progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
+    progress: Optional[Callable[[int, int, Row], None]], runs_of: Callable[..., _Runs]
+) -> List[Row]:
   _claim(out, config)
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
   wanted = list(_keys(config))
-  for graph_name in config.graphs:
-    if all(key in done for key in wanted if key[0] == graph_name):
-      continue
-    graph = load_graph(graph_name, **config.graph_options)
-    for cluster_name in config.clusters:
-      todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
-      if not todo:
+  left = collections.Counter(key[:2] for key in wanted if key not in done)
+  problems: Dict[Tuple[str, str], PlacementProblem] = {}  # those of which runs are still to come
+
+  def take(runs: _Runs, wait: bool) -> None:
+    for key, found in runs.done(wait=wait):
+      row = _write(problems[key[:2]], key, found, out)
+      write_summaries(row, out)
+      _append(path, row)
+      done[key] = row
+      left[key[:2]] -= 1
+      if not left[key[:2]]:
+        del problems[key[:2]]
+      if progress is not None:
+        progress(sum(key in done for key in wanted), len(wanted), row)
+
+  with runs_of(config) as runs:
+    for graph_name in config.graphs:
+      if all(key in done for key in wanted if key[0] == graph_name):
         continue
-      new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
-      _refer(out, graph_name, cluster_name, new_problem)
-      start = _start(new_problem(), config.start)
-      for key in todo:
-        row = _run(new_problem(), key, config, out, start)
-        write_summaries(row, out)
-        _append(path, row)
-        done[key] = row
-        if progress is not None:
-          progress(sum(key in done for key in wanted), len(wanted), row)
+      graph = load_graph(graph_name, **config.graph_options)
+      for cluster_name in config.clusters:
+        todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
+        if not todo:
+          continue
+        new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
+        _refer(out, graph_name, cluster_name, new_problem)
+        problems[graph_name, cluster_name] = new_problem()
+        runs.add(new_problem(), todo, _start(new_problem(), config.start))
+        take(runs, wait=False)
+    take(runs, wait=True)
   return [done[key] for key in wanted]
+
+
+class _Runs(Protocol):
+  """What makes runs."""
+
+  def __enter__(self) -> _Runs:
+    """Begins."""
+
+  def __exit__(self, *exception: object) -> None:
+    """Ends what still runs."""
+
+  def add(self, problem: PlacementProblem, keys: List[Key], start: Optional[np.ndarray]) -> None:
+    """Has runs made; `start` is [N] where they all start, if they do."""
+
+  def done(self, *, wait: bool) -> Iterator[Tuple[Key, _Found]]:
+    """Those that were not given out yet: all of them, or those that are done by now."""
+
+
+class _RunHere(contextlib.ExitStack):
+  """Makes runs here, when they are asked for."""
+
+  def __init__(self, config: EvaluationConfig):
+    super().__init__()
+    self._config = config
+    self._added: Deque[Tuple[PlacementProblem, Key, Optional[np.ndarray]]] = collections.deque()
+
+  def add(self, problem: PlacementProblem, keys: List[Key], start: Optional[np.ndarray]) -> None:
+    self._added.extend((problem, key, start) for key in keys)
+
+  def done(self, *, wait: bool) -> Iterator[Tuple[Key, _Found]]:
+    del wait
+    while self._added:
+      problem, key, start = self._added.popleft()
+      yield key, _run(problem.renewed(), key, self._config, start)
+
+
+class _RunOnRay:
+  """Makes each run as a task."""
+
+  def __init__(self, ray: Any, config: EvaluationConfig):
+    self._ray, self._config = ray, config
+    self._tasks: tasks.Tasks[Key] = tasks.Tasks(ray, _run_task, cpus=config.islands)
+
+  def __enter__(self) -> _RunOnRay:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._tasks.__exit__(*exception)
+
+  def add(self, problem: PlacementProblem, keys: List[Key], start: Optional[np.ndarray]) -> None:
+    shared = tasks.share(self._ray, (problem, start))
+    for key in keys:
+      self._tasks.submit(key, " ".join(map(str, key)), shared, key, self._config)
+
+  def done(self, *, wait: bool) -> Iterator[Tuple[Key, _Found]]:
+    return self._tasks.done(wait=wait)
+
+
+def _run_task(shared: bytes, key: Key, config: EvaluationConfig) -> _Found:
+  problem, start = tasks.unshare(shared)
+  problem.simulator.num_threads = config.islands  # the other cores are other tasks'
+  return _run(problem.renewed(), key, config, start)
 
 
 def read_references(out: str) -> Dict[str, Dict[str, Dict[str, float]]]:
@@ -262,7 +347,7 @@ def _text(value: Any) -> str:
   return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _keys(config: EvaluationConfig) -> Iterator[Tuple[str, str, str, int]]:
+def _keys(config: EvaluationConfig) -> Iterator[Key]:
   for graph in config.graphs:
     for cluster in config.clusters:
       for method in config.methods:
@@ -270,7 +355,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Tuple[str, str, str, int]]:
           yield graph, cluster, method, seed
 
 
-def _key(row: Row) -> Tuple[str, str, str, int]:
+def _key(row: Row) -> Key:
   return tuple(row[field] for field in KEY)
 
 
@@ -290,10 +375,29 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   return problem.best_placement
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Found:
+  """What one run found.
+
+  Attributes:
+    placement: [N] int32.
+    start_us: step time of where it started, where that was there before it began.
+    evaluations, seconds: it used.
+    history: of the problem.
+  """
+
+  placement: np.ndarray
+  start_us: Optional[float]
+  evaluations: int
+  seconds: float
+  history: List[Tuple[int, float, float]]
+
+
 def _run(
-    problem: PlacementProblem, key, config: EvaluationConfig, out: str,
-    start: Optional[np.ndarray]) -> Row:
-  graph_name, cluster_name, name, seed = key
+    problem: PlacementProblem, key: Key, config: EvaluationConfig, start: Optional[np.ndarray]
+) -> _Found:
+  """One run; it writes nothing, for it may be made on another machine, and more than once."""
+  _, _, name, seed = key
   method, budget = registry.find(name), config.budget
   running.prepare(problem, method, budget, seed, start=start)
   start_us = None
@@ -302,22 +406,29 @@ def _run(
   if config.grouping == learned_groups.LEARNED and method.kind.takes_start:
     problem = learned_groups.with_learned_groups(problem, budget, seed)
   running.run(problem, method, budget, seed, weights=config.weights_of(method))
-  seconds = problem.seconds
-  result = problem.simulator.simulate(problem.best_known)
+  return _Found(
+      problem.best_known, start_us, problem.evaluations, problem.seconds, problem.history)
+
+
+def _write(problem: PlacementProblem, key: Key, found: _Found, out: str) -> Row:
+  """Writes the placement and the history of a run; its row."""
+  graph_name, cluster_name, name, seed = key
+  result = problem.simulator.simulate(found.placement)
   bound_us = lower_bound_us(problem)
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(str(part) for part in key))
   placement = Placement.from_indices(
-      problem.graph, problem.cluster, problem.best_known, method=name, seed=seed,
-      evaluations=problem.evaluations, step_time_us=result.step_time_us,
+      problem.graph, problem.cluster, found.placement, method=name, seed=seed,
+      evaluations=found.evaluations, step_time_us=result.step_time_us,
       lower_bound_us=bound_us)
   file_name = os.path.join("placements", f"{stem}.json")
   placement.save(os.path.join(out, file_name))
   atomic.write(os.path.join(out, "histories", f"{stem}.json"),
-               json.dumps(problem.history).encode("utf-8"), error_type=PlacetoError)
+               json.dumps(found.history).encode("utf-8"), error_type=PlacetoError)
   row = {
       "graph": graph_name, "cluster": cluster_name, "method": name, "seed": seed,
       "step_time_us": float(result.step_time_us), "fits": bool(result.fits),
-      "start_us": start_us, "evaluations": problem.evaluations, "seconds": round(seconds, 3),
+      "start_us": found.start_us, "evaluations": found.evaluations,
+      "seconds": round(found.seconds, 3),
       "lower_bound_us": float(bound_us),
       "peak_memory_bytes": float(result.peak_memory_bytes.max()), "placement": file_name}
   return {**row, "digest": digest_of(row, out)}
