@@ -211,9 +211,6 @@ def read_results(path: str) -> List[Row]:
   whole = text[:text.rfind("\n") + 1]
   rows = []
   reader = csv.DictReader(whole.split("\n")[:-1])
-  if tuple(reader.fieldnames or ()) != FIELDS:
-    raise PlacetoError(
-        f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
   for number, row in _numbered(path, reader):
     try:
       if None in row or None in row.values():
@@ -233,8 +230,11 @@ def read_results(path: str) -> List[Row]:
 
 
 def _numbered(path: str, reader: csv.DictReader) -> Iterator[Tuple[int, Dict[str, Any]]]:
-  """The rows with their lines."""
-  try:
+  """The rows with their lines; the columns are checked first."""
+  try:  # Python 3.9 reads no line with a null character, not even the first
+    if tuple(reader.fieldnames or ()) != FIELDS:
+      raise PlacetoError(
+          f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
     yield from enumerate(reader, start=2)
   except csv.Error as error:
     raise PlacetoError(f"{path} is no results.csv ({error}); delete the line that is damaged"
