@@ -31,10 +31,11 @@ def main(_):
       continue
     target = path if breaks == "half" else path + ".tmp"
     with open(target, "w") as file:
-      for _ in range(10):
+      for line in range(10):
         file.write("line\\n" if breaks != "bits" else f"{os.getpid()}\\n")
         file.flush()
-        time.sleep(0.002)
+        # Most of a run is in the middle of a file, so that kills are sure to meet one half written.
+        time.sleep(0.3 if breaks == "half" and number < 3 and line == 4 else 0.002)
     if target != path:
       os.replace(target, path)
   if breaks == "forgets":
