@@ -126,4 +126,8 @@ def run_program(
       print(f"{program}: interrupted", file=sys.stderr)
       sys.exit(130)
 
-  app.run(guarded, flags_parser=parse)
+  try:
+    app.run(guarded, flags_parser=parse)
+  except KeyboardInterrupt:  # before main began, or after it ended
+    print(f"{program}: interrupted", file=sys.stderr)
+    sys.exit(130)

@@ -97,6 +97,7 @@ def test_a_broken_promise_is_found(trials, breaks, said):
   assert found and any(said in text for text in found), trials[breaks]
 
 
+@pytest.mark.heavy  # two minutes, and kills at random moments may find something
 def test_the_campaigns_run_on_the_programs_themselves():
   told = run("""
 import os, sys, tempfile
