@@ -1,5 +1,6 @@
 """study.py: measured against predicted, on two real workers that were calibrated before."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -19,8 +20,9 @@ def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_progra
       "max_seconds": 0.2, "search_seconds": 0.1}))
   directory = out / SPEC.replace(":", "_")
   (directory / "calibration").mkdir(parents=True)
-  (directory / "core_speed.json").write_text(json.dumps({"full_speed_us": 1000.0}))
-  graph, cluster = load_graph(SPEC), Cluster.from_json(WORKER_CLUSTER)
+  # So slow a probe that every step counts as one at full speed.
+  graph = load_graph(SPEC)
+  cluster = dataclasses.replace(Cluster.from_json(WORKER_CLUSTER), core_probe_us=1000.0)
   cluster.save(str(directory / "calibration" / "cluster.json"))
   compute_us = np.full((graph.num_ops, 2), 20.0)
   write_costs(graph, cluster, compute_us, str(directory / "calibration" / "costs.pb"))

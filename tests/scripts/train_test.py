@@ -17,14 +17,17 @@ def tiny_family(monkeypatch):
       lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 
-def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path):
-  flags = ("--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]",
+@pytest.mark.parametrize("policy, fields", [
+    ("device_pointer", ("steps=2", "batch=32", "rounds=1", "states=1", "moves=4", "width=8")),
+    ("pointer_pass", ("annealed=3", "environment.rows=2", "steps=3"))])
+def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path, policy, fields):
+  flags = (f"--policy={policy}", "--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]",
            "--held_out=family:tiny[3]", f"--root_dir={tmp_path / 'run'}", "--iterations=2",
-           "--set", "max_groups=8,12", "--set", "watch_cluster=k80:2", "--set", "annealed=3",
-           "--set=environment.rows=2", "--set=steps=3")
+           "--set", "max_groups=8,12", "--set", "watch_cluster=k80:2",
+           *(f"--set={field}" for field in fields))
   done = run_program("train", *flags)
   assert done.code == 0, done.err
-  assert "[2/2] reward" in done.err and "held_out_ratio" in done.err
+  assert "[2/2] " in done.err and "held_out_ratio" in done.err
   assert "Done: 2 iterations" in done.out
   assert json.loads((tmp_path / "run" / "done.json").read_text())["iterations"] == 2
   assert run_program("train", *flags).out == done.out
