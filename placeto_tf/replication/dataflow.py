@@ -129,6 +129,9 @@ class Dataflow:
       if kind == "UnsortedSegmentSum":
         rank, rows = len(_all_known(given[1])), given[0]
         return (int(self._known(data[2])), *_all_known(None if rows is None else rows[rank:]))
+      if kind in ("Pad", "PadV2"):
+        added = self._known(data[1]).sum(axis=1).tolist()
+        return tuple(size + more for size, more in zip(_all_known(given[0]), added))
       return np.broadcast_shapes(*(_all_known(shape) for shape in given))
     except (ArithmeticError, IndexError, ValueError):
       return None
@@ -226,7 +229,8 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "Minimum": np.minimum, "Neg": np.negative,
     "Range": lambda start, limit, step: np.arange(start, limit, step),
     "Pack": lambda *parts: np.stack(parts), "Reshape": lambda value, shape: value.reshape(shape),
-    "ConcatV2": lambda *parts: np.concatenate([np.atleast_1d(part) for part in parts[:-1]]),
+    "ConcatV2": lambda *parts: np.concatenate(
+        [np.atleast_1d(part) for part in parts[:-1]], axis=int(parts[-1])),
     "Prod": lambda value, axis: np.prod(value, axis=tuple(np.atleast_1d(axis))),
     "Fill": lambda shape, value: np.full(shape, value),
     "InvertPermutation": np.argsort,
@@ -237,7 +241,7 @@ _VALUES: Dict[str, Callable[..., Any]] = {
 }
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
-    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv"))
+    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv", "Pad", "PadV2"))
 
 
 def _all_known(shape: Shape) -> Sequence[int]:
