@@ -7,6 +7,14 @@ from placeto_tf.programs import input_mutants
 _MUTANTS = 60
 
 
+@pytest.fixture(autouse=True)
+def families_of_this_test_alone(monkeypatch):
+  """Mutants of sets of graphs make a family known."""
+  from placeto_tf.zoo import families
+
+  monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+
+
 @pytest.mark.parametrize("name", input_mutants.KINDS)
 def test_mutants_are_read_or_refused_in_one_sentence(name, tmp_path):
   kind = input_mutants.kinds((name,))[name]
