@@ -120,19 +120,19 @@ class Dataflow:
       if kind == "Reshape":
         wanted = self._known(data[1]).tolist()
         if -1 in wanted:
-          elements = math.prod(_all_known(given[0]))
+          elements = math.prod(known_dims(given[0]))
           rest = math.prod(size for size in wanted if size != -1)
           wanted[wanted.index(-1)] = elements // rest
         return tuple(wanted)
       if kind == "Transpose":
-        return tuple(_all_known(given[0])[axis] for axis in self._known(data[1]).tolist())
+        return tuple(known_dims(given[0])[axis] for axis in self._known(data[1]).tolist())
       if kind == "UnsortedSegmentSum":
-        rank, rows = len(_all_known(given[1])), given[0]
-        return (int(self._known(data[2])), *_all_known(None if rows is None else rows[rank:]))
+        rank, rows = len(known_dims(given[1])), given[0]
+        return (int(self._known(data[2])), *known_dims(None if rows is None else rows[rank:]))
       if kind in ("Pad", "PadV2"):
         added = self._known(data[1]).sum(axis=1).tolist()
-        return tuple(size + more for size, more in zip(_all_known(given[0]), added))
-      return np.broadcast_shapes(*(_all_known(shape) for shape in given))
+        return tuple(size + more for size, more in zip(known_dims(given[0]), added))
+      return np.broadcast_shapes(*(known_dims(shape) for shape in given))
     except (ArithmeticError, IndexError, ValueError):
       return None
 
@@ -244,7 +244,7 @@ _SHAPED = frozenset((
     *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv", "Pad", "PadV2"))
 
 
-def _all_known(shape: Shape) -> Sequence[int]:
+def known_dims(shape: Shape) -> Sequence[int]:
   """The dimensions; ValueError where one is not known."""
   if shape is None or None in shape:
     raise ValueError

@@ -9,12 +9,12 @@ replica, added up, scaled, and split again: the same sums in the same order.
 from __future__ import annotations
 
 import math
-from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.replication.cuts import FIRST, MEANS, Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.propagation import Spread
 
 PACK_BYTES = 4e6
@@ -80,13 +80,8 @@ def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
   """Bytes of a tensor of known shape, or None."""
   import tensorflow as tf
 
-  shape = flow.shape(tensor)
-  if shape is None or any(size is None for size in shape):
+  try:
+    elements = math.prod(known_dims(flow.shape(tensor)))
+  except ValueError:
     return None
-  dtype = tf.dtypes.as_dtype(flow.dtype(tensor) % 100)
-  return float(math.prod(elements(shape))) * dtype.size
-
-
-def elements(shape: Sequence[Optional[int]]) -> List[int]:
-  """Dimensions that are all known."""
-  return [int(size) for size in shape if size is not None]
+  return float(elements) * tf.dtypes.as_dtype(flow.dtype(tensor) % 100).size

@@ -18,8 +18,8 @@ import numpy as np
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication import cuts, op_roles
 from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.packing import elements, find_packs
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.packing import find_packs
 from placeto_tf.replication.propagation import Spread
 
 _COLOCATED = b"loc:@"
@@ -312,7 +312,7 @@ class _Writer:
     """One mean of several tensors laid end to end; returns the op that sums each."""
     name = f"{self._joined_prefix}/pack_{k}"
     dtype = self._flow.dtype(pack[0]) % 100
-    shapes = [elements(self._flow.shape(tensor) or ()) for tensor in pack]
+    shapes = [known_dims(self._flow.shape(tensor)) for tensor in pack]
     parts = [self._packed_part(name, pack, shapes, r, dtype) for r in range(self._replicas)]
     total = self._new(f"{name}/sum", "AddN", parts)
     total.attr["N"].i, total.attr["T"].type = self._replicas, dtype
