@@ -31,7 +31,7 @@ def layouts(
     replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int],
     pieces: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """Placements by share, with variables on one device and spread.
+  """Placements by share, with variables on one device, on all, or on those with replicas.
 
   Args:
     replicated: the replicas.
@@ -53,8 +53,12 @@ def layouts(
                     for share in of_replica])
   placement = np.full(graph.num_ops, devices[0], dtype=np.int32)
   placement[copied] = table[replicated.replica_of_op[copied], piece[copied] % table.shape[1]]
+  used = sorted({int(each) for each in placement[copied]}, key=list(devices).index)
+  targets_of_layouts = [[devices[0]], list(devices)]
+  if used and set(used) < set(devices):
+    targets_of_layouts.append(used)
   found = []
-  for targets in ([devices[0]], list(devices)):
+  for targets in targets_of_layouts:
     whole = placement.copy()
     spread = _spread(replicated, costs, targets)
     moved = spread >= 0

@@ -11,7 +11,7 @@ Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
 from __future__ import annotations
 
 import random
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -94,14 +94,25 @@ def place_shares(
   if replicated is None:
     return best_of(problem, allowed_or_nearest(
         problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
-  devices = replica_devices(problem, replicated.replicas)
-  found = list(layouts(replicated, problem.costs, devices))
-  size = len(devices) // replicated.replicas
-  if size > 1:
-    pieces = _pieces(problem, replicated, devices[:size])
-    found += list(layouts(replicated, problem.costs, devices, pieces))
-  return best_of(
-      problem, np.stack([allowed_or_nearest(problem, each) for each in found]), budget)
+  return _best_layout(problem, replicated, budget)[0]
+
+
+def _best_layout(
+    problem: PlacementProblem, replicated: ReplicatedGraph, budget: Optional[Budget]
+) -> Tuple[np.ndarray, List[int]]:
+  """The best layout [N], and the order of devices that it is of."""
+  found: List[np.ndarray] = []
+  order_of: List[List[int]] = []
+  for devices in device_orders(problem, replicated.replicas):
+    some = list(layouts(replicated, problem.costs, devices))
+    size = len(devices) // replicated.replicas
+    if size > 1:
+      pieces = _pieces(problem, replicated, devices[:size])
+      some += list(layouts(replicated, problem.costs, devices, pieces))
+    found += [allowed_or_nearest(problem, each) for each in some]
+    order_of += [devices] * len(some)
+  best = best_of(problem, np.stack(found), budget)
+  return best, order_of[next(i for i, each in enumerate(found) if np.array_equal(each, best))]
 
 
 def anneal_symmetric(
@@ -116,10 +127,9 @@ def anneal_symmetric(
   replicated = problem.replicated
   if replicated is None:
     return anneal(problem, budget, seed)
-  placement = place_shares(problem, budget)
+  placement, devices = _best_layout(problem, replicated, budget)
   if problem.exhausted(budget):
     return best_so_far(problem, placement)
-  devices = replica_devices(problem, replicated.replicas)
   images = device_images(devices, problem.num_devices, replicated.replicas)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = random.Random(seed)
@@ -156,6 +166,39 @@ def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
   size = len(devices) // replicas
   dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
   return dealt + ranked[size * replicas:]
+
+
+def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
+  """Orders of the devices of which each replica has an equal stretch, its first device first.
+
+  The first one is that of `replica_devices`. Where links are unequal there may be a second one, in
+  which the first devices of all stretches are as near to one another as can be: whole replicas then
+  exchange gradients inside a host, and the search moves to the other devices what pays there.
+  """
+  devices = replica_devices(problem, replicas)
+  size = len(devices) // replicas
+  bandwidth = problem.cluster.bandwidth_bytes_per_us
+
+  def slowest_link(some: Sequence[int]) -> float:
+    return min((bandwidth[i, j] for i in some for j in some if i != j), default=np.inf)
+
+  if size < 2 or replicas < 2:
+    return [devices]
+  sets = []  # each device with its nearest ones; the fastest device first, which wins a tie
+  for device in devices:
+    chosen = [device]
+    while len(chosen) < replicas:
+      others = [other for other in devices if other not in chosen]
+      reached = [slowest_link([*chosen, other]) for other in others]
+      chosen.append(others[int(np.argmax(reached))])
+    sets.append(chosen)
+  nearest = max(sets, key=slowest_link)
+  if slowest_link(nearest) <= slowest_link(devices[:size * replicas:size]):
+    return [devices]
+  rest = [device for device in devices if device not in nearest]
+  dealt = [device for r, head in enumerate(nearest)
+           for device in [head, *rest[r * (size - 1):(r + 1) * (size - 1)]]]
+  return [devices, dealt + rest[replicas * (size - 1):]]
 
 
 def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:

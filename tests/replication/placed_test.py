@@ -12,7 +12,12 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import data_parallel, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts, shares
 from placeto_tf.replication.replicated_graph import SHARED
-from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
+from placeto_tf.search.symmetric import (
+  anneal_symmetric,
+  device_images,
+  device_orders,
+  place_shares,
+)
 
 
 def training_graph(batch=4):
@@ -85,6 +90,20 @@ def test_every_replica_lies_on_its_share(replicated, problem):
 
 def test_images_keep_hosts_and_turn_the_devices():
   assert device_images([0, 1, 2, 3], 5, 2).tolist() == [[0, 1, 2, 3, 4], [2, 3, 0, 1, 4]]
+
+
+def test_whole_replicas_can_begin_inside_one_host(replicated):
+  """Two hosts of two devices: a stretch a host, or both replicas on one host's devices."""
+  slow = Cluster.parse("v100:2x2@1gbit")
+  problem = PlacementProblem.build(
+      replicated.graph, slow, costs=replicated_costs(replicated, slow), max_groups=16)
+  problem.replicated = replicated
+  a, b, c, d = [i for i, device in enumerate(slow.devices) if not device.host]
+  assert device_orders(problem, 2) == [[a, b, c, d], [a, c, b, d]]
+  assert device_orders(problem, 4) == [[a, b, c, d]]
+  start = place_shares(problem)
+  own = [set(start[replicated.replica_of_op == r].tolist()) & {a, b, c, d} for r in range(2)]
+  assert own == [{a}, {b}]  # gradients over 1 Gbit/s would take longer than the step
 
 
 def test_replicas_that_move_together_stay_each_others_images(problem, replicated):
