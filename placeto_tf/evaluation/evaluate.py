@@ -33,12 +33,12 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.files import atomic, result_directory, user_files
-from placeto_tf.graphs import load_graph
 from placeto_tf.methods import learned_groups, registry, running
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
@@ -53,7 +53,7 @@ class EvaluationConfig:
   """The configuration of an evaluation.
 
   Attributes:
-    graphs, clusters: as `load_graph` and `Cluster.parse` take them.
+    graphs, clusters: as `load_with_replicas` and `Cluster.parse` take them.
     methods: names of `placeto_tf.methods.registry`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
@@ -152,7 +152,7 @@ def _evaluate(
   for graph_name in config.graphs:
     if all(key in done for key in wanted if key[0] == graph_name):
       continue
-    graph = load_graph(graph_name, **config.graph_options)
+    graph = load_with_replicas(graph_name, **config.graph_options)
     for cluster_name in config.clusters:
       todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
       if not todo:

@@ -23,9 +23,9 @@ from placeto_tf.evaluation.evaluate import (
   read_results,
 )
 from placeto_tf.files import user_files
-from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 
@@ -56,7 +56,7 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
     seen.add(name)
     try:
       if row["graph"] != graph_name:
-        graph, cases = load_graph(row["graph"], **options), {}
+        graph, cases = load_with_replicas(row["graph"], **options), {}
         graph_name = row["graph"]
       if row["cluster"] not in cases:
         config = EvaluationConfig((row["graph"],), (row["cluster"],), ("single",),

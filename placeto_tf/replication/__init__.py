@@ -1,12 +1,18 @@
 """A training graph as R replicas that share its variables: data parallelism as a graph to place."""
 
-from placeto_tf.replication.batches import ReplicaSource, load_replicas, training_function
+from placeto_tf.replication.batches import (
+  ReplicaSource,
+  check_spec,
+  load_replicas,
+  load_with_replicas,
+  training_function,
+)
 from placeto_tf.replication.data_parallel import DataParallel, data_parallel
 from placeto_tf.replication.replicated_costs import replicated_costs
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicate
 
 __all__ = [
-    "DataParallel", "ReplicaSource", "ReplicatedGraph", "data_parallel", "load_replicas",
-    "replicate", "replicated_costs", "training_function",
+    "DataParallel", "ReplicaSource", "ReplicatedGraph", "check_spec", "data_parallel",
+    "load_replicas", "load_with_replicas", "replicate", "replicated_costs", "training_function",
 ]

@@ -7,10 +7,12 @@ is baked into shapes, the unchanged graph becomes one replica, and the global ba
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf import zoo
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs import training_function as one_training_function
@@ -135,6 +137,22 @@ def training_function(
 def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:
   """A graph as R replicas; `options` are those of `load_graph`."""
   return ReplicaSource(source, options).replicas(replicas)
+
+
+def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
+  """`load_graph`, which also takes a spec of the zoo with replicas, "zoo:rnnlm:replicas=4"."""
+  if not (isinstance(source, str) and source.startswith(_ZOO)):
+    return load_graph(source, **options)
+  spec, replicas = split_spec(source)
+  if replicas is None:
+    return load_graph(spec, **options)
+  return load_replicas(spec, replicas, **options).graph
+
+
+def check_spec(source: Any) -> None:
+  """Raises GraphError if the text names a model of the zoo that there is not, or a wrong option."""
+  if isinstance(source, str) and source.startswith(_ZOO):
+    zoo.resolve(re.sub("^zoo:", "", split_spec(source)[0]))
 
 
 def _smaller_spec(spec: str, count: int) -> str:

@@ -25,11 +25,11 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.graphs import load_graph
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import check_spec, load_with_replicas
 from placeto_tf.search import PLACERS
 from placeto_tf.training import runs
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
@@ -69,9 +69,11 @@ class GdpTrainingConfig(RunConfig):
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], seed: int = 0) -> List[PlacementProblem]:
   """Every graph on its clusters, ungrouped."""
+  for name in graphs:
+    check_spec(name)
   problems = []
   for index, name in enumerate(graphs):
-    graph = load_graph(name)
+    graph = load_with_replicas(name)
     problems += [
         node_problem(make_problem(graph, Cluster.parse(cluster), num_threads=1))
         for cluster in expand_clusters(clusters, seed, index)]

@@ -14,10 +14,11 @@ import numpy as np
 from placeto_tf.clusters import Cluster
 from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
+from placeto_tf.replication import check_spec, load_with_replicas
 from placeto_tf.search import reference_placers
 from placeto_tf.search.annealing import anneal_units
 
@@ -93,9 +94,11 @@ def make_problems(
     annealed: Sequence[int] = (), seed: int = 0, num_threads: Optional[int] = None,
     progress: Callable[[str], None] = lambda text: None) -> List[MovesProblem]:
   """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
+  for name in graphs:
+    check_spec(name)  # before minutes of building those before it
   rng, problems = random.Random(seed), []
   for index, name in enumerate(graphs):
-    graph = load_graph(name)
+    graph = load_with_replicas(name)
     for cluster in expand_clusters(clusters, seed, index):
       problems.append(with_starts(make_problem(
           graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),

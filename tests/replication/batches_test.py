@@ -1,0 +1,26 @@
+import pytest
+
+from placeto_tf.errors import GraphError
+from placeto_tf.replication import check_spec, load_replicas, load_with_replicas
+
+SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
+
+
+def test_a_spec_that_names_replicas_is_read_as_these():
+  whole, two = load_with_replicas(SPEC), load_with_replicas(f"{SPEC}:replicas=2")
+  assert two.op_names == load_replicas(SPEC, 2).graph.op_names
+  assert {"replica_0", "replica_1"} <= {name.partition("/")[0] for name in two.op_names}
+  assert not any(name.startswith("replica_") for name in whole.op_names)
+
+
+@pytest.mark.parametrize("spec, message", [
+    ("zoo:rnnlm:replicas=0", "replicas is '0'"),
+    ("zoo:rnnlm:layer=2", "'rnnlm' has no option 'layer=2'"),
+    ("family:ptb[0:4]", "stands for 4 graphs"),
+    ("zoo:resnet", "no model 'resnet'")])
+def test_specs_are_checked_without_building_what_they_name(spec, message):
+  with pytest.raises(GraphError, match=message):
+    check_spec(spec)
+  check_spec(SPEC + ":replicas=2")
+  check_spec("family:ptb[3]")
+  check_spec("model.pb")
