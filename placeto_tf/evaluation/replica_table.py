@@ -6,7 +6,8 @@ goes on where it stopped. Placement alone has a run of its own with the same bud
 
   graph, cluster, seed, max_seconds
   replicas              that won, and its global batch
-  step_time_us          of the best, for its global batch; fits; lower_bound_us
+  step_time_us          of the best, for its global batch; fits; lower_bound_us. Where nothing fits,
+                        fits is False and all figures are empty
   examples_per_second   of the best
   alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
                         best; empty if they do not fit or are not possible
@@ -126,7 +127,7 @@ def _check(path: str, number: int, row: Row) -> None:
     if None in row or None in row.values():
       raise ValueError("it has more or fewer fields than there are columns")
     for name in _NUMBERS:
-      if row[name] or name in _ALWAYS:
+      if row[name] or (name in _ALWAYS and row["fits"] != "False"):
         float(row[name])
   except ValueError as error:
     raise PlacetoError(
@@ -143,8 +144,14 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
     alone = run.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
   except PlacementError:
     pass  # nothing fits without replicas; the column stays empty
-  found = replica_search.place_replicas(
-      source, cluster, config.placing_config(int(seed), config.replicas))
+  try:
+    found = replica_search.place_replicas(
+        source, cluster, config.placing_config(int(seed), config.replicas))
+  except PlacementError:
+    if alone is not None:
+      raise
+    return {**dict.fromkeys(FIELDS, ""), "graph": graph, "cluster": cluster_name, "seed": seed,
+            "fits": "False"}
   replication = found.replication
   assert replication is not None
   chosen = replication.chosen
@@ -180,7 +187,10 @@ def table(rows: List[Row]) -> str:
     best, alone, parallel = (
         float(row[name]) if row[name] else None
         for name in ("step_time_us", "alone_us", "data_parallel_us"))
-    assert best is not None
+    if best is None:
+      lines.append(f"| {row['graph'].replace('zoo:', '')} | {row['cluster']} |"
+                   + " - |" * 8 + " nothing fits |")
+      continue
     both = [each for each in (alone, parallel) if each is not None]
     ratio = tuple(
         each / best if each is not None else None

@@ -1,12 +1,15 @@
 """replicas.csv of earlier runs, as a kill or somebody else may have left it."""
 
+import json
 import os
 
 import pytest
 
+from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import replica_table
 
+SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 HEADER = ",".join(replica_table.FIELDS)
 LINE = "zoo:a,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json"
 
@@ -20,6 +23,26 @@ def test_rows_come_back_without_a_line_that_a_kill_cut_off(tmp_path):
   rows = read(tmp_path / "replicas.csv", f"{HEADER}\n{LINE}\n{LINE[:20]}")
   assert [row["step_time_us"] for row in rows] == ["1.5"] and rows[0]["alone_us"] == ""
   assert replica_table.table(rows).count("| a |") == 1
+
+
+def test_a_row_where_nothing_fits_does_not_end_the_others(tmp_path):
+  config = replica_table.ReplicaTableConfig(
+      (SPEC,), (_tiny_memory(tmp_path), "k80:2"), max_evaluations=20)
+  rows = replica_table.evaluate_replicas(config, str(tmp_path / "out"))
+  assert [row["fits"] for row in rows] == ["False", "True"]
+  assert replica_table.read_rows(str(tmp_path / "out" / "replicas.csv")) == rows
+  lines = replica_table.table(rows).split("\n")
+  assert "nothing fits" in lines[2] and "nothing fits" not in lines[3]
+
+
+def _tiny_memory(folder):
+  """A cluster file of two devices, hosts included, with a kilobyte each."""
+  described = Cluster.parse("k80:2").to_json()
+  for device in described["devices"]:
+    device["memory_bytes"] = 1024
+  path = folder / "tiny.json"
+  path.write_text(json.dumps(described))
+  return str(path)
 
 
 @pytest.mark.parametrize("text, message", [
