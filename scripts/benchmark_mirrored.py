@@ -33,10 +33,10 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "Directory to write, and to go on in.")
 flags.DEFINE_list("models", ["towers", "perceptron", "convolutions", "lstm", "transformer"],
                   "Which of the five.")
-flags.DEFINE_integer("rounds", 8, "Turns of each.", lower_bound=2)
+flags.DEFINE_integer("rounds", 6, "Turns of each.", lower_bound=2)
 flags.DEFINE_integer("steps", 8, "Steps a turn.", lower_bound=1)
-flags.DEFINE_float("search_seconds", 20.0, "Of the simulated search.", lower_bound=1.0)
-flags.DEFINE_integer("measurements", 12, "Placements measured for each number of replicas.",
+flags.DEFINE_float("search_seconds", 15.0, "Of the simulated search.", lower_bound=1.0)
+flags.DEFINE_integer("measurements", 10, "Placements measured for each number of replicas.",
                      lower_bound=1)
 flags.DEFINE_string("mirrored", None, "Used by the program itself: MODEL of a mirrored process.")
 
@@ -292,7 +292,8 @@ def best_placements(path: str, model: Model, cluster: Any, runtime: Any) -> Dict
   for replicas in range(1, _WORKERS + 1):
     replicated = source.replicas(replicas)
     graph = replicated.graph
-    calibration = calibrating.calibrate(cluster, runtime, graph)
+    calibration = calibrating.calibrate(cluster, runtime, graph, calibrating.CalibrationConfig(
+        graph_runs=8, max_seconds=10.0, placements=4, placement_seconds=5.0))
     with tempfile.TemporaryDirectory() as folder:
       costs_path = os.path.join(folder, "costs.pb")
       calibrating.write_costs(graph, calibration.cluster, calibration.compute_us, costs_path)
@@ -307,7 +308,7 @@ def best_placements(path: str, model: Model, cluster: Any, runtime: Any) -> Dict
              if entry.placement is not None}
     known["best"] = problem.best_known
     with CoreSpeed.of(runtime, calibration.cluster.core_probe_us) as speed, Measurer(
-        graph, calibration.cluster, runtime, MeasuringConfig(max_runs=12, max_seconds=8.0),
+        graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0),
         speed=speed) as measurer:
       measured = measured_search.search_measured(
           problem, measurer, known, max_measurements=FLAGS.measurements)
