@@ -19,7 +19,7 @@ from typing import Dict, List
 from absl import app, flags
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.programs import campaigns, forked, killed_runs
+from placeto_tf.programs import campaigns, forked, killed_runs, shortcuts
 
 FLAGS = flags.FLAGS
 
@@ -46,6 +46,7 @@ def main(_: List[str]) -> None:
   log = campaigns.Log(FLAGS.log)
   forked.import_all(*(module for part, modules in _MODULES.items() for module in modules
                       if any(part in name for name in names)))
+  prepare = shortcuts.shortcuts()
   references: Dict[str, killed_runs.Reference] = {}
   trials: List[campaigns.Trial] = []
   number = 0
@@ -58,7 +59,7 @@ def main(_: List[str]) -> None:
           if name not in references:
             references[name] = killed_runs.Reference(
                 killed_runs.CASES[name], _SCRIPTS, os.path.join(folder, "whole"),
-                killed_runs.prepare)
+                prepare)
           log.add(killed_runs.trial(name, references[name], FLAGS.seed, key[1], folder))
       trials.append(log.trials[key])
       number += 1

@@ -24,6 +24,14 @@ from absl import flags
 
 _MARK = "PLACETO_TF_FORKED"  # an environment variable: who was started by which fork
 _POLL_S = 0.01
+# A program's start, with the one family of small graphs that only mutants and kills have.
+_ANEW = """
+import runpy, sys
+from placeto_tf.programs import shortcuts
+shortcuts.tiny_family()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 _MODULES = (
     "tensorflow", "tensorboard.summary.writer.event_file_writer", "matplotlib.pyplot",
     "placeto_tf.evaluation.evaluate", "placeto_tf.evaluation.study_results",
@@ -40,12 +48,14 @@ class Ended:
     code: its exit code; below 0 the signal that ended it; None: it was ended for its time.
     said: all that it printed.
     seconds: that it took.
+    cpu_s: of CPU time that it took.
     peak_kb: the most memory that it had at a time.
   """
 
   code: Optional[int]
   said: str
   seconds: float
+  cpu_s: float
   peak_kb: int
 
   @property
@@ -75,7 +85,7 @@ class Program:
 
   def __init__(
       self, scripts: str, command: Sequence[str], folder: str, *,
-      prepare: Callable[[], None] = lambda: None):
+      prepare: Callable[[], None] = lambda: None, anew: bool = False):
     """Starts it.
 
     Args:
@@ -83,6 +93,7 @@ class Program:
       command: its name and its flags.
       folder: an empty one for what it says and its temporary files.
       prepare: called in the fork, before the program is.
+      anew: whether a new Python runs it, as when a user starts it.
     """
     self._said = os.path.join(folder, "said")
     self.temporary = os.path.join(folder, "tmp")
@@ -92,9 +103,10 @@ class Program:
     sys.stderr.flush()
     self.pid = os.fork()
     if not self.pid:
-      self._run(scripts, command, prepare)
+      self._run(os.path.join(scripts, f"{command[0]}.py"), command[1:], prepare, anew)
 
-  def _run(self, scripts: str, command: Sequence[str], prepare: Callable[[], None]) -> None:
+  def _run(self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool
+           ) -> None:
     """What the fork does; never returns."""
     code = 1
     try:
@@ -106,7 +118,9 @@ class Program:
       os.environ.update({"TMPDIR": self.temporary, _MARK: self._mark})
       tempfile.tempdir = None
       prepare()
-      _call(os.path.join(scripts, f"{command[0]}.py"), command[1:])
+      if anew:
+        os.execv(sys.executable, [sys.executable, "-c", _ANEW, path, *arguments])
+      _call(path, arguments)
       code = 0
     except SystemExit as exited:
       code = exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
@@ -127,7 +141,8 @@ class Program:
       if ended:
         with open(self._said, encoding="utf-8", errors="replace") as file:
           return Ended(os.waitstatus_to_exitcode(status), file.read(),
-                       time.monotonic() - self._began, usage.ru_maxrss)
+                       time.monotonic() - self._began, usage.ru_utime + usage.ru_stime,
+                       usage.ru_maxrss)
       if time.monotonic() >= deadline:
         return None
       time.sleep(_POLL_S)
@@ -139,7 +154,7 @@ class Program:
       return ended
     self.send(signal.SIGKILL)
     ended = self.wait(60.0)
-    return Ended(None, ended.said if ended else "", time.monotonic() - self._began, 0)
+    return Ended(None, ended.said if ended else "", time.monotonic() - self._began, 0.0, 0)
 
   def send(self, number: int) -> None:
     """Sends a signal to the program alone, as `kill` does."""

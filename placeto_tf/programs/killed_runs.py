@@ -24,14 +24,14 @@ import signal
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from placeto_tf.files import result_directory
-from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs
+from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs, shortcuts
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MOST_KILLS = 3  # of one trial, before the run that comes to its end
 _LIMIT_S = 1800.0
 _GONE_S = 20.0  # for what a killed program had started to end as well
 _GRAPH = f"--graph={input_mutants.GRAPH}"
-_TINY = "zoo:" + input_mutants.tiny_family(None, 0)
+_TINY = f"zoo:{shortcuts.TINY}"
 
 Files = Dict[str, bytes]
 
@@ -329,14 +329,3 @@ def _write(out: str, files: Mapping[str, bytes]) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "wb") as file:
       file.write(content)
-
-
-def prepare() -> None:
-  """In the fork of a program: small graphs, and no tracing, which takes longer than a small run."""
-  import tensorflow as tf
-
-  from placeto_tf.training import placeto_training
-
-  program_inputs.tiny_family()
-  tf.config.run_functions_eagerly(True)
-  setattr(placeto_training, "save_policy", lambda policy, directory: None)  # noqa: B010
