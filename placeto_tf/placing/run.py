@@ -132,6 +132,7 @@ def place_with(
 
   `stage` is a context manager of a name, entered around long work before the search.
   """
+  registry.read_weights(registry.find(config.method), config.policy_weights)
   with stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
   allowed = narrowed_by_pins(

@@ -24,6 +24,7 @@ from absl import flags
 
 _MARK = "PLACETO_TF_FORKED"  # an environment variable: who was started by which fork
 _POLL_S = 0.01
+_LISTENS = "0A"  # a state in /proc/net/tcp
 # A program's start, with the one family of small graphs that only mutants and kills have.
 _ANEW = """
 import runpy, sys
@@ -175,6 +176,27 @@ class Program:
           with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
             found[int(name)] = file.read().replace("\0", " ").strip()
     return found
+
+  def listening(self) -> Dict[int, str]:
+    """Socket -> "port P" of those that it, and what it started, listen on."""
+    mine = set()
+    for pid in (self.pid, *self.left()):
+      with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+          with contextlib.suppress(OSError):
+            mine.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return {socket: port for socket, port in listening().items() if f"socket:[{socket}]" in mine}
+
+
+def listening() -> Dict[int, str]:
+  """Socket -> "port P" of all that listen on this machine."""
+  found = {}
+  for name in ("tcp", "tcp6"):
+    with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as file:
+      for fields in (line.split() for line in file.readlines()[1:]):
+        if fields[3] == _LISTENS:
+          found[int(fields[9])] = f"port {int(fields[1].rpartition(':')[2], 16)}"
+  return found
 
 
 def call(function: Callable[[], Any]) -> Any:

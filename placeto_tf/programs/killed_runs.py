@@ -5,7 +5,7 @@ run. It is run once to its end, on a copy of what it starts from; then, for each
 started, killed and started again until it ends, and its results are compared.
 
 After every kill:
-  - no process that the program had started is left, a moment later;
+  - no process that the program had started is left, a moment later, and no port it listened on;
   - it printed no traceback; where the signal could be heard, no temporary file is left;
   - what an earlier run had published is there, whole: the old results, or the new ones.
 After the last run:
@@ -228,10 +228,11 @@ def trial(name: str, reference: Reference, seed: int, number: int, folder: str) 
     run = reference.start(case.command, out, os.path.join(folder, f"killed_{attempt}"))
     ended = run.wait(moment_s)
     if ended is None:
+      ports = run.listening()
       run.send(number_of_signal)
       kills.append(number_of_signal.name)
       ended = run.finish(_LIMIT_S)
-      wrong += _after_kill(run, ended, number_of_signal, case, reference, out)
+      wrong += _after_kill(run, ended, number_of_signal, ports, case, reference, out)
     if ended.code == 0:
       break  # it was faster than the reference, or at its end when it was killed
   run = reference.start(case.command, out, os.path.join(folder, "last"))
@@ -245,8 +246,8 @@ def trial(name: str, reference: Reference, seed: int, number: int, folder: str) 
 
 
 def _after_kill(
-    run: forked.Program, ended: forked.Ended, number: signal.Signals, case: Case,
-    reference: Reference, out: str) -> List[str]:
+    run: forked.Program, ended: forked.Ended, number: signal.Signals, ports: Dict[int, str],
+    case: Case, reference: Reference, out: str) -> List[str]:
   """What is wrong once a killed program is gone."""
   wrong = []
   when = f"after {number.name}"
@@ -254,7 +255,8 @@ def _after_kill(
     wrong.append(f"{when} it did not end")
   if ended.has_traceback:
     wrong.append(f"{when} it printed a traceback: {ended.last_line}")
-  left = _left(run)
+  left = {**_left(run), **{socket: port for socket, port in forked.listening().items()
+                           if socket in ports}}
   if left:
     wrong.append(f"{when} there are still {', '.join(left.values())}")
   if number != signal.SIGKILL and _temporary(run):

@@ -8,6 +8,7 @@ nothing, and functions are not traced, which takes longer than a run of two iter
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Callable, Tuple
 
@@ -16,6 +17,7 @@ from placeto_tf.programs import forked, input_mutants
 TINY = input_mutants.tiny_family(None, 0)
 
 
+@functools.lru_cache(maxsize=None)
 def shortcuts() -> Callable[[], None]:
   """Loads and builds in this process, which runs no TensorFlow; what forks are to call first."""
   import numpy as np
