@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/kill_runs.py --kills=100 --log=kills.jsonl
 
-place, train (five policies), evaluate, measure, study and make_graphs are started in forks of this
+place, train (all policies), evaluate, measure, study and make_graphs are started in forks of this
 process, killed by SIGKILL, SIGTERM or SIGINT, and started again until they come to their end: see
 placeto_tf/programs/killed_runs.py for what has to hold. A trial is a function of the seed and its
 number, but for the moment of the kill, which is a share of the time that a whole run takes. Stopped
@@ -33,7 +33,7 @@ _SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
     "train": tuple(f"placeto_tf.training.{name}_training"
-                   for name in ("placeto", "gdp", "one_graph", "pointer"))}
+                   for name in ("placeto", "gdp", "one_graph", "gain", "pointer"))}
 
 
 def main(_: List[str]) -> None:

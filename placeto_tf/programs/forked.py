@@ -146,7 +146,11 @@ class Program:
                        usage.ru_maxrss)
       if time.monotonic() >= deadline:
         return None
-      time.sleep(_POLL_S)
+      try:
+        time.sleep(_POLL_S)
+      except KeyboardInterrupt:  # of a whole series, which leaves nothing behind
+        self.send(signal.SIGKILL)
+        raise
 
   def finish(self, limit_s: float) -> Ended:
     """How it ended; after `limit_s` it is ended."""

@@ -97,9 +97,9 @@ class Case:
   files: Callable[[], Mapping[str, bytes]] = dict
 
 
-def _train(policy: str, *settings: str) -> Case:
+def _train(policy: str, iterations: int, *settings: str) -> Case:
   return Case(("train", f"--policy={policy}", f"--graphs={_TINY}", "--clusters=k80:2",
-               "--checkpoint_every=2", "--root_dir={out}", *settings), _trained)
+               f"--iterations={iterations}", "--checkpoint_every=1", "--root_dir={out}", *settings), _trained)
 
 
 def _study_files() -> Dict[str, bytes]:
@@ -154,16 +154,19 @@ _PLACE = ("place", _GRAPH, "--cluster=k80:2", "--max_groups=8", "--out={out}", "
 CASES: Dict[str, Case] = {
     "place": Case((*_PLACE, "--max_evaluations=400", "--seed=2"), _placed,
                   (*_PLACE, "--max_evaluations=20", "--seed=1"), resumes=False),
-    "train rnn": _train("rnn", "--iterations=8", "--set=batch_size=2"),
-    "train hierarchical": _train("hierarchical", "--iterations=8", "--set=batch_size=2"),
+    "train rnn": _train("rnn", 4, "--set=batch_size=2"),
+    "train hierarchical": _train("hierarchical", 4, "--set=batch_size=2"),
     "train placeto": _train(
-        "placeto", "--iterations=6", "--set=max_groups=6", "--set=num_episodes=2",
-        "--set=network.rounds=1"),
+        "placeto", 2, "--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
     "train device_pointer": _train(
-        "device_pointer", "--iterations=8", "--set=max_groups=8", "--set=annealed=3",
-        "--set=environment.rows=2", "--set=steps=3"),
+        "device_pointer", 4, "--set=max_groups=8", "--set=steps=2", "--set=batch=32",
+        "--set=rounds=1", "--set=states=1", "--set=moves=4", "--set=width=8"),
+    "train pointer_pass": _train(
+        "pointer_pass", 2, "--set=max_groups=8", "--set=annealed=3", "--set=environment.rows=2",
+        "--set=steps=3"),
     "train gdp": _train(
-        "gdp", "--iterations=6", "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2"),
+        "gdp", 2, "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2", "--set=width=8",
+        "--set=rounds=1", "--set=layers=1", "--set=heads=2"),
     "evaluate": Case((
         "evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2", "--max_evaluations=60",
         "--methods=single,annealing,genetic", "--seeds=0,1", "--max_groups=8", "--out={out}"),

@@ -2,15 +2,17 @@
 
 A start of `place.py` takes ten seconds of CPU time, its fork with these half a second. They are:
 the compiled simulator is in memory, graphs of the zoo are built once, pictures are files that hold
-nothing, and functions are not traced, which takes longer than a run of two iterations.
+nothing, recurrent policies have few groups, and functions are not traced, which takes longer than a
+run of two iterations.
 `fuzz_inputs.py` starts some of its programs anew, without any of it, and compares.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Dict, Tuple, cast
 
 from placeto_tf.programs import forked, input_mutants
 
@@ -36,6 +38,7 @@ def shortcuts() -> Callable[[], None]:
     tiny_family()
     tf.config.run_functions_eagerly(True)
     no_pictures()
+    few_groups()
     for module, name, value in (
         (loading, "_read_zoo", lambda spec: loading._from_proto(
             built[spec], "meta_graph_def") if spec in built else build(spec)),
@@ -63,6 +66,18 @@ def tiny_family() -> None:
   from placeto_tf.zoo import families
 
   families._FAMILIES.setdefault("tiny", input_mutants.tiny_family)
+
+
+def few_groups() -> None:
+  """Policies that have a step of a recurrent network for each group have eight."""
+  from placeto_tf.training import one_graph_policies as policies
+
+  search = policies.RnnSearch(max_groups=8), policies.HierarchicalSearch(
+      policies.HierarchicalConfig(num_groups=8))
+  for name, config in zip(("rnn", "hierarchical"), search):
+    _, make_policy = policies.POLICIES[name]
+    cast(Dict[str, Any], policies.POLICIES)[name] = functools.partial(
+        dataclasses.replace, config), make_policy
 
 
 def no_pictures() -> None:
