@@ -188,7 +188,7 @@ def plain(placer: Placer) -> Loader:
 
 
 def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
-  """The loader of a function, such as a `Run`, in a module that is imported when the method is run, not before.
+  """The loader of a function, such as a `Run`, in a module that is imported no earlier than used.
 
   Args:
     module, function: where the function is; of a class's, "Class.function".

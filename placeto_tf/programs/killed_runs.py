@@ -99,7 +99,8 @@ class Case:
 
 def _train(policy: str, iterations: int, *settings: str) -> Case:
   return Case(("train", f"--policy={policy}", f"--graphs={_TINY}", "--clusters=k80:2",
-               f"--iterations={iterations}", "--checkpoint_every=1", "--root_dir={out}", *settings), _trained)
+               f"--iterations={iterations}", "--checkpoint_every=1",
+               "--root_dir={out}", *settings), _trained)
 
 
 def _study_files() -> Dict[str, bytes]:
@@ -123,7 +124,7 @@ def _study_files() -> Dict[str, bytes]:
     return {
         "study.json": json.dumps({
             "graphs": [_TINY], "placements": 6, "near_best": 0, "repeats": 1, "max_runs": 8,
-            "max_seconds": 0.2, "search_seconds": 0.0}).encode(),
+            "max_seconds": 0.2, "search_seconds": 1e-6}).encode(),
         f"{inner}/core_speed.json": json.dumps({"full_speed_us": 1000.0}).encode(),
         **{f"{inner}/calibration/{name}": content for name, content in calibration.items()}}
 

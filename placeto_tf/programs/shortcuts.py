@@ -19,7 +19,7 @@ from placeto_tf.programs import forked, input_mutants
 TINY = input_mutants.tiny_family(None, 0)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def shortcuts() -> Callable[[], None]:
   """Loads and builds in this process, which runs no TensorFlow; what forks are to call first."""
   import numpy as np

@@ -94,7 +94,8 @@ def test_a_program_that_keeps_its_promises_is_found_equal(trials):
 
 
 @pytest.mark.parametrize("breaks, said", [
-    ("process", "there are still"), ("port", "there are still port "), ("temporary", "temporary files are left"),
+    ("process", "there are still"), ("port", "there are still port "),
+    ("temporary", "temporary files are left"),
     ("half", "differ from those of a run that was not killed"),
     ("bits", "differ from those of a run that was not killed"),
     ("forgets", "left.partial are left")])
