@@ -21,7 +21,7 @@ import os
 import random
 import shutil
 import signal
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from placeto_tf.files import result_directory
 from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs, shortcuts
@@ -259,8 +259,7 @@ def _after_kill(
     wrong.append(f"{when} it did not end")
   if ended.has_traceback:
     wrong.append(f"{when} it printed a traceback: {ended.last_line}")
-  left = {**_left(run), **{socket: port for socket, port in forked.listening().items()
-                           if socket in ports}}
+  left = _left(run, ports)
   if left:
     wrong.append(f"{when} there are still {', '.join(left.values())}")
   if number != signal.SIGKILL and _temporary(run):
@@ -324,9 +323,14 @@ def _temporary(run: forked.Program) -> List[str]:
           if not name.startswith(("__autograph_generated_file", "__pycache__"))]
 
 
-def _left(run: forked.Program) -> Dict[int, str]:
-  """Processes that a program started and that do not end within a moment."""
-  return forked.settled(run.left, _GONE_S)
+def _left(run: forked.Program, ports: Collection[int] = ()) -> Dict[int, str]:
+  """Processes that a program started, and its ports, that are not gone within a moment."""
+
+  def look() -> Dict[int, str]:
+    open_ports = forked.listening().items() if ports else ()
+    return {**run.left(), **{socket: port for socket, port in open_ports if socket in ports}}
+
+  return forked.settled(look, _GONE_S)
 
 
 def _write(out: str, files: Mapping[str, bytes]) -> None:

@@ -70,10 +70,11 @@ def tiny_family() -> None:
 
 def few_groups() -> None:
   """Policies that have a step of a recurrent network for each group have eight."""
+  from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
   from placeto_tf.training import one_graph_policies as policies
 
   search = policies.RnnSearch(max_groups=8), policies.HierarchicalSearch(
-      policies.HierarchicalConfig(num_groups=8))
+      HierarchicalConfig(num_groups=8))
   for name, config in zip(("rnn", "hierarchical"), search):
     _, make_policy = policies.POLICIES[name]
     cast(Dict[str, Any], policies.POLICIES)[name] = functools.partial(
