@@ -105,7 +105,7 @@ def empty(g):
     (superfluous_input, "has 3 data inputs, expected 2"), (data_behind_control, "data inputs come"),
     (unknown_function, "'no_such_function'"), (negative_dimension, "dimension of -7"),
     (overflowing_shape, "more than TensorFlow can hold"),
-    (beyond_all_numbers, "and about 1e37[0-9] elements"), (short_constant, "holds 3 bytes"),
+    (beyond_all_numbers, "and about 1e374 elements"), (short_constant, "holds 3 bytes"),
     (endless_outputs, "'num_split'"), (future_version, "install a newer TensorFlow"),
     (empty, "is empty"),
 ], ids=lambda value: getattr(value, "__name__", ""))
