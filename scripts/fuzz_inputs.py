@@ -3,7 +3,9 @@
   scripts/with_env python scripts/fuzz_inputs.py --mutants=5000 --programs=300 --log=fuzz.jsonl
 
 --mutants of each kind of file beside graphs are read by its loader (fuzz_graphs.py has graphs), and
---programs of each kind, graphs included, go through the program that reads it. Never may one raise
+--programs of each kind, graphs included, go through the program that reads it, in forks of this
+process that take shortcuts (placeto_tf/programs/shortcuts.py); the first --anew of them are also
+started as a user would, and have to end with the same code and the same words. Never may one raise
 anything but the package's own errors, in one sentence, take more than 30 seconds of CPU time, or
 more than 2 GB of memory above what a sound file takes; and where a program fails, its files and its
 --out must stay as they were. A mutant is a function of the seed and its number. Stopped midway, the
@@ -20,17 +22,19 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Dict, Iterator, List
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from absl import app, flags
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs
+from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs, shortcuts
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("mutants", 5_000, "Of each kind, for its loader.", lower_bound=0)
 flags.DEFINE_integer("programs", 300, "Of each kind, for its program.", lower_bound=0)
+flags.DEFINE_integer("anew", 10, "Of each kind of --programs, to be started anew as well.",
+                     lower_bound=0)
 flags.DEFINE_integer("first", 0, "Number of the first one.", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "Seed of all of them.", lower_bound=0)
 flags.DEFINE_list("kinds", [], "Kinds of files; default: all.")
@@ -39,9 +43,10 @@ flags.DEFINE_string("log", None, "File that keeps the outcomes, to go on from.")
 _LIMIT_S = 30  # of CPU time
 _HANG_S = 600.0  # by the clock, for what waits and uses no CPU time
 _LIMIT_KB = 2 * 2**20  # 2 GB
-_OUTCOMES = ("loaded", "refused", "raised", "crashed", "hung", "memory", "changed")
+_OUTCOMES = ("loaded", "refused", "raised", "crashed", "hung", "memory", "changed",
+             "differs")
 _SOUND = ("loaded", "refused")
-_BLOCK = 50
+_BLOCK = 100
 _SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -103,47 +108,61 @@ def _peak_kb() -> int:
 
 def run_all(name: str, numbers: List[int]) -> Iterator[campaigns.Trial]:
   """Sends mutants of a kind through the program that reads them, a fork each."""
-  given = program_inputs.INPUTS[name]
+  given, prepare = program_inputs.INPUTS[name], shortcuts.shortcuts()
   label = f"{given.read[0]}: {name}"
   with tempfile.TemporaryDirectory() as made:
-    kind = program_inputs.sound(given, _SCRIPTS, made)
+    kind = program_inputs.sound(given, _SCRIPTS, made, prepare)
   for first in range(0, len(numbers), _BLOCK):
     block = numbers[first:first + _BLOCK]
-    for number, (whole, file, content, done) in zip(
+    for number, mutant in zip(
         block, program_inputs.mutants(name, kind, FLAGS.seed, block)):
       with tempfile.TemporaryDirectory() as folder:
-        files, out, run = (os.path.join(folder, each) for each in ("in", "out", "run"))
-        os.mkdir(files)
-        os.mkdir(out)
-        with open(os.path.join(out, "mine.txt"), "w", encoding="utf-8") as mine:
-          mine.write("the user's own")
-        input_mutants.write(whole, files, file, content, done)
-        before = _digests(files), _digests(out)
-        outcome, text, seconds = _run(program_inputs.filled(given.read, files, out), run)
-        if outcome == "refused" and (_digests(files), _digests(out)) != before:
-          outcome = "changed"
-        yield _trial(label, number, outcome, f"{file} {done}: {text}", seconds)
+        outcome, text, seconds = _run(given.read, mutant, folder, prepare)
+        if number < FLAGS.anew:
+          input_mutants.clear(folder)
+          again, said, _ = _run(given.read, mutant, folder, None)
+          if (again, said) != (outcome, text):
+            outcome, text = "differs", f"{outcome} in a fork ({text}), {again} anew ({said})"
+        yield _trial(label, number, outcome, f"{mutant[1]} {mutant[3]}: {text}", seconds)
 
 
-def _run(command: List[str], folder: str):
-  """What a program did in a fork, the last line that it said, and its seconds."""
+def _run(
+    read: Tuple[str, ...], mutant: program_inputs.Mutant, folder: str,
+    prepare: Optional[Callable[[], None]]) -> Tuple[str, str, float]:
+  """What a program did in an empty folder, what it said of an error, and its CPU time.
 
-  def prepare() -> None:
-    program_inputs.tiny_family()
+  `prepare` is for its fork; without, it is started anew.
+  """
+
+  def limit() -> None:
+    if prepare is not None:
+      prepare()
     resource.setrlimit(resource.RLIMIT_CPU, (_LIMIT_S, _LIMIT_S + 5))
 
-  before_kb = _peak_kb()
-  ended = forked.Program(_SCRIPTS, command, folder, prepare=prepare).finish(_HANG_S)
+  files, out = os.path.join(folder, "in"), os.path.join(folder, "out")
+  os.mkdir(files)
+  os.mkdir(out)
+  with open(os.path.join(out, "mine.txt"), "w", encoding="utf-8") as mine:
+    mine.write("the user's own")
+  input_mutants.write(mutant[0], files, *mutant[1:])
+  before, before_kb = (_digests(files), _digests(out)), _peak_kb()
+  ended = forked.Program(
+      _SCRIPTS, program_inputs.filled(read, files, out), os.path.join(folder, "run"),
+      prepare=limit, anew=prepare is None).finish(_HANG_S)
+  said = ended.last_line
   if ended.code is None or ended.code == -signal.SIGXCPU:
-    return "hung", ended.last_line, ended.seconds
-  if ended.code < 0:
-    return "crashed", f"signal {-ended.code}: {ended.last_line}", ended.seconds
-  if ended.has_traceback or ended.code not in (0, 2):
-    return "raised", ended.last_line, ended.seconds
-  if ended.peak_kb - before_kb > _LIMIT_KB:
-    return "memory", ended.last_line, ended.seconds
-  return ("refused", ended.last_line, ended.seconds) if ended.code == 2 else (
-      "loaded", "", ended.seconds)
+    outcome = "hung"
+  elif ended.code < 0:
+    outcome, said = "crashed", f"signal {-ended.code}: {said}"
+  elif ended.has_traceback or ended.code not in (0, 2):
+    outcome = "raised"
+  elif ended.peak_kb - before_kb > _LIMIT_KB:
+    outcome = "memory"
+  elif ended.code == 0:
+    outcome, said = "loaded", ""
+  else:
+    outcome = "refused" if (_digests(files), _digests(out)) == before else "changed"
+  return outcome, said, ended.cpu_s
 
 
 def _digests(folder: str) -> Dict[str, str]:

@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/kill_runs.py --kills=100 --log=kills.jsonl
 
-place, train (five policies), evaluate, measure, study and make_graphs are started in forks of this
+place, train (all policies), evaluate, measure, study and make_graphs are started in forks of this
 process, killed by SIGKILL, SIGTERM or SIGINT, and started again until they come to their end: see
 placeto_tf/programs/killed_runs.py for what has to hold. A trial is a function of the seed and its
 number, but for the moment of the kill, which is a share of the time that a whole run takes. Stopped
@@ -19,7 +19,7 @@ from typing import Dict, List
 from absl import app, flags
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.programs import campaigns, forked, killed_runs
+from placeto_tf.programs import campaigns, forked, killed_runs, shortcuts
 
 FLAGS = flags.FLAGS
 
@@ -33,7 +33,7 @@ _SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
     "train": tuple(f"placeto_tf.training.{name}_training"
-                   for name in ("placeto", "gdp", "one_graph", "pointer"))}
+                   for name in ("placeto", "gdp", "one_graph", "gain", "pointer"))}
 
 
 def main(_: List[str]) -> None:
@@ -46,6 +46,7 @@ def main(_: List[str]) -> None:
   log = campaigns.Log(FLAGS.log)
   forked.import_all(*(module for part, modules in _MODULES.items() for module in modules
                       if any(part in name for name in names)))
+  prepare = shortcuts.shortcuts()
   references: Dict[str, killed_runs.Reference] = {}
   trials: List[campaigns.Trial] = []
   number = 0
@@ -58,7 +59,7 @@ def main(_: List[str]) -> None:
           if name not in references:
             references[name] = killed_runs.Reference(
                 killed_runs.CASES[name], _SCRIPTS, os.path.join(folder, "whole"),
-                killed_runs.prepare)
+                prepare)
           log.add(killed_runs.trial(name, references[name], FLAGS.seed, key[1], folder))
       trials.append(log.trials[key])
       number += 1

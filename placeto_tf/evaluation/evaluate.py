@@ -31,6 +31,7 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation import histories
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.files import atomic, result_directory, user_files
 from placeto_tf.methods import learned_groups, registry, running
@@ -145,9 +146,15 @@ def evaluate(
 def _evaluate(
     config: EvaluationConfig, out: str,
     progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
-  _claim(out, config)
+  # What cannot be read is known before anything is run or written.
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
+  read_references(out)
+  for row in done.values():
+    histories.read_history(row, out)
+  for method in map(registry.find, config.methods):
+    registry.read_weights(method, config.weights_of(method))
+  _claim(out, config)
   wanted = list(_keys(config))
   for graph_name in config.graphs:
     if all(key in done for key in wanted if key[0] == graph_name):

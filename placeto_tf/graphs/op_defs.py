@@ -7,6 +7,7 @@ some bad attributes where Python would raise.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Dict, Optional, Tuple
 
 from placeto_tf.errors import GraphError
@@ -245,7 +246,8 @@ def check_shape(node: Any, what: str, shape: Any) -> None:
   if len(shape.dim) > MAX_RANK or elements > MAX_ELEMENTS:
     raise GraphError(
         f"attribute {what!r} of op {node.name!r} ({node.op}) is a shape of {len(shape.dim)} "
-        f"dimensions and {elements:.3g} elements, more than TensorFlow can hold")
+        f"dimensions and about 1e{math.log10(elements):.0f} elements, "
+        "more than TensorFlow can hold")
 
 
 def check_tensor(node: Any, what: str, tensor: Any) -> None:

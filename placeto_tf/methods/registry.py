@@ -73,3 +73,9 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
     raise PlacementError(
         f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
         f"--policy={method.weights.policy}")
+
+
+def read_weights(method: Method, policy_weights: Optional[str]) -> None:
+  """Raises PlacetoError where the weights that a method is given cannot be read."""
+  if policy_weights is not None and method.weights is not None and method.weights.load is not None:
+    method.weights.load()(policy_weights)

@@ -35,6 +35,7 @@ from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.runtime.workers import make_runtime
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
@@ -132,6 +133,9 @@ def place_with(
 
   `stage` is a context manager of a name, entered around long work before the search.
   """
+  registry.read_weights(registry.find(config.method), config.policy_weights)
+  if config.cost == "measured":
+    make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
   with stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
   allowed = narrowed_by_pins(

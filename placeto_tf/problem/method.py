@@ -17,6 +17,7 @@ import enum
 import functools
 import importlib
 import io
+import operator
 import pkgutil
 from typing import Any, Callable, Dict, Iterable, Optional, Protocol, Tuple
 
@@ -99,10 +100,18 @@ class WithoutWeights(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Attributes: policy: whose training gives them; without: what the method does without."""
+  """The weights that a method takes.
+
+  Attributes:
+    policy: whose training gives them.
+    without: what the method does without.
+    load: returns what reads them from a directory and raises PlacetoError where it cannot, so that
+      damaged ones are known before the search begins; None: the method itself finds out.
+  """
 
   policy: str
   without: WithoutWeights
+  load: Optional[Callable[[], Callable[[str], Any]]] = None
 
 
 class Stage(enum.Enum):
@@ -178,19 +187,19 @@ def plain(placer: Placer) -> Loader:
   return lambda: run
 
 
-def deferred(module: str, function: str, **options: Any) -> Loader:
-  """The loader of a `Run` in a module that is imported when the method is run, not before.
+def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
+  """The loader of a function, such as a `Run`, in a module that is imported no earlier than used.
 
   Args:
-    module, function: where the function is.
+    module, function: where the function is; of a class's, "Class.function".
     **options: more keyword arguments for it.
   """
 
-  def load() -> Run:
+  def load() -> Callable[..., Any]:
     # Gym, which tf-agents brings, advertises its successor on stderr.
     with contextlib.redirect_stderr(io.StringIO()):
       found = importlib.import_module(module)
-    return functools.partial(getattr(found, function), **options)
+    return functools.partial(operator.attrgetter(function)(found), **options)
 
   return load
 

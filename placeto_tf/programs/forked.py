@@ -24,6 +24,15 @@ from absl import flags
 
 _MARK = "PLACETO_TF_FORKED"  # an environment variable: who was started by which fork
 _POLL_S = 0.01
+_LISTENS = "0A"  # a state in /proc/net/tcp
+# A program's start, with the one family of small graphs that only mutants and kills have.
+_ANEW = """
+import runpy, sys
+from placeto_tf.programs import shortcuts
+shortcuts.tiny_family()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 _MODULES = (
     "tensorflow", "tensorboard.summary.writer.event_file_writer", "matplotlib.pyplot",
     "placeto_tf.evaluation.evaluate", "placeto_tf.evaluation.study_results",
@@ -40,12 +49,14 @@ class Ended:
     code: its exit code; below 0 the signal that ended it; None: it was ended for its time.
     said: all that it printed.
     seconds: that it took.
+    cpu_s: of CPU time that it took.
     peak_kb: the most memory that it had at a time.
   """
 
   code: Optional[int]
   said: str
   seconds: float
+  cpu_s: float
   peak_kb: int
 
   @property
@@ -75,7 +86,7 @@ class Program:
 
   def __init__(
       self, scripts: str, command: Sequence[str], folder: str, *,
-      prepare: Callable[[], None] = lambda: None):
+      prepare: Callable[[], None] = lambda: None, anew: bool = False):
     """Starts it.
 
     Args:
@@ -83,6 +94,7 @@ class Program:
       command: its name and its flags.
       folder: an empty one for what it says and its temporary files.
       prepare: called in the fork, before the program is.
+      anew: whether a new Python runs it, as when a user starts it.
     """
     self._said = os.path.join(folder, "said")
     self.temporary = os.path.join(folder, "tmp")
@@ -92,9 +104,10 @@ class Program:
     sys.stderr.flush()
     self.pid = os.fork()
     if not self.pid:
-      self._run(scripts, command, prepare)
+      self._run(os.path.join(scripts, f"{command[0]}.py"), command[1:], prepare, anew)
 
-  def _run(self, scripts: str, command: Sequence[str], prepare: Callable[[], None]) -> None:
+  def _run(self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool
+           ) -> None:
     """What the fork does; never returns."""
     code = 1
     try:
@@ -106,7 +119,9 @@ class Program:
       os.environ.update({"TMPDIR": self.temporary, _MARK: self._mark})
       tempfile.tempdir = None
       prepare()
-      _call(os.path.join(scripts, f"{command[0]}.py"), command[1:])
+      if anew:
+        os.execv(sys.executable, [sys.executable, "-c", _ANEW, path, *arguments])
+      _call(path, arguments)
       code = 0
     except SystemExit as exited:
       code = exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
@@ -127,10 +142,15 @@ class Program:
       if ended:
         with open(self._said, encoding="utf-8", errors="replace") as file:
           return Ended(os.waitstatus_to_exitcode(status), file.read(),
-                       time.monotonic() - self._began, usage.ru_maxrss)
+                       time.monotonic() - self._began, usage.ru_utime + usage.ru_stime,
+                       usage.ru_maxrss)
       if time.monotonic() >= deadline:
         return None
-      time.sleep(_POLL_S)
+      try:
+        time.sleep(_POLL_S)
+      except KeyboardInterrupt:  # of a whole series, which leaves nothing behind
+        self.send(signal.SIGKILL)
+        raise
 
   def finish(self, limit_s: float) -> Ended:
     """How it ended; after `limit_s` it is ended."""
@@ -139,7 +159,7 @@ class Program:
       return ended
     self.send(signal.SIGKILL)
     ended = self.wait(60.0)
-    return Ended(None, ended.said if ended else "", time.monotonic() - self._began, 0)
+    return Ended(None, ended.said if ended else "", time.monotonic() - self._began, 0.0, 0)
 
   def send(self, number: int) -> None:
     """Sends a signal to the program alone, as `kill` does."""
@@ -160,6 +180,27 @@ class Program:
           with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
             found[int(name)] = file.read().replace("\0", " ").strip()
     return found
+
+  def listening(self) -> Dict[int, str]:
+    """Socket -> "port P" of those that it, and what it started, listen on."""
+    mine = set()
+    for pid in (self.pid, *self.left()):
+      with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+          with contextlib.suppress(OSError):
+            mine.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return {socket: port for socket, port in listening().items() if f"socket:[{socket}]" in mine}
+
+
+def listening() -> Dict[int, str]:
+  """Socket -> "port P" of all that listen on this machine."""
+  found = {}
+  for name in ("tcp", "tcp6"):
+    with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as file:
+      for fields in (line.split() for line in file.readlines()[1:]):
+        if fields[3] == _LISTENS:
+          found[int(fields[9])] = f"port {int(fields[1].rpartition(':')[2], 16)}"
+  return found
 
 
 def call(function: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ run. It is run once to its end, on a copy of what it starts from; then, for each
 started, killed and started again until it ends, and its results are compared.
 
 After every kill:
-  - no process that the program had started is left, a moment later;
+  - no process that the program had started is left, a moment later, and no port it listened on;
   - it printed no traceback; where the signal could be heard, no temporary file is left;
   - what an earlier run had published is there, whole: the old results, or the new ones.
 After the last run:
@@ -21,17 +21,17 @@ import os
 import random
 import shutil
 import signal
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from placeto_tf.files import result_directory
-from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs
+from placeto_tf.programs import campaigns, forked, input_mutants, program_inputs, shortcuts
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MOST_KILLS = 3  # of one trial, before the run that comes to its end
 _LIMIT_S = 1800.0
 _GONE_S = 20.0  # for what a killed program had started to end as well
 _GRAPH = f"--graph={input_mutants.GRAPH}"
-_TINY = "zoo:" + input_mutants.tiny_family(None, 0)
+_TINY = f"zoo:{shortcuts.TINY}"
 
 Files = Dict[str, bytes]
 
@@ -97,9 +97,10 @@ class Case:
   files: Callable[[], Mapping[str, bytes]] = dict
 
 
-def _train(policy: str, *settings: str) -> Case:
+def _train(policy: str, iterations: int, *settings: str) -> Case:
   return Case(("train", f"--policy={policy}", f"--graphs={_TINY}", "--clusters=k80:2",
-               "--checkpoint_every=2", "--root_dir={out}", *settings), _trained)
+               f"--iterations={iterations}", "--checkpoint_every=1",
+               "--root_dir={out}", *settings), _trained)
 
 
 def _study_files() -> Dict[str, bytes]:
@@ -123,7 +124,7 @@ def _study_files() -> Dict[str, bytes]:
     return {
         "study.json": json.dumps({
             "graphs": [_TINY], "placements": 6, "near_best": 0, "repeats": 1, "max_runs": 8,
-            "max_seconds": 0.2, "search_seconds": 0.0}).encode(),
+            "max_seconds": 0.2, "search_seconds": 1e-6}).encode(),
         f"{inner}/core_speed.json": json.dumps({"full_speed_us": 1000.0}).encode(),
         **{f"{inner}/calibration/{name}": content for name, content in calibration.items()}}
 
@@ -154,16 +155,19 @@ _PLACE = ("place", _GRAPH, "--cluster=k80:2", "--max_groups=8", "--out={out}", "
 CASES: Dict[str, Case] = {
     "place": Case((*_PLACE, "--max_evaluations=400", "--seed=2"), _placed,
                   (*_PLACE, "--max_evaluations=20", "--seed=1"), resumes=False),
-    "train rnn": _train("rnn", "--iterations=8", "--set=batch_size=2"),
-    "train hierarchical": _train("hierarchical", "--iterations=8", "--set=batch_size=2"),
+    "train rnn": _train("rnn", 4, "--set=batch_size=2"),
+    "train hierarchical": _train("hierarchical", 4, "--set=batch_size=2"),
     "train placeto": _train(
-        "placeto", "--iterations=6", "--set=max_groups=6", "--set=num_episodes=2",
-        "--set=network.rounds=1"),
+        "placeto", 2, "--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
     "train device_pointer": _train(
-        "device_pointer", "--iterations=8", "--set=max_groups=8", "--set=annealed=3",
-        "--set=environment.rows=2", "--set=steps=3"),
+        "device_pointer", 4, "--set=max_groups=8", "--set=steps=2", "--set=batch=32",
+        "--set=rounds=1", "--set=states=1", "--set=moves=4", "--set=width=8"),
+    "train pointer_pass": _train(
+        "pointer_pass", 2, "--set=max_groups=8", "--set=annealed=3", "--set=environment.rows=2",
+        "--set=steps=3"),
     "train gdp": _train(
-        "gdp", "--iterations=6", "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2"),
+        "gdp", 2, "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2", "--set=width=8",
+        "--set=rounds=1", "--set=layers=1", "--set=heads=2"),
     "evaluate": Case((
         "evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2", "--max_evaluations=60",
         "--methods=single,annealing,genetic", "--seeds=0,1", "--max_groups=8", "--out={out}"),
@@ -228,10 +232,11 @@ def trial(name: str, reference: Reference, seed: int, number: int, folder: str) 
     run = reference.start(case.command, out, os.path.join(folder, f"killed_{attempt}"))
     ended = run.wait(moment_s)
     if ended is None:
+      ports = run.listening()
       run.send(number_of_signal)
       kills.append(number_of_signal.name)
       ended = run.finish(_LIMIT_S)
-      wrong += _after_kill(run, ended, number_of_signal, case, reference, out)
+      wrong += _after_kill(run, ended, number_of_signal, ports, case, reference, out)
     if ended.code == 0:
       break  # it was faster than the reference, or at its end when it was killed
   run = reference.start(case.command, out, os.path.join(folder, "last"))
@@ -245,8 +250,8 @@ def trial(name: str, reference: Reference, seed: int, number: int, folder: str) 
 
 
 def _after_kill(
-    run: forked.Program, ended: forked.Ended, number: signal.Signals, case: Case,
-    reference: Reference, out: str) -> List[str]:
+    run: forked.Program, ended: forked.Ended, number: signal.Signals, ports: Dict[int, str],
+    case: Case, reference: Reference, out: str) -> List[str]:
   """What is wrong once a killed program is gone."""
   wrong = []
   when = f"after {number.name}"
@@ -254,7 +259,7 @@ def _after_kill(
     wrong.append(f"{when} it did not end")
   if ended.has_traceback:
     wrong.append(f"{when} it printed a traceback: {ended.last_line}")
-  left = _left(run)
+  left = _left(run, ports)
   if left:
     wrong.append(f"{when} there are still {', '.join(left.values())}")
   if number != signal.SIGKILL and _temporary(run):
@@ -318,9 +323,14 @@ def _temporary(run: forked.Program) -> List[str]:
           if not name.startswith(("__autograph_generated_file", "__pycache__"))]
 
 
-def _left(run: forked.Program) -> Dict[int, str]:
-  """Processes that a program started and that do not end within a moment."""
-  return forked.settled(run.left, _GONE_S)
+def _left(run: forked.Program, ports: Collection[int] = ()) -> Dict[int, str]:
+  """Processes that a program started, and its ports, that are not gone within a moment."""
+
+  def look() -> Dict[int, str]:
+    open_ports = forked.listening().items() if ports else ()
+    return {**run.left(), **{socket: port for socket, port in open_ports if socket in ports}}
+
+  return forked.settled(look, _GONE_S)
 
 
 def _write(out: str, files: Mapping[str, bytes]) -> None:
@@ -329,14 +339,3 @@ def _write(out: str, files: Mapping[str, bytes]) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "wb") as file:
       file.write(content)
-
-
-def prepare() -> None:
-  """In the fork of a program: small graphs, and no tracing, which takes longer than a small run."""
-  import tensorflow as tf
-
-  from placeto_tf.training import placeto_training
-
-  program_inputs.tiny_family()
-  tf.config.run_functions_eagerly(True)
-  setattr(placeto_training, "save_policy", lambda policy, directory: None)  # noqa: B010

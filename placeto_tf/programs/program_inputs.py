@@ -7,10 +7,10 @@ import dataclasses
 import os
 from typing import Any, Callable, Dict, List, Tuple
 
-from placeto_tf.programs import forked, graph_mutants, input_mutants
+from placeto_tf.programs import forked, graph_mutants, input_mutants, shortcuts
 
 _GRAPH = f"--graph={input_mutants.GRAPH}"
-_TINY = "zoo:" + input_mutants.tiny_family(None, 0)
+_TINY = f"zoo:{shortcuts.TINY}"
 _PLACE = ("place", _GRAPH, "--max_evaluations=5", "--max_groups=8", "--method=single")
 _TRAIN = ("train", f"--graphs={_TINY}", "--clusters=k80:2", "--iterations=2",
           "--checkpoint_every=1", "--root_dir={in}")
@@ -21,6 +21,9 @@ _EVALUATE = ("evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2",
              "--methods=single,expert", "--max_evaluations=5", "--out={in}")
 _MAKE_GRAPHS = ("make_graphs", "--family=tiny", "--count=1", "--cluster=k80:2", "--max_groups=6",
                 "--out={in}")
+
+# Sound files, the name of the one that is changed, its content, and what was done to it.
+Mutant = Tuple[input_mutants.Kind, str, bytes, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,20 +104,14 @@ INPUTS: Dict[str, Input] = {
 }
 
 
-def tiny_family() -> None:
-  """Makes a family of small graphs known to the programs of this process."""
-  from placeto_tf.zoo import families
-
-  families._FAMILIES.setdefault("tiny", input_mutants.tiny_family)
-
-
 def filled(command: Tuple[str, ...], files: str, out: str) -> List[str]:
   """A command with its folders."""
   return [part.replace("{in}", files).replace("{out}", out) for part in command]
 
 
-def sound(given: Input, scripts: str, folder: str) -> input_mutants.Kind:
-  """Makes the sound files of a kind in an empty folder.
+def sound(given: Input, scripts: str, folder: str, prepare: Callable[[], None]
+          ) -> input_mutants.Kind:
+  """Makes the sound files of a kind in an empty folder; `prepare` is for `forked.Program`.
 
   Raises:
     RuntimeError: the program that is to make them failed.
@@ -124,16 +121,15 @@ def sound(given: Input, scripts: str, folder: str) -> input_mutants.Kind:
     where = os.path.join(folder, "made")
     os.mkdir(where)
     ended = forked.Program(scripts, filled(given.make, where, ""), os.path.join(folder, "run"),
-                           prepare=tiny_family).finish(600.0)
+                           prepare=prepare).finish(600.0)
     if ended.code != 0:
       raise RuntimeError(f"{given.make[0]} ended with {ended.code}: {ended.said[-2000:]}")
     files = forked.tree(where, given.without)
   return input_mutants.Kind(files, lambda _: None)
 
 
-def mutants(name: str, kind: input_mutants.Kind, seed: int, numbers: List[int]
-            ) -> List[Tuple[input_mutants.Kind, str, bytes, str]]:
-  """(sound files, name of the one that is changed, its content, what was done) of each number."""
+def mutants(name: str, kind: input_mutants.Kind, seed: int, numbers: List[int]) -> List[Mutant]:
+  """The mutants of these numbers."""
   if name in graph_mutants.FORMATS:
     first, count = graph_mutants.FORMATS.index(name), len(graph_mutants.FORMATS)
     file = graph_mutants.FILES[name]

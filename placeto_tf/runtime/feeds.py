@@ -35,6 +35,15 @@ _INDEXES = {
 }
 
 
+def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
+  """Feeds of a file as a mapping; all others as they are. Arguments and errors as `make_feeds`."""
+  if not isinstance(feeds, (str, os.PathLike)) or feeds == "random":
+    return feeds
+  return _checked(graph, user_files.read_arrays(
+      feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
+      most_bytes=_MOST_BYTES))
+
+
 def make_feeds(
     graph: ComputationGraph, tf_graph: Any, feeds: Feeds = "random", seed: int = 0
 ) -> Dict[str, np.ndarray]:
@@ -50,17 +59,23 @@ def make_feeds(
   Raises:
     MeasurementError: a feed is missing, unknown, of the wrong shape, or has no random values.
   """
-  known = graph.source.feed_shapes if graph.source is not None else {}
-  shapes = {_tensor_name(name): shape for name, shape in known.items()}
-  if isinstance(feeds, str) and feeds == "random":
+  feeds = read_feeds(graph, feeds)
+  if isinstance(feeds, str):
     rng = np.random.default_rng(seed)
-    return {name: _random(tf_graph, name, shape, rng) for name, shape in sorted(shapes.items())}
-  if isinstance(feeds, (str, os.PathLike)):
-    given: Mapping[str, Any] = user_files.read_arrays(
-        feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
-        most_bytes=_MOST_BYTES)
-  else:
-    given = feeds() if callable(feeds) else feeds
+    return {name: _random(tf_graph, name, shape, rng)
+            for name, shape in sorted(_shapes(graph).items())}
+  return _checked(graph, feeds() if callable(feeds) else feeds)
+
+
+def _shapes(graph: ComputationGraph) -> Dict[str, Any]:
+  """Tensor name -> shape of every feed."""
+  known = graph.source.feed_shapes if graph.source is not None else {}
+  return {_tensor_name(name): shape for name, shape in known.items()}
+
+
+def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+  """Tensor name -> value of what the user gave. Raises: MeasurementError: as `make_feeds`."""
+  shapes = _shapes(graph)
   given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}
   unknown, missing = sorted(set(given) - set(shapes)), sorted(set(shapes) - set(given))
   if unknown or missing:

@@ -34,7 +34,7 @@ from placeto_tf.placements import Placement, check
 from placeto_tf.runtime import statistics
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
-from placeto_tf.runtime.feeds import Feeds
+from placeto_tf.runtime.feeds import Feeds, read_feeds
 from placeto_tf.runtime.placed_runs import PlacedRun, open_with_beat
 from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise
@@ -146,10 +146,11 @@ class Measurer:
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
+      MeasurementError: a file of feeds is damaged, or not for this graph.
     """
     self.graph, self.cluster, self.runtime = graph, cluster, runtime
     self.config = config or MeasuringConfig()
-    self._feeds, self._clock, self._speed = feeds, clock or PlacedRun.step, speed
+    self._feeds, self._clock, self._speed = read_feeds(graph, feeds), clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
     if reference == "first" and not (speed is not None and speed.watches):

@@ -96,14 +96,14 @@ class StudyConfig:
   def __post_init__(self) -> None:
     limits: Tuple[Tuple[str, int], ...] = (
         ("placements", 1), ("near_best", 0), ("seed", 0), ("workers", 1), ("max_runs", 1),
-        ("max_seconds", 0), ("repeats", 0), ("search_seconds", 0))
+        ("repeats", 0), ("max_seconds", 0), ("search_seconds", 0))
     for name, least in limits:
       value: Any = getattr(self, name)
       whole = not name.endswith("seconds")
-      if isinstance(value, bool) or not isinstance(value, (int, float)) or not (
-          least <= value <= 1e9) or (whole and isinstance(value, float)):
-        raise MeasurementError(
-            f"{name} of the study is {value!r:.60}; expected a number of at least {least}")
+      if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not (
+          least <= value <= 1e9) or not (whole or value > 0):
+        raise MeasurementError(f"{name} of the study is {value!r:.60}; expected a number "
+                               + (f"of at least {least}" if whole else "above 0"))
 
 
 def worker_cluster(num_workers: int) -> Cluster:

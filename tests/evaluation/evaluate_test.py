@@ -56,6 +56,22 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(config, tmp_path):
   assert ran == []
 
 
+@pytest.mark.parametrize("name, says", [
+    ("results.csv", "has the columns"), ("references.json", "does not say how long"),
+    ("histories/small_meta__k80_2__single__0.json", "holds something else than a history")])
+def test_damaged_results_are_found_before_anything_is_run_or_written(config, tmp_path, name, says):
+  out = tmp_path / "out"
+  evaluate(config, str(out))
+  (path,) = out.glob("histories/*single__0.json") if "/" in name else [out / name]
+  path.write_text('{"small": 1}\n')
+  (out / "config.json").unlink()
+  ran = []
+  with pytest.raises(PlacetoError, match=says):
+    evaluate(dataclasses.replace(config, seeds=(0, 1, 2)), str(out),
+             progress=lambda *row: ran.append(row))
+  assert not ran and not (out / "config.json").exists()
+
+
 def test_every_method_that_does_not_learn_keeps_to_the_budget(config, tmp_path):
   methods = tuple(PLACERS)
   rows = evaluate(

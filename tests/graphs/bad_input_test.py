@@ -72,6 +72,11 @@ def overflowing_shape(g):
     dim.size = 1 << 40
 
 
+def beyond_all_numbers(g):
+  for _ in range(40):
+    g.node("x").attr["shape"].shape.dim.add(size=1 << 31)
+
+
 def short_constant(g):
   tensor = g.node("Const").attr["value"].tensor
   tensor.tensor_content = b"123"
@@ -99,7 +104,8 @@ def empty(g):
     (missing_input, "has 1 data inputs, expected 2"),
     (superfluous_input, "has 3 data inputs, expected 2"), (data_behind_control, "data inputs come"),
     (unknown_function, "'no_such_function'"), (negative_dimension, "dimension of -7"),
-    (overflowing_shape, "more than TensorFlow can hold"), (short_constant, "holds 3 bytes"),
+    (overflowing_shape, "more than TensorFlow can hold"),
+    (beyond_all_numbers, "and about 1e374 elements"), (short_constant, "holds 3 bytes"),
     (endless_outputs, "'num_split'"), (future_version, "install a newer TensorFlow"),
     (empty, "is empty"),
 ], ids=lambda value: getattr(value, "__name__", ""))

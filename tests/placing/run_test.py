@@ -204,6 +204,17 @@ def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
     place(graph, "k80:2", "annealing", policy_weights=str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("method", ["device_pointer", "pointer_pass", "gdp", "placeto_zero_shot"])
+def test_weights_that_cannot_be_read_are_found_before_the_search(graph, tmp_path, method):
+  (tmp_path / "weights.json").write_text("0.5")
+  placed = []
+  with pytest.raises(PlacetoError, match="weights.json.* holds 0.5, expected an object"):
+    # So small a budget leaves the method nothing, and it would not look at its weights.
+    place(graph, "k80:2", method, policy_weights=str(tmp_path), max_evaluations=1,
+          progress=lambda *_: placed.append(1))
+  assert not placed
+
+
 def test_learned_groups_take_half_of_the_budget_and_a_row_of_their_own(graph):
   result = place(graph, "k80:2", "annealing", grouping="learned", max_evaluations=120, max_groups=8)
   learned = result.baselines["learned_grouping"].evaluations

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Each works through ten files, and goes on where it stopped.
 PROGRAM = """
-import os, subprocess, sys, tempfile, time
+import os, socket, subprocess, sys, tempfile, time
 from absl import app, flags
 flags.DEFINE_string("out", None, "")
 flags.DEFINE_string("breaks", "", "")
@@ -22,6 +22,12 @@ def main(_):
   out, breaks = flags.FLAGS.out, flags.FLAGS.breaks
   if breaks == "process":
     subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(2)"],
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  if breaks == "port":  # of a process that is not known to be of this program
+    server = socket.create_server(("127.0.0.1", 0))
+    server.set_inheritable(True)
+    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(2)"], env={},
+                     close_fds=False, start_new_session=True,
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
   if breaks == "temporary":
     tempfile.mkdtemp()
@@ -53,7 +59,7 @@ import json, os, sys, tempfile
 from placeto_tf.programs import forked, killed_runs
 
 scripts, results = sys.argv[1], {}
-for breaks in ("nothing", "process", "temporary", "half", "bits", "forgets"):
+for breaks in ("nothing", "process", "port", "temporary", "half", "bits", "forgets"):
   case = killed_runs.Case(("fake", "--out={out}", f"--breaks={breaks}"))
   with tempfile.TemporaryDirectory() as folder:
     reference = killed_runs.Reference(case, scripts, os.path.join(folder, "whole"), lambda: None)
@@ -88,7 +94,8 @@ def test_a_program_that_keeps_its_promises_is_found_equal(trials):
 
 
 @pytest.mark.parametrize("breaks, said", [
-    ("process", "there are still"), ("temporary", "temporary files are left"),
+    ("process", "there are still"), ("port", "there are still port "),
+    ("temporary", "temporary files are left"),
     ("half", "differ from those of a run that was not killed"),
     ("bits", "differ from those of a run that was not killed"),
     ("forgets", "left.partial are left")])

@@ -62,9 +62,12 @@ def test_a_damaged_file_of_the_study_is_named(tmp_path, content):
 def test_a_study_that_is_not_one_is_refused(tmp_path):
   path = tmp_path / "study.json"
   for text in ("{", "{}", '{"graphs": [], "unknown": 1}', '{"graphs": "zoo:rnnlm"}',
-               '{"graphs": ["zoo:rnnlm"], "workers": "2"}', '{"graphs": [7]}'):
+               '{"graphs": ["zoo:rnnlm"], "workers": "2"}', '{"graphs": [7]}',
+               '{"graphs": ["zoo:rnnlm"], "search_seconds": 0}',
+               '{"graphs": ["zoo:rnnlm"], "max_seconds": 0.0}'):
     path.write_text(text)
-    with pytest.raises(MeasurementError, match="the study .*graphs|workers of the study"):
+    with pytest.raises(
+        MeasurementError, match="the study .*graphs|(workers|seconds) of the study is"):
       study.StudyConfig.load(str(path))
 
 

@@ -194,6 +194,12 @@ def test_a_bad_argument_ends_in_one_sentence(arg, culprit, place_it, meta):
   assert_one_sentence(place_it(f"--graph={meta}", arg), culprit)
 
 
+@pytest.mark.parametrize("workers", ["local:1000000", "nowhere"])
+def test_workers_that_cannot_be_are_found_before_the_search(workers, place_it, meta):
+  done = place_it(f"--graph={meta}", "--cost=measured", f"--workers={workers}")
+  assert_one_sentence(done, workers)
+
+
 def test_what_is_taken_as_the_step_is_said_first(place_it, meta):
   done = place_it(f"--graph={meta}", "--method=single")
   lines = [line for line in done.err.splitlines() if "A step runs" in line]

@@ -21,15 +21,20 @@ from placeto_tf.problem.method import (
 
 _PLACERS = "placeto_tf.methods.device_pointer.placers"
 
+
+def _weights(policy: str, predicts: str) -> Weights:
+  return Weights(policy, WithoutWeights.SHIPPED, deferred(_PLACERS, "trained", predicts=predicts))
+
+
 METHODS = (
     # `auto` anneals itself, so that the policy need not.
     Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2,
-           weights=Weights("device_pointer", WithoutWeights.SHIPPED),
+           weights=_weights("device_pointer", "gain"),
            auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"))),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),
     Method("device_pointer_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=5),
     Method("pointer_pass", Kind.POLICY, deferred(_PLACERS, "one_pass"), rank=6,
-           weights=Weights("pointer_pass", WithoutWeights.SHIPPED)),
+           weights=_weights("pointer_pass", "preference")),
     Method("pointer_pass_untrained", Kind.POLICY, deferred(_PLACERS, "one_pass_untrained"), rank=7),
     Method("pointer_pass_uniform", Kind.POLICY, deferred(_PLACERS, "one_pass_uniform"), rank=8),
 )

@@ -35,7 +35,7 @@ def place(
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
   del root_dir, progress
-  return search(problem, problem.best_known, _trained(weights, GAIN), budget, seed)
+  return search(problem, problem.best_known, trained(weights, GAIN), budget, seed)
 
 
 def place_in_auto(
@@ -43,7 +43,7 @@ def place_in_auto(
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] placed as by `place`, without its annealing."""
   del root_dir, progress
-  return search(problem, problem.best_known, _trained(weights, GAIN), budget, seed, annealing=False)
+  return search(problem, problem.best_known, trained(weights, GAIN), budget, seed, annealing=False)
 
 
 def place_untrained(
@@ -67,7 +67,7 @@ def one_pass(
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] by one greedy round of sweeps with trained weights."""
   del root_dir, progress
-  return improve(problem, problem.best_known, _trained(weights, PREFERENCE), budget, seed,
+  return improve(problem, problem.best_known, trained(weights, PREFERENCE), budget, seed,
                  config=ONE_PASS)
 
 
@@ -95,7 +95,8 @@ def indifferent() -> ScorerWeights:
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
-def _trained(directory: Optional[str], predicts: str) -> ScorerWeights:
+def trained(directory: Optional[str], predicts: str) -> ScorerWeights:
+  """The weights of a directory, or those that ship. Raises: PlacetoError: they cannot be read."""
   return pretrained(predicts) if directory is None else ScorerWeights.load(directory, predicts)
 
 

@@ -8,11 +8,12 @@
 from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred
 
 _SEARCH = "placeto_tf.methods.gdp.search", "search_gdp"
+_LOAD = deferred("placeto_tf.policies.gdp.policy", "load_network")
 
 METHODS = (
     Method("gdp", Kind.ONE_SHOT, deferred(*_SEARCH), rank=3,
-           weights=Weights("gdp", WithoutWeights.LEARN)),
+           weights=Weights("gdp", WithoutWeights.LEARN, _LOAD)),
     *(Method(f"gdp_{way}", Kind.ONE_SHOT, deferred(*_SEARCH, way=way), rank=4 + i,
-             weights=Weights("gdp", WithoutWeights.FAIL))
+             weights=Weights("gdp", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(("zero_shot", "fine_tune"))),
 )

@@ -21,6 +21,7 @@ from placeto_tf.problem.method import (
 )
 
 _PLACERS = "placeto_tf.methods.placeto.placers"
+_LOAD = deferred("placeto_tf.training.placeto_weights", "PlacetoWeights.load")
 _TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "random")
 
 METHODS = (
@@ -30,11 +31,11 @@ METHODS = (
     # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
     # evaluations alone are counted.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
-           weights=Weights("placeto", WithoutWeights.LEARN),
+           weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
     Method("random_policy", Kind.POLICY, deferred(_PLACERS, "place_at_random"), rank=3),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
-             rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL))
+             rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(_TRAINED)),
 )
