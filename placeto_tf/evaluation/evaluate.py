@@ -39,6 +39,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.islands import check_islands
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
@@ -61,6 +62,7 @@ class EvaluationConfig:
       placements, which counts as one evaluation, instead of its own starts.
     grouping, max_groups: how ops are grouped; with "learned" the hierarchical policy first learns
       groups for every search, with half of the search's budget.
+    islands: how many runs of each search go on side by side; see `placeto_tf.search.islands`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it, for the methods that need its weights or have weights that ship.
@@ -75,6 +77,7 @@ class EvaluationConfig:
   grouping: str = "heavy_edge"
   max_groups: int = 128
   start: Tuple[str, ...] = ()
+  islands: int = 1
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
   policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -100,6 +103,7 @@ class EvaluationConfig:
             f"{', '.join(registry.weighted_policies())}")
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
+    check_islands(self.islands)
     _ = self.budget
 
   @property
@@ -275,6 +279,7 @@ def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
       max_groups=config.max_groups)
+  problem.islands = config.islands
   return problem.renewed
 
 
@@ -351,8 +356,9 @@ def _claim(out: str, config: EvaluationConfig) -> None:
       path, what="the evaluation's configuration", remedy="choose another directory")
   # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights"):
-    if (stored.get(name) or None) != (config.to_json()[name] or None):
+               "graph_options", "policy_weights", "islands"):
+    default = 1 if name == "islands" else None  # older evaluations do not name it
+    if (stored.get(name) or default) != (config.to_json()[name] or default):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
           f"{config.to_json()[name]!r}; choose another directory")

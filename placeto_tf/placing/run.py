@@ -141,6 +141,7 @@ def place_with(
     problem = PlacementProblem.build(
         graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
         max_groups=config.max_groups, allowed_ops=allowed)
+  problem.islands = config.num_islands
   progress = progress or (lambda problem, stage: None)
   started = time.monotonic()
   ledger = Ledger(problem)
