@@ -36,6 +36,7 @@ flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
+shared_flags.define_ray_flag()
 shared_flags.define_replicas_flag()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
                     "policy, with half of each search's budget.")
@@ -117,7 +118,7 @@ def main() -> None:
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights))
   result_directory.check(FLAGS.out)
 
-  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
+  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join([
       tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]

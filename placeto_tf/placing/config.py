@@ -42,6 +42,8 @@ class PlacingConfig:
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
     islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`; by
       default one a core, or 1 with `max_evaluations`, whose results no machine may change.
+    ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
+      there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
       that trains most examples a second.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
@@ -63,6 +65,7 @@ class PlacingConfig:
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
   islands: Optional[int] = None
+  ray: Optional[str] = None
   replicas: Union[int, str] = 1
 
   def __post_init__(self) -> None:
@@ -71,6 +74,10 @@ class PlacingConfig:
       raise PlacementError(
           f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
           "replicas are searched with method auto and simulated steps only")
+    if self.replicas != 1 and self.ray is not None:
+      raise PlacementError(
+          f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
+          "machine only")
     if self.cost not in ("simulated", "measured"):
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
@@ -93,7 +100,7 @@ class PlacingConfig:
 
   @property
   def num_islands(self) -> int:
-    """`islands`, with the default where none is given."""
+    """`islands`, with the default where none is given, on this machine."""
     return default_islands(self.budget) if self.islands is None else self.islands
 
 

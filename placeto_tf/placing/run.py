@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
+from placeto_tf.distributed import session
+from placeto_tf.distributed.islands import run_on_ray
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
@@ -141,11 +143,12 @@ def place_with(
     problem = PlacementProblem.build(
         graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
         max_groups=config.max_groups, allowed_ops=allowed)
-  problem.islands = config.num_islands
   progress = progress or (lambda problem, stage: None)
-  started = time.monotonic()
-  ledger = Ledger(problem)
-  interrupted = _search(problem, ledger, config, root_dir, progress)
+  with _islands(problem, config):
+    problem = problem.renewed()  # the clock begins once Ray is there
+    started = time.monotonic()
+    ledger = Ledger(problem)
+    interrupted = _search(problem, ledger, config, root_dir, progress)
   rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
 
   best = problem.best_known
@@ -184,6 +187,20 @@ def place_with(
       seconds=time.monotonic() - started, history=list(problem.history), indices=best,
       simulated=simulated, proven=proven, notes=notes, interrupted=interrupted, graph=graph,
       costs=costs, cluster=cluster, config=config, measured=measured)
+
+
+@contextlib.contextmanager
+def _islands(problem: PlacementProblem, config: PlacingConfig) -> Iterator[None]:
+  """Has searches run on as many islands, and where, as the configuration says."""
+  problem.islands = config.num_islands
+  if config.ray is None:
+    yield
+    return
+  with session.connected(config.ray) as ray:
+    problem.run_islands = run_on_ray
+    if config.islands is None and config.max_evaluations is None:
+      problem.islands = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    yield
 
 
 def _measure(

@@ -196,6 +196,20 @@ class PlacementProblem:
     other._account = dataclasses.replace(self._account, improvements=[], observer=None)
     return other
 
+  def portable(self, *, with_shapes: bool) -> PlacementProblem:
+    """The same problem for another process, without the file or live graph that it came from.
+
+    Args:
+      with_shapes: whether it keeps the GraphDef, from which some policies take shapes.
+    """
+    source = self.graph.source if with_shapes else None
+    if source is not None:
+      source = dataclasses.replace(source, proto=None, tf_graph=None, meta_graph=None)
+    other = copy.copy(self)
+    other.simulator = copy.copy(self.simulator)
+    other.graph = other.simulator.graph = dataclasses.replace(self.graph, source=source)
+    return other
+
   def snapshot(self) -> Account:
     """A copy of the account as it is now."""
     account = self._account
