@@ -13,6 +13,9 @@ from placeto_tf.errors import SetupError
 from placeto_tf.simulation.simulator import num_cores
 
 LOCAL = "local"
+# Ray gives its processes 30 s to start. On a busy machine a second start is faster: its files have
+# been read by then.
+STARTS = 2
 # What every process of the package that may import TensorFlow needs.
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -48,22 +51,29 @@ def connected(address: str) -> Iterator[Any]:
     yield ray
     return
   with _signals_kept():
-    try:
-      ray.init(
-          None if address == LOCAL else address, log_to_driver=False,
-          logging_level=logging.ERROR,
-          runtime_env={"env_vars": {**_ENVIRONMENT, **{
-              name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}}},
-          **({"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}))
-    except Exception as error:  # Ray raises plain ones, for example when its start takes too long
-      reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
-      raise SetupError(
-          f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
-          "--head`, give the address of a running one, or --ray=local") from None
+    for left in reversed(range(STARTS if address == LOCAL else 1)):
+      try:
+        _init(ray, address)
+        break
+      except Exception as error:  # Ray raises plain ones, for example when its start takes too long
+        if not left:
+          reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
+          raise SetupError(
+              f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
+              "--head`, give the address of a running one, or --ray=local") from None
   try:
     yield ray
   finally:
     ray.shutdown()
+
+
+def _init(ray: Any, address: str) -> None:
+  """Connects, or starts Ray with a task for each core."""
+  environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+  here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
+  ray.init(
+      None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR,
+      runtime_env={"env_vars": environment}, **here)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ Legend: N ops.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 from typing import Any, Deque, Iterator, List, Optional, Protocol, Tuple
 
@@ -71,13 +70,18 @@ class Runs(Protocol):
     """Those that were not given out yet: all of them, or those that are done by now."""
 
 
-class RunHere(contextlib.ExitStack):
+class RunHere:
   """Makes runs here, when they are asked for."""
 
   def __init__(self, config: EvaluationConfig):
-    super().__init__()
     self._config = config
     self._added: Deque[Tuple[PlacementProblem, Key, Optional[np.ndarray]]] = collections.deque()
+
+  def __enter__(self) -> RunHere:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    """Nothing runs once nobody asks."""
 
   def add(self, problem: PlacementProblem, keys: List[Key], start: Optional[np.ndarray]) -> None:
     """See `Runs`."""
