@@ -13,9 +13,9 @@ from placeto_tf.errors import SetupError
 from placeto_tf.simulation.simulator import num_cores
 
 LOCAL = "local"
-# Ray gives its processes 30 s to start. On a busy machine a second start is faster: its files have
-# been read by then.
-STARTS = 2
+# Ray gives the processes of a node 15 to 30 s to start. On a busy machine that can be too short, and
+# a second start is faster because the files have been read by then.
+STARTS = 3
 # What every process of the package that may import TensorFlow needs.
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
