@@ -13,7 +13,7 @@ from placeto_tf.errors import SetupError
 from placeto_tf.simulation.simulator import num_cores
 
 LOCAL = "local"
-# Ray gives the processes of a node 15 to 30 s to start. On a busy machine that can be too short, and
+# Ray gives the processes of a node 15 to 30 s to start. On a busy machine that can be too short;
 # a second start is faster because the files have been read by then.
 STARTS = 3
 # What every process of the package that may import TensorFlow needs.

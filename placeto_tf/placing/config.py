@@ -9,7 +9,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.methods import learned_groups, registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.islands import check_islands, default_islands
+from placeto_tf.search.islands import check_islands
 
 DEFAULT_MAX_SECONDS = 60.0
 AUTO = "auto"
@@ -41,7 +41,7 @@ class PlacingConfig:
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
     islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`; by
-      default one a core, or 1 with `max_evaluations`, whose results no machine may change.
+      default 1, on any machine.
     ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
@@ -100,8 +100,8 @@ class PlacingConfig:
 
   @property
   def num_islands(self) -> int:
-    """`islands`, with the default where none is given, on this machine."""
-    return default_islands(self.budget) if self.islands is None else self.islands
+    """`islands`, with the default where none is given."""
+    return self.islands or 1
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:

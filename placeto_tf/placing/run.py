@@ -144,7 +144,7 @@ def place_with(
         graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
         max_groups=config.max_groups, allowed_ops=allowed)
   progress = progress or (lambda problem, stage: None)
-  with _islands(problem, config):
+  with _islands(problem, config) as config:
     problem = problem.renewed()  # the clock begins once Ray is there
     started = time.monotonic()
     ledger = Ledger(problem)
@@ -190,17 +190,21 @@ def place_with(
 
 
 @contextlib.contextmanager
-def _islands(problem: PlacementProblem, config: PlacingConfig) -> Iterator[None]:
-  """Has searches run on as many islands, and where, as the configuration says."""
-  problem.islands = config.num_islands
-  if config.ray is None:
-    yield
-    return
-  with session.connected(config.ray) as ray:
-    problem.run_islands = run_on_ray
-    if config.islands is None and config.max_evaluations is None:
-      problem.islands = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    yield
+def _islands(problem: PlacementProblem, config: PlacingConfig) -> Iterator[PlacingConfig]:
+  """Has searches run on as many islands, and where, as the configuration says.
+
+  Yields:
+    The configuration with the number of islands that there are.
+  """
+  with contextlib.ExitStack() as stack:
+    if config.ray is not None:
+      ray = stack.enter_context(session.connected(config.ray))
+      problem.run_islands = run_on_ray
+      if config.islands is None and config.max_evaluations is None:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        config = dataclasses.replace(config, islands=max(1, cores))
+    problem.islands = config.num_islands
+    yield config
 
 
 def _measure(

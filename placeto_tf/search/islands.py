@@ -32,14 +32,8 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.ledger import Called
 from placeto_tf.problem.placement_problem import Account, PlacementProblem
-from placeto_tf.simulation.simulator import num_cores
 
 WATCH_SECONDS = 0.1  # how often progress is shown
-
-
-def default_islands(budget: Budget) -> int:
-  """One a core where time is the limit; 1 where evaluations are: machines must not matter."""
-  return num_cores() if budget.max_evaluations is None else 1
 
 
 def check_islands(islands: Optional[int]) -> None:

@@ -147,4 +147,3 @@ def test_a_number_of_islands_below_one_is_refused():
   with pytest.raises(PlacementError, match="islands is 0"):
     islands.check_islands(0)
   islands.check_islands(None)
-  assert islands.default_islands(Budget(max_evaluations=5, max_seconds=5)) == 1
