@@ -16,6 +16,9 @@ VERSION = re.search(
     r'^__version__ = "(.+)"$', pathlib.Path("placeto_tf/__init__.py").read_text(encoding="utf-8"),
     re.MULTILINE).group(1)
 
+# Tried with 2.51 on Python 3.9, the last that runs there, and with 2.60 on 3.11.
+RAY = "ray>=2.51,<2.61"
+
 PROGRAMS = (
     "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
     "train")
@@ -57,7 +60,9 @@ setup(
         "tqdm>=4.60",
     ],
     # mypy 1.11 and later need a newer typing-extensions than tf-agents allows.
-    extras_require={"test": ["hypothesis>=6", "mypy>=1.8,<1.11", "pytest>=7", "ruff>=0.12,<1"]},
+    extras_require={
+        "ray": [RAY],
+        "test": ["hypothesis>=6", "mypy>=1.8,<1.11", "pytest>=7", RAY, "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
     },

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import os
-import random
 import sys
 from typing import Any, Dict, List
 
@@ -95,8 +94,9 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   from placeto_tf.problem.units import Units
   from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_units
   from placeto_tf.search.metis import partition_groups
+  from placeto_tf.search.random_streams import stream
 
-  budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), random.Random(seed)
+  budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), stream(seed)
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
   partition_groups(problem, budget, seed)
   config = AnnealingConfig()

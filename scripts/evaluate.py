@@ -35,6 +35,8 @@ flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NA
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
+shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
+shared_flags.define_ray_flag()
 shared_flags.define_replicas_flag()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
                     "policy, with half of each search's budget.")
@@ -112,11 +114,11 @@ def main() -> None:
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       methods=tuple(FLAGS.methods), seeds=seeds, max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
-      start=tuple(FLAGS.start), graph_options=shared_flags.graph_options(),
-      policy_weights=_pairs(FLAGS.policy_weights))
+      start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
+      graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights))
   result_directory.check(FLAGS.out)
 
-  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
+  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join([
       tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]

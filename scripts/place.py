@@ -41,6 +41,9 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "pointer_pass (by default the weights that ship); placeto and gdp, "
                     "which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
+shared_flags.define_islands_flag(
+    "default: 1, or with --ray and a limit of time alone one for each of Ray's cores")
+shared_flags.define_ray_flag()
 shared_flags.define_replicas_flag()
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
                   "default the graph as it is, the baselines and the answer.")
@@ -66,7 +69,7 @@ def main() -> None:
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
-      replicas=shared_flags.replicas())
+      islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas())
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -19,8 +19,9 @@ An interrupted run goes on where it stopped; a rerun skips rows that are done.
 
 from __future__ import annotations
 
+import collections
 import csv
-import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -30,14 +31,15 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.distributed import session
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import histories
+from placeto_tf.evaluation.evaluation_config import EvaluationConfig
+from placeto_tf.evaluation.runs import Found, Key, RunHere, RunOnRay, Runs
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.files import atomic, result_directory, user_files
-from placeto_tf.methods import learned_groups, registry, running
+from placeto_tf.methods import learned_groups, registry
 from placeto_tf.placements import Placement
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
@@ -49,83 +51,9 @@ KEY = FIELDS[:4]
 Row = Dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
-  """The configuration of an evaluation.
-
-  Attributes:
-    graphs, clusters: as `load_with_replicas` and `Cluster.parse` take them.
-    methods: names of `placeto_tf.methods.registry`.
-    seeds: every method runs once with each.
-    max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
-    start: methods that need no search; if there are any, every search starts from the best of their
-      placements, which counts as one evaluation, instead of its own starts.
-    grouping, max_groups: how ops are grouped; with "learned" the hierarchical policy first learns
-      groups for every search, with half of the search's budget.
-    graph_options: keyword arguments of `load_graph`.
-    policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
-      trained it, for the methods that need its weights or have weights that ship.
-  """
-
-  graphs: Tuple[str, ...]
-  clusters: Tuple[str, ...]
-  methods: Tuple[str, ...]
-  seeds: Tuple[int, ...] = (0,)
-  max_evaluations: Optional[int] = None
-  max_seconds: Optional[float] = None
-  grouping: str = "heavy_edge"
-  max_groups: int = 128
-  start: Tuple[str, ...] = ()
-  graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
-  policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self):
-    for name in ("graphs", "clusters", "methods", "seeds"):
-      if not getattr(self, name):
-        raise PlacetoError(f"{name} is empty; expected at least one")
-    for name in self.methods:
-      learned_groups.check_grouping(self.grouping, name)
-      registry.check_weights(registry.find(name), self.weights_of(registry.find(name)))
-    for name in self.start:
-      kind = registry.find(name).kind
-      if kind.takes_start or kind.learned:
-        valid = (method.name for method in registry.methods()
-                 if not (method.kind.takes_start or method.kind.learned))
-        raise PlacetoError(
-            f"start {name!r} goes on from a start itself or has to learn; expected one of "
-            f"{', '.join(valid)}")
-    for policy in self.policy_weights:
-      if policy not in registry.weighted_policies():
-        raise PlacetoError(
-            f"policy {policy!r} has no weights; expected one of "
-            f"{', '.join(registry.weighted_policies())}")
-    if self.max_evaluations is None and self.max_seconds is None:
-      raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
-    _ = self.budget
-
-  @property
-  def budget(self) -> Budget:
-    """Of each run."""
-    return Budget(max_evaluations=self.max_evaluations, max_seconds=self.max_seconds)
-
-  def weights_of(self, method: Method) -> Optional[str]:
-    """Directory of the weights that a method is run with.
-
-    A method that can learn from scratch gets none, because the table has other methods that begin
-    with the same policy's weights.
-    """
-    if method.weights is None or method.weights.without is WithoutWeights.LEARN:
-      return None
-    return self.policy_weights.get(method.weights.policy)
-
-  def to_json(self) -> Dict[str, Any]:
-    """The content of config.json."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
-
-
 def evaluate(
     config: EvaluationConfig, out: str, *,
-    progress: Optional[Callable[[int, int, Row], None]] = None,
+    progress: Optional[Callable[[int, int, Row], None]] = None, ray: Optional[str] = None,
 ) -> List[Row]:
   """Runs the missing rows and returns all rows, in the order of the configuration.
 
@@ -133,6 +61,8 @@ def evaluate(
     config: of the evaluation.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
+    ray: where to run them, each as a task, see `placeto_tf.distributed.session`; None is here, one
+      after the other. Rows are equal but for seconds; results.csv has them as they were done.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
@@ -140,12 +70,16 @@ def evaluate(
   with result_directory.alone(out):
     os.makedirs(os.path.join(out, "placements"), exist_ok=True)
     os.makedirs(os.path.join(out, "histories"), exist_ok=True)
-    return _evaluate(config, out, progress)
+    if ray is None:
+      return _evaluate(config, out, progress, RunHere)
+    with session.connected(ray) as connected:
+      return _evaluate(config, out, progress, functools.partial(RunOnRay, connected))
 
 
 def _evaluate(
     config: EvaluationConfig, out: str,
-    progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
+    progress: Optional[Callable[[int, int, Row], None]], runs_of: Callable[..., Runs]
+) -> List[Row]:
   # What cannot be read is known before anything is run or written.
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
@@ -156,24 +90,36 @@ def _evaluate(
     registry.read_weights(method, config.weights_of(method))
   _claim(out, config)
   wanted = list(_keys(config))
-  for graph_name in config.graphs:
-    if all(key in done for key in wanted if key[0] == graph_name):
-      continue
-    graph = load_with_replicas(graph_name, **config.graph_options)
-    for cluster_name in config.clusters:
-      todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
-      if not todo:
+  left = collections.Counter(key[:2] for key in wanted if key not in done)
+  problems: Dict[Tuple[str, str], PlacementProblem] = {}  # those of which runs are still to come
+
+  def take(runs: Runs, wait: bool) -> None:
+    for key, found in runs.done(wait=wait):
+      row = _write(problems[key[:2]], key, found, out)
+      write_summaries(row, out)
+      _append(path, row)
+      done[key] = row
+      left[key[:2]] -= 1
+      if not left[key[:2]]:
+        del problems[key[:2]]
+      if progress is not None:
+        progress(sum(key in done for key in wanted), len(wanted), row)
+
+  with runs_of(config) as runs:
+    for graph_name in config.graphs:
+      if all(key in done for key in wanted if key[0] == graph_name):
         continue
-      new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
-      _refer(out, graph_name, cluster_name, new_problem)
-      start = _start(new_problem(), config.start)
-      for key in todo:
-        row = _run(new_problem(), key, config, out, start)
-        write_summaries(row, out)
-        _append(path, row)
-        done[key] = row
-        if progress is not None:
-          progress(sum(key in done for key in wanted), len(wanted), row)
+      graph = load_with_replicas(graph_name, **config.graph_options)
+      for cluster_name in config.clusters:
+        todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
+        if not todo:
+          continue
+        new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
+        _refer(out, graph_name, cluster_name, new_problem)
+        problems[graph_name, cluster_name] = new_problem()
+        runs.add(new_problem(), todo, _start(new_problem(), config.start))
+        take(runs, wait=False)
+    take(runs, wait=True)
   return [done[key] for key in wanted]
 
 
@@ -265,7 +211,7 @@ def _text(value: Any) -> str:
   return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _keys(config: EvaluationConfig) -> Iterator[Tuple[str, str, str, int]]:
+def _keys(config: EvaluationConfig) -> Iterator[Key]:
   for graph in config.graphs:
     for cluster in config.clusters:
       for method in config.methods:
@@ -273,7 +219,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Tuple[str, str, str, int]]:
           yield graph, cluster, method, seed
 
 
-def _key(row: Row) -> Tuple[str, str, str, int]:
+def _key(row: Row) -> Key:
   return tuple(row[field] for field in KEY)
 
 
@@ -282,6 +228,7 @@ def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
       max_groups=config.max_groups)
+  problem.islands = config.islands
   return problem.renewed
 
 
@@ -292,34 +239,25 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   return problem.best_placement
 
 
-def _run(
-    problem: PlacementProblem, key, config: EvaluationConfig, out: str,
-    start: Optional[np.ndarray]) -> Row:
+def _write(problem: PlacementProblem, key: Key, found: Found, out: str) -> Row:
+  """Writes the placement and the history of a run; its row."""
   graph_name, cluster_name, name, seed = key
-  method, budget = registry.find(name), config.budget
-  running.prepare(problem, method, budget, seed, start=start)
-  start_us = None
-  if problem.best_placement is not None:
-    start_us = float(problem.simulator.simulate(problem.best_placement).step_time_us)
-  if config.grouping == learned_groups.LEARNED and method.kind.takes_start:
-    problem = learned_groups.with_learned_groups(problem, budget, seed)
-  running.run(problem, method, budget, seed, weights=config.weights_of(method))
-  seconds = problem.seconds
-  result = problem.simulator.simulate(problem.best_known)
+  result = problem.simulator.simulate(found.placement)
   bound_us = lower_bound_us(problem)
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(str(part) for part in key))
   placement = Placement.from_indices(
-      problem.graph, problem.cluster, problem.best_known, method=name, seed=seed,
-      evaluations=problem.evaluations, step_time_us=result.step_time_us,
+      problem.graph, problem.cluster, found.placement, method=name, seed=seed,
+      evaluations=found.evaluations, step_time_us=result.step_time_us,
       lower_bound_us=bound_us)
   file_name = os.path.join("placements", f"{stem}.json")
   placement.save(os.path.join(out, file_name))
   atomic.write(os.path.join(out, "histories", f"{stem}.json"),
-               json.dumps(problem.history).encode("utf-8"), error_type=PlacetoError)
+               json.dumps(found.history).encode("utf-8"), error_type=PlacetoError)
   row = {
       "graph": graph_name, "cluster": cluster_name, "method": name, "seed": seed,
       "step_time_us": float(result.step_time_us), "fits": bool(result.fits),
-      "start_us": start_us, "evaluations": problem.evaluations, "seconds": round(seconds, 3),
+      "start_us": found.start_us, "evaluations": found.evaluations,
+      "seconds": round(found.seconds, 3),
       "lower_bound_us": float(bound_us),
       "peak_memory_bytes": float(result.peak_memory_bytes.max()), "placement": file_name}
   return {**row, "digest": digest_of(row, out)}
@@ -358,8 +296,9 @@ def _claim(out: str, config: EvaluationConfig) -> None:
       path, what="the evaluation's configuration", remedy="choose another directory")
   # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights"):
-    if (stored.get(name) or None) != (config.to_json()[name] or None):
+               "graph_options", "policy_weights", "islands"):
+    default = 1 if name == "islands" else None  # older evaluations do not name it
+    if (stored.get(name) or default) != (config.to_json()[name] or default):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
           f"{config.to_json()[name]!r}; choose another directory")

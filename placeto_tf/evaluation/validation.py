@@ -16,12 +16,12 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluate import (
   KEY,
-  EvaluationConfig,
   Row,
   digest_of,
   problem_factory,
   read_results,
 )
+from placeto_tf.evaluation.evaluation_config import EvaluationConfig
 from placeto_tf.files import user_files
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem

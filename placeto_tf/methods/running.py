@@ -8,11 +8,14 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 
 All other methods make their own placements, whatever was evaluated before.
 
+Searches that can run as islands (`Method.islands`) do, on as many as the problem says.
+
 Legend: N ops.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Optional
 
 import numpy as np
@@ -20,7 +23,8 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.starts import reference_placers
+from placeto_tf.search.islands import search_on_islands
+from placeto_tf.search.starts import best_start, reference_placers
 
 
 def prepare(
@@ -55,5 +59,10 @@ def run(
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
     return problem.best_known
-  return method.load()(
-      problem, budget, seed, weights=weights, root_dir=root_dir, progress=progress)
+  placer = functools.partial(
+      method.load(), weights=weights, root_dir=root_dir, progress=progress)
+  if not method.islands:
+    return placer(problem, budget, seed)
+  if problem.islands > 1 and problem.best_placement is None:
+    best_start(problem, budget, seed)  # once, not on every island
+  return search_on_islands(problem, placer, budget, seed)

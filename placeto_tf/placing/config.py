@@ -9,6 +9,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.methods import learned_groups, registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.islands import check_islands
 
 DEFAULT_MAX_SECONDS = 60.0
 AUTO = "auto"
@@ -39,6 +40,10 @@ class PlacingConfig:
     max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
+    islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`; by
+      default 1, on any machine.
+    ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
+      there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
       that trains most examples a second.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
@@ -59,6 +64,8 @@ class PlacingConfig:
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
+  islands: Optional[int] = None
+  ray: Optional[str] = None
   replicas: Union[int, str] = 1
 
   def __post_init__(self) -> None:
@@ -67,6 +74,10 @@ class PlacingConfig:
       raise PlacementError(
           f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
           "replicas are searched with method auto and simulated steps only")
+    if self.replicas != 1 and self.ray is not None:
+      raise PlacementError(
+          f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
+          "machine only")
     if self.cost not in ("simulated", "measured"):
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
@@ -76,6 +87,7 @@ class PlacingConfig:
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
     learned_groups.check_grouping(self.grouping, self.method)
+    check_islands(self.islands)
     _ = self.budget  # raises where a limit is not positive
 
   @property
@@ -85,6 +97,11 @@ class PlacingConfig:
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
     return Budget(max_evaluations=self.max_evaluations, max_seconds=seconds)
+
+  @property
+  def num_islands(self) -> int:
+    """`islands`, with the default where none is given."""
+    return self.islands or 1
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:

@@ -146,6 +146,7 @@ def _problem(
   problem = PlacementProblem.build(
       graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
       allowed_ops=allowed)
+  problem.islands = config.num_islands
   if replicated is not None and replicated.replicas > 1:
     problem.replicated = replicated
   return problem

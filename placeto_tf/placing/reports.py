@@ -92,7 +92,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "cluster": result.cluster.to_json(),
       "method": config.method, "seed": config.seed, "grouping": config.grouping,
       "max_groups": config.max_groups, "max_seconds": config.budget.max_seconds,
-      "max_evaluations": config.budget.max_evaluations,
+      "max_evaluations": config.budget.max_evaluations, "islands": config.num_islands,
       "step_time_us": result.step_time_us,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
       "speedup_over_current": _ratio(result.baselines["current"].step_time_us,

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
+from placeto_tf.distributed import session
+from placeto_tf.distributed.islands import run_on_ray
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
@@ -146,9 +148,11 @@ def place_with(
         graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
         max_groups=config.max_groups, allowed_ops=allowed)
   progress = progress or (lambda problem, stage: None)
-  started = time.monotonic()
-  ledger = Ledger(problem)
-  interrupted = _search(problem, ledger, config, root_dir, progress)
+  with _islands(problem, config) as config:
+    problem = problem.renewed()  # the clock begins once Ray is there
+    started = time.monotonic()
+    ledger = Ledger(problem)
+    interrupted = _search(problem, ledger, config, root_dir, progress)
   rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
 
   best = problem.best_known
@@ -187,6 +191,24 @@ def place_with(
       seconds=time.monotonic() - started, history=list(problem.history), indices=best,
       simulated=simulated, proven=proven, notes=notes, interrupted=interrupted, graph=graph,
       costs=costs, cluster=cluster, config=config, measured=measured)
+
+
+@contextlib.contextmanager
+def _islands(problem: PlacementProblem, config: PlacingConfig) -> Iterator[PlacingConfig]:
+  """Has searches run on as many islands, and where, as the configuration says.
+
+  Yields:
+    The configuration with the number of islands that there are.
+  """
+  with contextlib.ExitStack() as stack:
+    if config.ray is not None:
+      ray = stack.enter_context(session.connected(config.ray))
+      problem.run_islands = run_on_ray
+      if config.islands is None and config.max_evaluations is None:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        config = dataclasses.replace(config, islands=max(1, cores))
+    problem.islands = config.num_islands
+    yield config
 
 
 def _measure(

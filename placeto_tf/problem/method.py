@@ -157,6 +157,7 @@ class Method:
     rank: order among methods of its kind, and of its stage in `auto`.
     weights: the weights that it takes, if any.
     auto: its part in `auto`, if any.
+    islands: whether it is a search that gains from several runs of it that exchange placements.
     start_rank: order among the constructions that a search without a start tries, if it is one.
   """
 
@@ -168,6 +169,7 @@ class Method:
   weights: Optional[Weights] = None
   auto: Optional[AutoPart] = None
   start_rank: Optional[float] = None
+  islands: bool = False
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "title", self.title or self.name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from typing import Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -29,6 +29,14 @@ from placeto_tf.simulation.simulator import Simulator
 
 # Placeto section 4.1 adds 2 s for every GB over the limit to the step time.
 MEMORY_PENALTY_US_PER_BYTE = 2e6 / 2**30
+
+
+Exchange = Callable[[np.ndarray, float], Tuple[np.ndarray, float]]
+
+
+def _no_exchange(placement: np.ndarray, objective_us: float) -> Tuple[np.ndarray, float]:
+  """`PlacementProblem.exchange` where there is one search."""
+  return placement, objective_us
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,17 +62,34 @@ class Evaluation:
     return int(np.lexsort((self.objective_us, ~self.fits))[0])
 
 
+class Improvement(NamedTuple):
+  """When the best placement changed, and what it was worth."""
+
+  evaluations: int
+  seconds: float
+  objective_us: float
+  fits: bool
+
+
 @dataclasses.dataclass(eq=False)
-class _Record:
-  """The record of evaluations, shared by all groupings of one problem."""
+class Account:
+  """What has been evaluated: one for all groupings under which a problem is looked at."""
 
   started: float
   evaluations: int = 0
   best_placement: Optional[np.ndarray] = None
   best_objective_us: float = float("inf")
   best_fits: bool = False
-  history: List[Tuple[int, float, float]] = dataclasses.field(default_factory=list)
+  improvements: List[Improvement] = dataclasses.field(default_factory=list)
   observer: Optional[Callable[[], None]] = None
+  stopped: bool = False
+
+  def __getstate__(self) -> Dict[str, Any]:
+    """For another machine, whose clock began at another time; nobody observes it there."""
+    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": None}
+
+  def __setstate__(self, state: Dict[str, Any]) -> None:
+    self.__dict__.update(state, started=state["started"] + time.monotonic())
 
 
 class PlacementProblem:
@@ -75,6 +100,12 @@ class PlacementProblem:
   Attributes:
     allowed_ops: [N, D] bool, allowed: [G, D] bool.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
+    islands: how many searches may work on it side by side; see `placeto_tf.search.islands`.
+    run_islands: what runs them, as `placeto_tf.search.islands.run_on_threads` does, which is what
+      None stands for.
+    island: which of these this is the view of; 0 where there is one.
+    exchange: called by a search at its own pace with its placement [N] and objective_us, it
+      returns those to go on with: another island's where that is far better, else the same.
   """
 
   def __init__(
@@ -96,7 +127,10 @@ class PlacementProblem:
     self.allowed_ops = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
     self.allowed = self._allowed_groups()
     self.replicated: Optional[ReplicatedGraph] = None
-    self._record = _Record(time.monotonic())
+    self.islands, self.island = 1, 0
+    self.run_islands: Optional[Callable[..., None]] = None
+    self.exchange: Exchange = _no_exchange
+    self._account = Account(time.monotonic())
 
   @classmethod
   def build(
@@ -145,28 +179,83 @@ class PlacementProblem:
   def renewed(self) -> PlacementProblem:
     """The same problem with nothing evaluated; the count and the clock start again."""
     other = copy.copy(self)
-    other._record = _Record(time.monotonic())
+    other._account = Account(time.monotonic())
     return other
 
   def take_up(self, placement: Optional[np.ndarray], evaluations: int) -> None:
     """Goes on from an earlier run: its best placement [N], or None, and how many it evaluated."""
     if placement is not None:
       self.evaluate_ops(np.asarray(placement, dtype=np.int32))
-    self._record.evaluations = evaluations
+    self._account.evaluations = evaluations
+
+  def island_view(self, island: int) -> PlacementProblem:
+    """The same problem for one of several islands, which counts on from here by itself."""
+    other = copy.copy(self)
+    other.islands, other.island, other.run_islands = 1, island, None
+    other.simulator = self.simulator.on_one_thread()
+    other._account = dataclasses.replace(self._account, improvements=[], observer=None)
+    return other
+
+  def portable(self, *, with_shapes: bool) -> PlacementProblem:
+    """The same problem for another process, without the file or live graph that it came from.
+
+    Args:
+      with_shapes: whether it keeps the GraphDef, from which some policies take shapes.
+    """
+    source = self.graph.source if with_shapes else None
+    if source is not None:
+      source = dataclasses.replace(source, proto=None, tf_graph=None, meta_graph=None)
+    other = copy.copy(self)
+    other.simulator = copy.copy(self.simulator)
+    other.graph = other.simulator.graph = dataclasses.replace(self.graph, source=source)
+    return other
+
+  def snapshot(self) -> Account:
+    """A copy of the account as it is now."""
+    account = self._account
+    return dataclasses.replace(account, improvements=list(account.improvements), observer=None)
+
+  def take_in(self, before: Account, islands: Sequence[Account]) -> None:
+    """Has the account be what it was before, and what islands did since.
+
+    An island's n-th evaluation counts as the last one of every island's first n, so that threads
+    cannot change the order.
+    """
+    used = sum(island.evaluations - before.evaluations for island in islands)
+    found = sorted(
+        (min(used, len(islands) * (each.evaluations - before.evaluations)), number, each)
+        for number, island in enumerate(islands) for each in island.improvements)
+    improvements = list(before.improvements)
+    unfit, objective_us = not before.best_fits, before.best_objective_us
+    for turn, _, each in found:
+      if (not each.fits, each.objective_us) < (unfit, objective_us):
+        unfit, objective_us = not each.fits, each.objective_us
+        improvements.append(each._replace(evaluations=before.evaluations + turn))
+    best = min((before, *islands), key=lambda each: (not each.best_fits, each.best_objective_us))
+    account = self._account
+    account.improvements, account.evaluations = improvements, before.evaluations + used
+    account.best_placement, account.best_fits = best.best_placement, best.best_fits
+    account.best_objective_us = best.best_objective_us
+    if account.observer is not None:
+      account.observer()
+
+  def stop(self) -> None:
+    """Has every budget be used up from now on."""
+    self._account.stopped = True
 
   def observe(self, observer: Optional[Callable[[], None]]) -> None:
     """Has `observer` called after each batch of evaluations; None ends that."""
-    self._record.observer = observer
+    self._account.observer = observer
 
   @property
   def evaluations(self) -> int:
     """Placements evaluated so far."""
-    return self._record.evaluations
+    return self._account.evaluations
 
   @property
   def best_placement(self) -> Optional[np.ndarray]:
     """[N] of the best placement so far, or None."""
-    return self._record.best_placement
+    return self._account.best_placement
 
   @property
   def best_known(self) -> np.ndarray:
@@ -175,24 +264,24 @@ class PlacementProblem:
     Raises:
       PlacementError: nothing has been evaluated.
     """
-    if self._record.best_placement is None:
+    if self._account.best_placement is None:
       raise PlacementError("no placement has been evaluated yet; evaluate a start first")
-    return self._record.best_placement
+    return self._account.best_placement
 
   @property
   def best_objective_us(self) -> float:
     """The objective of the best placement so far; infinite if there is none."""
-    return self._record.best_objective_us
+    return self._account.best_objective_us
 
   @property
   def best_fits(self) -> bool:
     """Whether the best placement so far fits."""
-    return self._record.best_fits
+    return self._account.best_fits
 
   @property
   def history(self) -> List[Tuple[int, float, float]]:
     """(evaluations, seconds, objective_us) at each improvement."""
-    return self._record.history
+    return [each[:3] for each in self._account.improvements]
 
   @property
   def num_groups(self) -> int:
@@ -207,11 +296,11 @@ class PlacementProblem:
   @property
   def seconds(self) -> float:
     """Seconds since the problem was made."""
-    return time.monotonic() - self._record.started
+    return time.monotonic() - self._account.started
 
   def exhausted(self, budget: Budget) -> bool:
     """Whether the budget is used up, counted since this problem was made."""
-    return (
+    return self._account.stopped or (
         budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
     ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (
         budget.target_us is not None and self.best_fits
@@ -238,20 +327,33 @@ class PlacementProblem:
     evaluation = Evaluation(
         step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
         excess == 0, start_us)
-    self._remember(placements, evaluation)
-    self._record.evaluations += len(placements)
-    if self._record.observer is not None:
-      self._record.observer()
+    b, found = evaluation.best(), None
+    candidate = (not evaluation.fits[b], float(evaluation.objective_us[b]))
+    if candidate < (not self.best_fits, self.best_objective_us):
+      found = (placements[b].copy(), not candidate[0], candidate[1])
+    self.book(len(placements), found, b + 1)
     return evaluation
 
-  def _remember(self, placements: np.ndarray, evaluation: Evaluation) -> None:
-    b = evaluation.best()
-    candidate = (not evaluation.fits[b], float(evaluation.objective_us[b]))
-    record = self._record
-    if candidate < (not record.best_fits, record.best_objective_us):
-      record.best_placement = placements[b].copy()
-      record.best_fits, record.best_objective_us = not candidate[0], candidate[1]
-      record.history.append((record.evaluations + b + 1, self.seconds, candidate[1]))
+  def book(
+      self, evaluations: int, best: Optional[Tuple[np.ndarray, bool, float]] = None,
+      turn: Optional[int] = None) -> None:
+    """Takes evaluations into account.
+
+    Args:
+      evaluations: how many.
+      best: (placement [N], whether it fits, objective_us) of the best one, where it is better than
+        the best so far.
+      turn: which of them that was, counted from 1; by default the last.
+    """
+    account = self._account
+    if best is not None:
+      account.best_placement, account.best_fits, account.best_objective_us = best
+      account.improvements.append(Improvement(
+          account.evaluations + (evaluations if turn is None else turn), self.seconds, best[2],
+          best[1]))
+    account.evaluations += evaluations
+    if account.observer is not None:
+      account.observer()
 
   def project(self, placement: np.ndarray) -> np.ndarray:
     """[G] the device that has most of each group's compute time in a placement [N] of ops."""

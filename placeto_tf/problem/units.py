@@ -8,13 +8,29 @@ Legend: N ops, U units, D devices.
 
 from __future__ import annotations
 
-from typing import List, Optional
+import functools
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.grouping.contraction import contract
 from placeto_tf.grouping.heavy_edge import heavy_edge
 from placeto_tf.problem.placement_problem import PlacementProblem
+
+
+class UnitTables(NamedTuple):
+  """`Units` as compiled loops read them; runs of one array are delimited by offsets [U+1]."""
+
+  op_offsets: np.ndarray  # [U+1] int32
+  ops: np.ndarray  # [N] int32, the ops of each unit
+  op_images: np.ndarray  # [N] int32, the row of `images` that says where each of these is
+  images: np.ndarray  # [R, D] int32, where an op is when its unit is on a device
+  neighbour_offsets: np.ndarray  # [U+1] int32
+  neighbours: np.ndarray  # int32
+  choice_offsets: np.ndarray  # [U+1] int32
+  choices: np.ndarray  # int32, allowed devices
+  allowed: np.ndarray  # [U, D] bool
+  movable: np.ndarray  # int32 units
 
 
 class Units:
@@ -26,7 +42,6 @@ class Units:
     allowed: [U, D] bool.
     choices: [U] lists of allowed devices; allowed_sets: [U] the same as bit masks.
     movable: units with more than one allowed device.
-    neighbours: [U] lists of the units that exchange data with each unit, each listed once.
     weight_us: [U] compute time on the fastest kind of device.
   """
 
@@ -48,10 +63,29 @@ class Units:
     for u, devices in enumerate(self.choices):
       self.allowed[u, devices] = True
     self.movable = [u for u, devices in enumerate(self.choices) if len(devices) > 1]
-    neighbours: List[dict] = [{} for _ in range(count)]
-    for u, v in zip(contraction.producers.tolist(), contraction.consumers.tolist()):
-      neighbours[u][v] = neighbours[v][u] = True
-    self.neighbours: List[List[int]] = [list(found) for found in neighbours]
+    self._neighbours = _neighbours(contraction.producers, contraction.consumers, count)
+
+  @functools.cached_property
+  def neighbours(self) -> List[List[int]]:
+    """[U] lists of the units that exchange data with each unit, each listed once."""
+    offsets, others = self._neighbours
+    return [part.tolist() for part in np.split(others, offsets[1:-1])]
+
+  @property
+  def tables(self) -> UnitTables:
+    """For compiled loops."""
+    num_devices = self.allowed.shape[1]
+    ops, choices = np.concatenate(self.ops), np.nonzero(self.allowed)[1]
+    images, op_images = self._images(num_devices)
+    return UnitTables(
+        _offsets([len(each) for each in self.ops]), ops.astype(np.int32), op_images, images,
+        *self._neighbours, _offsets(self.allowed.sum(axis=1)), choices.astype(np.int32),
+        self.allowed, np.array(self.movable, dtype=np.int32))
+
+  def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
+    """`UnitTables.images` and `.op_images`: ops are where their units are."""
+    return (np.arange(num_devices, dtype=np.int32)[None].copy(),
+            np.zeros(len(self.unit_of_op), dtype=np.int32))
 
   def __len__(self) -> int:
     return len(self.ops)
@@ -64,10 +98,6 @@ class Units:
     """[U] devices of the units in a placement [N] in which each unit has one device."""
     return placement[[ops[0] for ops in self.ops]].tolist()
 
-  def place(self, placement: np.ndarray, unit: int, device: int) -> None:
-    """Puts a unit on a device in a placement [N]."""
-    placement[self.ops[unit]] = device
-
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
     """[U] the allowed device that has most of each unit's compute time in a placement [N]."""
     kinds = problem.cluster.device_kinds[placement]
@@ -76,6 +106,26 @@ class Units:
         self.unit_of_op * problem.num_devices + placement, weight,
         minlength=len(self) * problem.num_devices).reshape(len(self), -1)
     return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)
+
+
+def _neighbours(
+    producers: np.ndarray, consumers: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge."""
+  edges = len(producers)
+  owner, other = np.concatenate([producers, consumers]), np.concatenate([consumers, producers])
+  turn = np.tile(np.arange(edges), 2)
+  order = np.lexsort((turn, other, owner))
+  first = np.ones(len(order), dtype=bool)
+  first[1:] = (np.diff(owner[order]) != 0) | (np.diff(other[order]) != 0)
+  order = order[first]
+  order = order[np.lexsort((turn[order], owner[order]))]
+  return (_offsets(np.bincount(owner[order], minlength=count)),
+          np.ascontiguousarray(other[order], dtype=np.int32))
+
+
+def _offsets(counts: Union[Sequence[int], np.ndarray]) -> np.ndarray:
+  """[U+1] int32 where each unit's run begins."""
+  return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:

@@ -79,6 +79,21 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
       upper_bound=10**12)
 
 
+def define_islands_flag(default: str) -> None:
+  """--islands; `default` says what holds where it is not given."""
+  flags.DEFINE_integer(
+      "islands", None, "Runs of each search side by side, on a thread each, that exchange their "
+      f"best placements; {default}.", lower_bound=1)
+
+
+def define_ray_flag() -> None:
+  """--ray."""
+  flags.DEFINE_string(
+      "ray", None, "Where to work beside this process, on Ray (pip install 'placeto_tf[ray]'): "
+      "local, the cores of this machine; auto, the cluster that this machine is part of; host:port "
+      "or ray://host:port of another one.")
+
+
 def define_replicas_flag() -> None:
   """--replicas."""
   flags.DEFINE_string("replicas", "1", "Replicas that share the graph's variables: a number, or "

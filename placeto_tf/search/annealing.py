@@ -17,24 +17,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-from typing import Any, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, placed_units
-from placeto_tf.search.moves import MoveConfig, Moves
+from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
+from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
+from placeto_tf.simulation.compiling import compiled
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per unit and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
+HEATS, FINENESS = (1.0, 2.0, 0.5, 4.0, 1.0), (1.0, 1.4, 0.7)  # of islands, over those of the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,13 @@ class AnnealingConfig:
   reheat: float = 4.0
   moves: MoveConfig = MoveConfig()
 
+  def on_island(self, island: int) -> AnnealingConfig:
+    """How one of several islands anneals: hotter or colder, larger or smaller units."""
+    heat, fineness = HEATS[island % len(HEATS)], FINENESS[island % len(FINENESS)]
+    return dataclasses.replace(
+        self, start_temperature=heat * self.start_temperature,
+        levels=tuple((fineness * factor, share) for factor, share in self.levels))
+
   def __post_init__(self) -> None:
     check_above_zero(self, "start_temperature", "end_temperature", "rounds", "reheat")
     if not self.levels or min(min(level) for level in self.levels) <= 0:
@@ -83,7 +93,8 @@ def anneal(
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
-  rng = random.Random(seed)
+  rng = stream(seed)
+  config = config.on_island(problem.island)
   levels = _levels(problem, config, problem.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
   while not problem.exhausted(budget):
@@ -92,6 +103,7 @@ def anneal(
     for i, (count, share) in enumerate(levels):
       if problem.exhausted(this_round):
         break
+      placement, objective_us = problem.exchange(placement, objective_us)
       part = this_round.share(problem, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
@@ -132,7 +144,7 @@ def anneal_units(
     placement: np.ndarray,
     objective_us: float,
     budget: Budget,
-    rng: random.Random,
+    rng: np.random.Generator,
     *,
     temperatures: Tuple[float, float] = (
         AnnealingConfig.start_temperature, AnnealingConfig.end_temperature),
@@ -146,82 +158,100 @@ def anneal_units(
     placement: [N] where to start.
     objective_us: of `placement`.
     budget: when to stop.
-    rng: decides moves and acceptance.
+    rng: a `stream`, decides moves and acceptance.
     temperatures: at the start and at the end, over `objective_us`.
     moves: how often each kind of move is drawn; None is `MoveConfig()`.
 
   Returns:
     The best placement [N] met, and its objective.
   """
-  current = np.array(placement, dtype=np.int32)
-  best, best_us = current.copy(), objective_us
+  best = np.array(placement, dtype=np.int32)
   if not units.movable:
-    return best, best_us
-  drawn = Moves(units, rng, moves or MoveConfig())
-  devices = units.devices(current)
+    return best, objective_us
+  drawn = Moves.of(units, moves or MoveConfig())
+  devices = np.array(units.devices(best), dtype=np.int32)
+  current, found_us = best.copy(), np.full(2, objective_us)
   progress = _Progress(problem, budget)
-  hot = max(temperatures[0] * objective_us, 1e-12)
-  cooling = math.log(temperatures[1] / temperatures[0])
+  schedule = np.array([
+      max(temperatures[0] * objective_us, 1e-12), math.log(temperatures[1] / temperatures[0]),
+      0.0, 0.0, 0.0])
   patience, since = STALL * len(units.movable) + STALL_AT_LEAST, 0
-  width = speculation(problem, budget)
-  batch = np.empty((width, len(current)), dtype=np.int32)
-  while since < patience and not problem.exhausted(budget):
-    proposals: List[Any] = []
-    batch[:] = current
-    while len(proposals) < width:
-      move = drawn.propose(devices)
-      if move:
-        for unit, device in move:
-          units.place(batch[len(proposals)], unit, device)
-        proposals.append(move)
-    found = problem.evaluate_ops(batch).objective_us.tolist()
-    temperature = hot * math.exp(cooling * progress.done())
-    for move, row, found_us in zip(proposals, batch, found):
-      rise = found_us - objective_us
-      since += 1
-      if rise <= 0 or rng.random() < math.exp(-rise / temperature):
-        since = 0 if rise != 0 else since
-        objective_us = found_us
-        current[:] = row
-        for unit, device in move:
-          devices[unit] = device
-        if found_us < best_us:
-          best_us = found_us
-          best[:] = row
-        break  # the other proposals were for the placement before
-  return best, best_us
+  with CompiledEvaluations(problem, budget) as evaluations:
+    evaluations.evaluator.row[0] = current
+    while since < patience and evaluations.more():
+      schedule[2:] = progress.now()
+      since = _anneal(drawn, devices, current, best, found_us, schedule, rng, since, patience,
+                      evaluations.evaluator)
+  return best, float(found_us[1])
 
 
-def speculation(problem: PlacementProblem, budget: Budget) -> int:
-  """How many moves to simulate at once; the first that is accepted is made.
+@compiled(nogil=True)
+def _anneal(
+    moves, devices, current, best, found_us, schedule, rng, since, patience, evaluator):
+  """A block of moves.
 
-  Most moves are rejected, so simulating a few ahead on idle cores wastes little time. It does
-  waste evaluations, in a way that depends on the machine; if evaluations are limited, it is one.
+  Args:
+    moves: `Moves`.
+    devices: [U] int32; current, best: [N] int32; found_us: [2] float64 objectives of these.
+    schedule: [5] float64: the temperature at the start, how its logarithm falls, and
+      `_Progress.now()`.
+    rng: `stream`.
+    since: moves in a row that changed nothing.
+    patience: how many end the level.
+    evaluator: `Evaluator`, whose row equals `current`.
+
+  Returns:
+    `since`.
   """
-  if budget.max_evaluations is not None or problem.simulator.num_threads == 1:
-    return 1
-  return 2 * min(4, problem.simulator.num_threads)
+  row, tables = evaluator.row[0], moves.tables
+  before = evaluator.counts[USED]
+  while since < patience and not over(evaluator):
+    count = 0
+    while count == 0:
+      count = propose(moves, rng, devices)
+    for k in range(count):
+      put(tables, row, moves.units[k], moves.devices[k])
+    now_us = evaluate(evaluator)
+    used = (schedule[3] + evaluator.counts[USED] - before) / schedule[4]
+    temperature = schedule[0] * math.exp(schedule[1] * min(1.0, max(schedule[2], used)))
+    rise = now_us - found_us[0]
+    since += 1
+    if rise <= 0 or rng.random() < math.exp(-rise / temperature):
+      if rise != 0:
+        since = 0
+      found_us[0] = now_us
+      for k in range(count):
+        devices[moves.units[k]] = moves.devices[k]
+        copy_unit(tables, row, current, moves.units[k])
+      if now_us < found_us[1]:
+        found_us[1] = now_us
+        best[:] = current
+    else:
+      for k in range(count):
+        copy_unit(tables, current, row, moves.units[k])
+  return since
 
 
 class _Progress:
-  """How much of a budget has been used since this object was made, 0 to 1."""
+  """How much of a budget has been used since this object was made."""
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
     self._problem, self._budget = problem, budget
     self._evaluations, self._seconds = problem.evaluations, problem.seconds
 
-  def done(self) -> float:
+  def now(self) -> Tuple[float, float, float]:
+    """The part of the seconds; evaluations used, and of how many (0 of infinitely many)."""
     problem, budget = self._problem, self._budget
-    part = 0.0
+    seconds, used, evaluations = 0.0, 0.0, math.inf
     if budget.max_evaluations is not None:
-      part = (problem.evaluations - self._evaluations) / max(
-          1, budget.max_evaluations - self._evaluations)
+      used = problem.evaluations - self._evaluations
+      evaluations = max(1, budget.max_evaluations - self._evaluations)
     if budget.max_seconds is not None:
-      part = max(part, (problem.seconds - self._seconds) / max(
-          1e-9, budget.max_seconds - self._seconds))
-    return min(1.0, part)
+      seconds = (problem.seconds - self._seconds) / max(
+          1e-9, budget.max_seconds - self._seconds)
+    return seconds, used, evaluations
 
 
 METHODS = (
-    Method("annealing", Kind.SEARCH, plain(anneal), rank=1,
+    Method("annealing", Kind.SEARCH, plain(anneal), rank=1, islands=True,
            auto=AutoPart(Stage.SEARCH, share=0.9)),)

@@ -20,7 +20,6 @@ Legend: N ops, G groups, D devices, B partial placements side by side.
 from __future__ import annotations
 
 import dataclasses
-import random
 from typing import List, Optional, Tuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.search.annealing import anneal_units
 from placeto_tf.search.partial_bounds import PartialBounds
+from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
@@ -100,7 +100,7 @@ def prove(
       limit = Budget(problem.evaluations + evaluations, limit.max_seconds, limit.target_us)
       placement, _ = anneal_units(
           problem, units, units.expand(start), incumbent.objective_us, limit,
-          random.Random(seed), temperatures=(1e-2, 1e-4))
+          stream(seed), temperatures=(1e-2, 1e-4))
       if not problem.exhausted(budget):
         incumbent.simulate(units.project(problem, placement)[None], budget)
 

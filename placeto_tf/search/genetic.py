@@ -14,8 +14,7 @@ Legend: U units, P population, D devices.
 from __future__ import annotations
 
 import dataclasses
-import random
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -25,10 +24,13 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, placed_units
-from placeto_tf.search.moves import MoveConfig, Moves
+from placeto_tf.search.moves import MoveConfig, Moves, propose
+from placeto_tf.search.random_streams import between, pick, stream
 from placeto_tf.search.starts import best_start
+from placeto_tf.simulation.compiling import compiled
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
+EXCHANGE = 8  # generations between two exchanges of islands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,7 @@ def evolve(
     config: GeneticConfig = GeneticConfig()) -> np.ndarray:
   """[N] the best placement that evolves from the best simple one within the budget."""
   budget = budget or DEFAULT_BUDGET
-  rng = random.Random(seed)
+  rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   for i, (factor, share) in enumerate(config.levels):
@@ -89,63 +91,75 @@ def evolve(
 
 def _generations(
     problem: PlacementProblem, units: Units, best: np.ndarray, best_us: float, budget: Budget,
-    rng: random.Random, config: GeneticConfig) -> Tuple[np.ndarray, float]:
+    rng: np.random.Generator, config: GeneticConfig) -> Tuple[np.ndarray, float]:
   """The best placement [N], and its objective, of generations around a placement [N] of units."""
-  moves = Moves(units, rng, config.moves)
-  origin = units.devices(best)
+  moves = Moves.of(units, config.moves)
+  origin = np.array(units.devices(best), dtype=np.int32)
   size = config.population
-  population = [list(origin)] + [
-      _moved(origin, moves, rng.randint(1, config.first_moves)) for _ in range(size - 1)]
-  scores: List[float] = []
   elite, newcomers = int(size * config.elite), int(size * config.newcomers)
+  population = np.repeat(origin[None], size, axis=0)
+  _scatter(moves, rng, population[1:], config.first_moves)
+  scores, generation = np.zeros(0), 0
   while not problem.exhausted(budget):
-    fresh = population[len(scores):]
     left = problem.remaining_evaluations(budget)
-    fresh = fresh if left is None else fresh[:left]
-    placements = units.expand(np.array(fresh, dtype=np.int32))
+    fresh = population[len(scores):][:left]
+    placements = units.expand(fresh)
     found_us = problem.evaluate_ops(placements).objective_us
     if found_us.min() < best_us:
       best, best_us = placements[int(found_us.argmin())], float(found_us.min())
-    population = population[:len(scores)] + fresh
-    scores = scores + found_us.tolist()
-    order = sorted(range(len(scores)), key=scores.__getitem__)
-    parents = [population[i] for i in order]
-    scores = [scores[i] for i in order[:elite]]
-    population = parents[:elite]
-    population += [
-        _moved(origin, moves, rng.randint(1, 2 * config.first_moves)) for _ in range(newcomers)]
-    while len(population) < size:
-      first = parents[int(rng.random() * min(elite, len(parents)))]
-      second = parents[int(rng.random() * len(parents))]
-      child = _cross(first, second, units, rng, config)
-      population.append(_moved(child, moves, config.mutations))
+    scores = np.concatenate([scores, found_us])
+    order = np.argsort(scores, kind="stable")
+    parents, scores = population[:len(scores)][order], scores[order[:elite]]
+    population = np.repeat(origin[None], size, axis=0)
+    population[:len(scores)] = parents[:elite]
+    first_child = len(scores) + newcomers
+    _scatter(moves, rng, population[len(scores):first_child], 2 * config.first_moves)
+    generation += 1
+    if generation % EXCHANGE == 0:
+      immigrant, _ = problem.exchange(best, best_us)
+      if immigrant is not best:
+        population[len(scores)] = units.project(problem, immigrant)
+    _breed(moves, rng, parents, population[first_child:], min(elite, len(parents)),
+           config.inherit, config.linked, config.mutations)
   return best, best_us
 
 
-def _moved(devices: List[int], moves: Moves, count: int) -> List[int]:
-  """A copy after some random moves."""
-  devices = list(devices)
+@compiled(nogil=True)
+def _scatter(moves, rng, rows, most):
+  """Makes 1 to `most` moves in each row, [P, U] int32."""
+  for i in range(rows.shape[0]):
+    _mutate(moves, rng, rows[i], between(rng, 1, most))
+
+
+@compiled(nogil=True)
+def _mutate(moves, rng, devices, count):
+  """Makes some moves in units' devices [U]."""
   for _ in range(count):
-    for unit, device in moves.propose(devices):
-      devices[unit] = device
-  return devices
+    for k in range(propose(moves, rng, devices)):
+      devices[moves.units[k]] = moves.devices[k]
 
 
-def _cross(
-    first: List[int], second: List[int], units: Units, rng: random.Random, config: GeneticConfig
-) -> List[int]:
-  """A child of two placements that gets most groups from the same parent as a neighbour does."""
-  child: List[int] = [-1] * len(first)
-  source: List[Optional[bool]] = [None] * len(first)
-  for unit in range(len(first)):
-    neighbours = units.neighbours[unit]
-    near = neighbours[int(rng.random() * len(neighbours))] if neighbours else unit
-    known = source[near]
-    if known is None or rng.random() >= config.linked:
-      known = rng.random() < config.inherit
-    source[unit] = known
-    child[unit] = first[unit] if known else second[unit]
-  return child
+@compiled(nogil=True)
+def _breed(moves, rng, parents, children, elite, inherit, linked, mutations):
+  """Fills children [P, U] from parents [Q, U], of which the first are the elite.
+
+  A child gets most groups from the same parent as a neighbour does.
+  """
+  t = moves.tables
+  units = parents.shape[1]
+  source = np.empty(units, np.int8)  # -1 not known, 1 the elite parent, 0 the other
+  for i in range(children.shape[0]):
+    first, second = pick(rng, elite), pick(rng, parents.shape[0])
+    source[:] = -1
+    for unit in range(units):
+      begin, end = t.neighbour_offsets[unit], t.neighbour_offsets[unit + 1]
+      near = t.neighbours[begin + pick(rng, end - begin)] if end > begin else unit
+      known = source[near]
+      if known < 0 or rng.random() >= linked:
+        known = 1 if rng.random() < inherit else 0
+      source[unit] = known
+      children[i, unit] = parents[first if known else second, unit]
+    _mutate(moves, rng, children[i], mutations)
 
 
-METHODS = (Method("genetic", Kind.SEARCH, plain(evolve), rank=4),)
+METHODS = (Method("genetic", Kind.SEARCH, plain(evolve), rank=4, islands=True),)

@@ -11,19 +11,21 @@ Legend: N ops, U units, D devices.
 from __future__ import annotations
 
 import dataclasses
-import random
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
+from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
-from placeto_tf.search.moves import MoveConfig, Moves
+from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
+from placeto_tf.search.random_streams import shuffle, stream
 from placeto_tf.search.starts import best_start
+from placeto_tf.simulation.compiling import compiled
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
@@ -66,7 +68,7 @@ def search_locally(
     config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
   """[N] the best placement that local search from the best simple one finds in the budget."""
   budget = budget or DEFAULT_BUDGET
-  rng = random.Random(seed)
+  rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
   placement, objective_us = best, best_us
   while not problem.exhausted(budget):
@@ -74,6 +76,7 @@ def search_locally(
     for count, passes in _levels(problem, config):
       if problem.exhausted(budget):
         break  # making units of a large graph takes seconds
+      placement, objective_us = problem.exchange(placement, objective_us)
       units = placed_units(problem, placement, count)
       placement, objective_us = descend(
           problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
@@ -102,7 +105,7 @@ def descend(
     placement: np.ndarray,
     objective_us: float,
     budget: Budget,
-    rng: random.Random,
+    rng: np.random.Generator,
     *,
     passes: Optional[int] = None,
     config: LocalSearchConfig = LocalSearchConfig(),
@@ -115,7 +118,7 @@ def descend(
     placement: [N] where to start; ops agree within each unit.
     objective_us: of `placement`.
     budget: when to stop.
-    rng: decides the order.
+    rng: a `stream`, decides the order.
     passes: over the units, at most; None is until nothing improves.
     config: sets the order, and when a unit takes a device.
 
@@ -123,48 +126,86 @@ def descend(
     A placement [N] and its objective, never worse than the start.
   """
   current = np.array(placement, dtype=np.int32)
-  order = list(units.movable)
-  since = 0  # units looked at since the last improvement
+  order = np.array(units.movable, dtype=np.int32)
+  found_us, tables = np.full(1, objective_us), units.tables
+  visit = np.zeros(VISIT, dtype=np.int64)
+  others, best_us = np.zeros(problem.num_devices, dtype=np.int32), np.full(1, np.inf)
   number = 0
-  while order and since < len(order) and number != passes:
-    number += 1
-    rng.shuffle(order)
-    if config.by_weight:
-      order.sort(key=lambda unit: -units.weight_us[unit])
-    for unit in order:
-      if since >= len(order) or problem.exhausted(budget):
-        return current, objective_us
-      ops = units.ops[unit]
-      others = [d for d in units.choices[unit] if d != current[ops[0]]]
-      if config.first_improvement:
-        rng.shuffle(others)
-      since += 1
-      for batch in _candidates(problem, budget, current, ops, others, config):
-        found_us = problem.evaluate_ops(batch).objective_us
-        b = int(found_us.argmin())
-        if found_us[b] < objective_us:
-          current, objective_us, since = batch[b].copy(), float(found_us[b]), 0
-          break
-  return current, objective_us
+  with CompiledEvaluations(problem, budget) as evaluations:
+    evaluations.evaluator.row[0] = current
+    while len(order) and visit[SINCE] < len(order) and number != passes:
+      number += 1
+      shuffle(rng, order, len(order))
+      if config.by_weight:
+        order = order[np.argsort(-units.weight_us[order], kind="stable")]
+      visit[UNIT] = 0
+      while visit[UNIT] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
+        more = evaluations.more()
+        _descend(tables, order, visit, others, best_us, current, found_us, rng,
+                 config.first_improvement, evaluations.evaluator, more)
+        if not more:
+          return current, float(found_us[0])
+  return current, float(found_us[0])
 
 
-def _candidates(
-    problem: PlacementProblem, budget: Budget, current: np.ndarray, ops: np.ndarray,
-    devices: Sequence[int], config: LocalSearchConfig) -> Iterator[np.ndarray]:
-  """[B, N] the placement with some ops on other devices: all in one batch, or one by one."""
-  size = 1 if config.first_improvement else len(devices)
-  for first in range(0, len(devices), size):
-    left = problem.remaining_evaluations(budget)
-    chosen = devices[first:first + (size if left is None else min(size, left))]
-    if not chosen:
-      return
-    batch = np.repeat(current[None], len(chosen), axis=0)
-    batch[:, ops] = np.array(chosen, dtype=np.int32)[:, None]
-    yield batch
+# What `visit` holds: the position in the order, units since the last improvement, devices to try
+# for the unit, how many were tried, and the best of them.
+UNIT, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
+
+
+@compiled(nogil=True)
+def _descend(
+    tables, order, visit, others, best_us, current, found_us, rng, first_improvement, evaluator,
+    more):
+  """A block of visits to units; a block may end, and the next one begin, in the middle of a visit.
+
+  Args:
+    tables: `UnitTables`.
+    order: [M] int32 units.
+    visit: [VISIT] int64, see above.
+    others: [D] int32; best_us: [1] float64: of the visit.
+    current: [N] int32; found_us: [1] float64 its objective.
+    rng: `stream`.
+    first_improvement: see `LocalSearchConfig`.
+    evaluator: `Evaluator`, whose row equals `current`.
+    more: whether anything may be evaluated; if not, the visit is ended with what is known.
+  """
+  row = evaluator.row[0]
+  while visit[UNIT] < order.shape[0] and (
+      visit[OTHERS] > 0 or visit[SINCE] < order.shape[0]):
+    unit = order[visit[UNIT]]
+    if visit[OTHERS] == 0:
+      if not more or over(evaluator):
+        return
+      here = current[tables.ops[tables.op_offsets[unit]]]
+      for k in range(tables.choice_offsets[unit], tables.choice_offsets[unit + 1]):
+        if tables.choices[k] != here:
+          others[visit[OTHERS]] = tables.choices[k]
+          visit[OTHERS] += 1
+      if first_improvement:
+        shuffle(rng, others, visit[OTHERS])
+      visit[SINCE] += 1
+      visit[TRIED], visit[BEST] = 0, -1
+      best_us[0] = found_us[0]
+    while more and visit[TRIED] < visit[OTHERS] and not (first_improvement and visit[BEST] >= 0):
+      if over(evaluator):
+        return
+      put(tables, row, unit, others[visit[TRIED]])
+      now_us = evaluate(evaluator)
+      if now_us < best_us[0]:
+        best_us[0], visit[BEST] = now_us, others[visit[TRIED]]
+      visit[TRIED] += 1
+    if visit[BEST] >= 0:
+      put(tables, current, unit, visit[BEST])
+      found_us[0] = best_us[0]
+      visit[SINCE] = 0
+    copy_unit(tables, current, row, unit)
+    visit[UNIT] += 1
+    visit[OTHERS] = 0
 
 
 def _kick(
-    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: random.Random,
+    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: np.random.Generator,
     config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
   """A placement after some random moves, and its objective."""
@@ -174,17 +215,22 @@ def _kick(
       problem, placement, max(problem.num_devices, int(problem.num_groups * config.kick_units)))
   current = placement.copy()
   if units.movable:
-    moves = Moves(units, rng, config.moves)
-    devices = units.devices(placement)
-    for _ in range(config.kick_moves):
-      for unit, device in moves.propose(devices):
-        devices[unit] = device
-        current[units.ops[unit]] = device
+    _move(Moves.of(units, config.moves), rng, np.array(units.devices(placement), dtype=np.int32),
+          current, config.kick_moves)
   if problem.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])
 
 
+@compiled(nogil=True)
+def _move(moves, rng, devices, placement, count):
+  """Makes some moves in a placement [N] and its units' devices [U]."""
+  for _ in range(count):
+    for k in range(propose(moves, rng, devices)):
+      devices[moves.units[k]] = moves.devices[k]
+      put(moves.tables, placement, moves.units[k], moves.devices[k])
+
+
 METHODS = (
-    Method("local_search", Kind.SEARCH, plain(search_locally), rank=3,
+    Method("local_search", Kind.SEARCH, plain(search_locally), rank=3, islands=True,
            auto=AutoPart(Stage.SEARCH, share=0.4)),)

@@ -1,12 +1,18 @@
-"""Random moves between placements, shared by the searches."""
+"""Random moves between placements, shared by the searches; they run without the interpreter.
+
+Legend: N ops, U units.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import random
-from typing import List, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
-from placeto_tf.problem.units import Units
+import numpy as np
+
+from placeto_tf.problem.units import Units, UnitTables
+from placeto_tf.search.random_streams import between, pick, shuffle
+from placeto_tf.simulation.compiling import compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,55 +32,107 @@ class MoveConfig:
   cluster_sizes: Tuple[int, int] = (2, 8)
 
 
-class Moves:
-  """Draws moves: lists of (unit, device) that change at least one unit."""
+class Moves(NamedTuple):
+  """What moves are drawn from, and the move drawn last, of as many units as `propose` said."""
 
-  def __init__(self, units: Units, rng: random.Random, config: MoveConfig = MoveConfig()):
-    self._units, self._rng, self._config = units, rng, config
-    movable = set(units.movable)
-    self._neighbours = [[v for v in vs if v in movable] for vs in units.neighbours]
+  tables: UnitTables
+  shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
+  cluster_sizes: np.ndarray  # [2] int64
+  is_movable: np.ndarray  # [U] bool
+  units: np.ndarray  # int32, that the move sends ...
+  devices: np.ndarray  # int32, ... to these devices
+  members: np.ndarray  # int32, for `propose` alone, as is the next
+  around: np.ndarray  # [U] int32
 
-  def propose(self, devices: Sequence[int]) -> List[Tuple[int, int]]:
-    """A move from units' devices; empty where the draw changes nothing."""
-    units, rng, config = self._units, self._rng, self._config
-    unit = units.movable[int(rng.random() * len(units.movable))]
-    kind = rng.random()
-    if kind < config.uniform:
-      return self._to(unit, _pick(rng, units.choices[unit]), devices)
-    if kind < config.uniform + config.neighbour:
-      if not units.neighbours[unit]:
-        return self._to(unit, _pick(rng, units.choices[unit]), devices)
-      return self._to(unit, devices[_pick(rng, units.neighbours[unit])], devices)
-    if kind < config.uniform + config.neighbour + config.swap:
-      other = _pick(rng, units.movable)
-      first = self._to(unit, devices[other], devices)
-      second = self._to(other, devices[unit], devices)
-      return first + second if first and second else []
-    return self._cluster(unit, devices)
-
-  def _to(self, unit: int, device: int, devices: Sequence[int]) -> List[Tuple[int, int]]:
-    if device == devices[unit] or not self._units.allowed_sets[unit] >> device & 1:
-      return []
-    return [(unit, device)]
-
-  def _cluster(self, unit: int, devices: Sequence[int]) -> List[Tuple[int, int]]:
-    """Sends a unit and some around it, all of which are on its device now, to one device."""
-    rng = self._rng
-    size = rng.randint(*self._config.cluster_sizes)
-    members, position = [unit], 0
-    seen = {unit}
-    while position < len(members) < size:
-      around = [
-          v for v in self._neighbours[members[position]]
-          if v not in seen and devices[v] == devices[unit]]
-      rng.shuffle(around)
-      for v in around[:size - len(members)]:
-        seen.add(v)
-        members.append(v)
-      position += 1
-    device = _pick(rng, self._units.choices[unit])
-    return [change for member in members for change in self._to(member, device, devices)]
+  @classmethod
+  def of(cls, units: Units, config: MoveConfig = MoveConfig()) -> Moves:
+    """Of some units."""
+    room = max(2, config.cluster_sizes[1])
+    is_movable = np.zeros(len(units), dtype=bool)
+    is_movable[units.movable] = True
+    return cls(
+        units.tables,
+        np.array([config.uniform, config.uniform + config.neighbour,
+                  config.uniform + config.neighbour + config.swap]),
+        np.array(config.cluster_sizes, dtype=np.int64), is_movable, np.zeros(room, np.int32),
+        np.zeros(room, np.int32), np.zeros(room, np.int32), np.zeros(len(units), np.int32))
 
 
-def _pick(rng: random.Random, items: Sequence[int]) -> int:
-  return items[int(rng.random() * len(items))]
+@compiled(nogil=True)
+def propose(moves, rng, at):
+  """Draws a move from units' devices, `at` [U] int32.
+
+  Returns:
+    How many units it moves, all distinct; 0 where the draw changes nothing.
+  """
+  t = moves.tables
+  unit = t.movable[pick(rng, t.movable.shape[0])]
+  kind = rng.random()
+  choices = t.choices[t.choice_offsets[unit]:t.choice_offsets[unit + 1]]
+  if kind < moves.shares[1]:
+    near = t.neighbours[t.neighbour_offsets[unit]:t.neighbour_offsets[unit + 1]]
+    if kind < moves.shares[0] or near.shape[0] == 0:
+      return _add(moves, 0, unit, choices[pick(rng, choices.shape[0])], at)
+    return _add(moves, 0, unit, at[near[pick(rng, near.shape[0])]], at)
+  if kind < moves.shares[2]:
+    other = t.movable[pick(rng, t.movable.shape[0])]
+    count = _add(moves, 0, unit, at[other], at)
+    return 2 if _add(moves, count, other, at[unit], at) == 2 else 0
+  members = _cluster(moves, rng, unit, at)
+  device = choices[pick(rng, choices.shape[0])]
+  count = 0
+  for k in range(members):
+    count = _add(moves, count, moves.members[k], device, at)
+  return count
+
+
+@compiled(nogil=True)
+def _add(moves, count, unit, device, at):
+  """Has the move send a unit to a device too, where that is allowed and a change; its new count."""
+  if device == at[unit] or not moves.tables.allowed[unit, device]:
+    return count
+  moves.units[count], moves.devices[count] = unit, device
+  return count + 1
+
+
+@compiled(nogil=True)
+def _cluster(moves, rng, unit, at):
+  """Fills moves.members with a unit and some around it that are all on its device; how many."""
+  t, members, around = moves.tables, moves.members, moves.around
+  size = between(rng, moves.cluster_sizes[0], moves.cluster_sizes[1])
+  members[0] = unit
+  count, position = 1, 0
+  while position < count < size:
+    found = 0
+    for k in range(
+        t.neighbour_offsets[members[position]], t.neighbour_offsets[members[position] + 1]):
+      other = t.neighbours[k]
+      if moves.is_movable[other] and at[other] == at[unit]:
+        known = False
+        for m in range(count):
+          known = known or members[m] == other
+        if not known:
+          around[found] = other
+          found += 1
+    shuffle(rng, around, found)
+    for k in range(min(found, size - count)):
+      members[count] = around[k]
+      count += 1
+    position += 1
+  return count
+
+
+@compiled(nogil=True)
+def put(tables, placement, unit, device):
+  """Puts a unit on a device in a placement [N]."""
+  for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
+    placement[tables.ops[k]] = tables.images[tables.op_images[k], device]
+
+
+@compiled(nogil=True)
+def copy_unit(tables, source, target, unit):
+  """Has the ops of a unit where they are in another placement [N]."""
+  for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
+    target[tables.ops[k]] = source[tables.ops[k]]
+
+

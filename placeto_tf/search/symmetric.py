@@ -10,7 +10,6 @@ Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
 
 from __future__ import annotations
 
-import random
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -39,6 +38,7 @@ from placeto_tf.search.annealing import (
 )
 from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
+from placeto_tf.search.random_streams import stream
 
 # Units of one replica and the share of the budget at each level.
 LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
@@ -78,9 +78,9 @@ class SymmetricUnits(Units):
       self.allowed[u, choices] = True
     self.movable = [u for u, choices in enumerate(self.choices) if len(choices) > 1]
 
-  def place(self, placement: np.ndarray, unit: int, device: int) -> None:
-    """Puts a unit on `device` in replica 0, and on its images in the others."""
-    placement[self.ops[unit]] = self.images[self._replicas[unit], device]
+  def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
+    del num_devices
+    return self.images, np.concatenate(self._replicas).astype(np.int32)
 
 
 def place_shares(
@@ -132,7 +132,7 @@ def anneal_symmetric(
     return best_so_far(problem, placement)
   images = device_images(devices, problem.num_devices, replicated.replicas)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
-  rng = random.Random(seed)
+  rng = stream(seed)
   quotient = _Quotient(problem, replicated)
   config = AnnealingConfig()
   hot = config.start_temperature

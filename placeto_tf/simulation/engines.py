@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.simulation import event_loop
+from placeto_tf.simulation import event_loop, extended_loop
 from placeto_tf.simulation.schedule import Jobs, Transfers
 from placeto_tf.simulation.simulation_tables import SimulationTables
 
@@ -52,6 +52,10 @@ class ReferenceEngine:
     sizes = t.num_ops, t.num_segments, len(t.output_bytes), self._num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
+  def arguments(self, workspace) -> Tuple[Any, ...]:
+    """What `compiled_step` takes."""
+    return self._loop_tables, workspace[0]
+
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
     state, starts = workspace
@@ -88,8 +92,6 @@ class ExtendedEngine:
       self, tables: SimulationTables, cluster: Cluster, priorities: np.ndarray,
       inline_ops: Optional[np.ndarray] = None):
     """Args: inline_ops: [N] bool, for the order of TensorFlow's executor; None for others."""
-    from placeto_tf.simulation import extended_loop  # its compilation is worth avoiding
-    self._loop = extended_loop
     self._tables = tables
     self._num_devices = cluster.num_devices
     self._loop_tables = _loop_tables(tables, cluster)
@@ -99,21 +101,25 @@ class ExtendedEngine:
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
-    return self._loop.Workspace.make(
+    return extended_loop.Workspace.make(
         t.num_ops, len(t.edge_consumers), len(t.output_bytes), self._num_devices,
         self._extensions), np.empty((1, t.num_ops))
+
+  def arguments(self, workspace) -> Tuple[Any, ...]:
+    """Like those of `ReferenceEngine`."""
+    return self._loop_tables, self._extensions, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Like that of `ReferenceEngine`."""
     state, starts = workspace
-    self._loop.simulate_range(
+    extended_loop.simulate_range(
         placements, first, last, self._loop_tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
     state, _ = workspace
-    transfers, jobs = state.counts[self._loop.TRANSFERS], state.counts[self._loop.JOBS]
+    transfers, jobs = state.counts[extended_loop.TRANSFERS], state.counts[extended_loop.JOBS]
     return (
         state.op_streams.copy(), state.transfer_ints[:transfers].copy(),
         state.transfer_times[:transfers].copy(), state.job_ints[:jobs].copy(),
@@ -138,6 +144,6 @@ class ExtendedEngine:
     position = np.empty(len(order), dtype=np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     jobs = Jobs(
-        job_ints[:, 0] == self._loop.PACK, position[job_ints[:, 1]], job_ints[:, 2],
+        job_ints[:, 0] == extended_loop.PACK, position[job_ints[:, 1]], job_ints[:, 2],
         job_ints[:, 3], job_times[:, 0], job_times[:, 1])
     return transfers, jobs, op_streams

@@ -6,10 +6,11 @@ Legend: N ops, D devices, B placements side by side.
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import itertools
 import os
 import threading
-from typing import Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class Simulator:
       PlacetoError: graph, costs, cluster and priorities do not belong together.
     """
     self.graph, self.costs, self.cluster = graph, costs, cluster
-    self.num_threads = num_threads or _num_cores()
+    self.num_threads = num_threads or num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
     self.engine: Union[ReferenceEngine, ExtendedEngine]
     if needs_extensions(cluster, priorities):
@@ -71,6 +72,13 @@ class Simulator:
     self._workspaces: list = []
     self._lock = threading.Lock()
     self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
+
+  def __getstate__(self) -> Dict[str, Any]:
+    """For another process, which has threads and buffers of its own."""
+    return {**self.__dict__, "_workspaces": [], "_lock": None, "_pool": None}
+
+  def __setstate__(self, state: Dict[str, Any]) -> None:
+    self.__dict__.update(state, _lock=threading.Lock())
 
   def simulate(self, placement: np.ndarray) -> SimulationResult:
     """One placement, [N] int32, with its schedule.
@@ -86,10 +94,10 @@ class Simulator:
     n = self.graph.num_ops
     step_time_us, start_us = np.empty(1), np.empty((1, n))
     peak = np.empty((1, self.cluster.num_devices))
-    workspace = self._take_workspace()
+    workspace = self.take_workspace()
     self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
     record = self.engine.record(workspace)
-    self._workspaces.append(workspace)
+    self.return_workspace(workspace)
     compute_us = self.tables.compute_us[np.arange(n), self.cluster.device_kinds[placements[0]]]
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
@@ -122,13 +130,13 @@ class Simulator:
     pieces = itertools.count(0, piece)
 
     def work():
-      workspace = self._take_workspace()
+      workspace = self.take_workspace()
       for first in pieces:
         if first >= b:
           break
         self.engine.run(
             workspace, placements, first, min(first + piece, b), start_us, step_time_us, peak)
-      self._workspaces.append(workspace)
+      self.return_workspace(workspace)
 
     if threads <= 1:
       work()
@@ -155,11 +163,22 @@ class Simulator:
       placements = placements.copy()
     return np.ascontiguousarray(placements, dtype=np.int32)
 
-  def _take_workspace(self) -> tuple:
+  def take_workspace(self) -> tuple:
+    """What one thread needs to simulate, for its own use until it returns it."""
     with self._lock:
       if self._workspaces:
         return self._workspaces.pop()
     return self.engine.workspace()
+
+  def return_workspace(self, workspace: tuple) -> None:
+    """Has it used by whoever simulates next."""
+    self._workspaces.append(workspace)
+
+  def on_one_thread(self) -> Simulator:
+    """The same simulator for one of several threads that simulate side by side."""
+    other = copy.copy(self)
+    other.num_threads = 1
+    return other
 
   def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
     with self._lock:
@@ -169,7 +188,7 @@ class Simulator:
       return self._pool
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
   """Cores that this process may use, which in a container can be fewer than there are."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))

@@ -21,6 +21,7 @@ from placeto_tf.problem.units import Units
 from placeto_tf.replication import check_spec, load_with_replicas
 from placeto_tf.search import reference_placers
 from placeto_tf.search.annealing import anneal_units
+from placeto_tf.search.random_streams import stream
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
@@ -84,7 +85,7 @@ def with_starts(
   for evaluations in annealed:
     placement, _ = anneal_units(
         problem, Units(problem), problem.grouping.expand(starts[order[0]]),
-        float(found_us[order[0]]), Budget(problem.evaluations + evaluations), random.Random(seed))
+        float(found_us[order[0]]), Budget(problem.evaluations + evaluations), stream(seed))
     more.append(problem.project(placement))
   return MovesProblem(problem, np.stack([*starts[order], *more]))
 

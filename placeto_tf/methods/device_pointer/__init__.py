@@ -28,7 +28,7 @@ def _weights(policy: str, predicts: str) -> Weights:
 
 METHODS = (
     # `auto` anneals itself, so that the policy need not.
-    Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2,
+    Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2, islands=True,
            weights=_weights("device_pointer", "gain"),
            auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"))),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),

@@ -125,9 +125,16 @@ class BestFirst(PlacedGroups):
     for i, (factor, share) in enumerate(levels):
       if self.problem.exhausted(budget):
         return
+      self._exchange()
       self.regroup(group_counts(self.problem, (factor,))[0])
       left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem, share / left), temperature)
+
+  def _exchange(self) -> None:
+    """Goes on from another island's placement, if there are islands and it is far better."""
+    placement, _ = self.problem.exchange(self.placement, self.objective_us)
+    if placement is not self.placement and self.keep_if_no_worse(placement):
+      self.renew()
 
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
     """Improves the placement by moves of this level's groups until none is left to be tried."""

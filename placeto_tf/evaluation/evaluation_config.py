@@ -1,0 +1,90 @@
+"""`EvaluationConfig`: which methods run on which graphs and clusters, and with what budgets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Dict, Optional, Tuple
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.methods import learned_groups, registry
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Method, WithoutWeights
+from placeto_tf.search.islands import check_islands
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+  """The configuration of an evaluation.
+
+  Attributes:
+    graphs, clusters: as `load_with_replicas` and `Cluster.parse` take them.
+    methods: names of `placeto_tf.methods.registry`.
+    seeds: every method runs once with each.
+    max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
+    start: methods that need no search; if there are any, every search starts from the best of their
+      placements, which counts as one evaluation, instead of its own starts.
+    grouping, max_groups: how ops are grouped; with "learned" the hierarchical policy first learns
+      groups for every search, with half of the search's budget.
+    islands: how many runs of each search go on side by side; see `placeto_tf.search.islands`.
+    graph_options: keyword arguments of `load_graph`.
+    policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
+      trained it, for the methods that need its weights or have weights that ship.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...]
+  methods: Tuple[str, ...]
+  seeds: Tuple[int, ...] = (0,)
+  max_evaluations: Optional[int] = None
+  max_seconds: Optional[float] = None
+  grouping: str = "heavy_edge"
+  max_groups: int = 128
+  start: Tuple[str, ...] = ()
+  islands: int = 1
+  graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
+  policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for name in ("graphs", "clusters", "methods", "seeds"):
+      if not getattr(self, name):
+        raise PlacetoError(f"{name} is empty; expected at least one")
+    for name in self.methods:
+      learned_groups.check_grouping(self.grouping, name)
+      registry.check_weights(registry.find(name), self.weights_of(registry.find(name)))
+    for name in self.start:
+      kind = registry.find(name).kind
+      if kind.takes_start or kind.learned:
+        valid = (method.name for method in registry.methods()
+                 if not (method.kind.takes_start or method.kind.learned))
+        raise PlacetoError(
+            f"start {name!r} goes on from a start itself or has to learn; expected one of "
+            f"{', '.join(valid)}")
+    for policy in self.policy_weights:
+      if policy not in registry.weighted_policies():
+        raise PlacetoError(
+            f"policy {policy!r} has no weights; expected one of "
+            f"{', '.join(registry.weighted_policies())}")
+    if self.max_evaluations is None and self.max_seconds is None:
+      raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
+    check_islands(self.islands)
+    _ = self.budget
+
+  @property
+  def budget(self) -> Budget:
+    """Of each run."""
+    return Budget(max_evaluations=self.max_evaluations, max_seconds=self.max_seconds)
+
+  def weights_of(self, method: Method) -> Optional[str]:
+    """Directory of the weights that a method is run with.
+
+    A method that can learn from scratch gets none, because the table has other methods that begin
+    with the same policy's weights.
+    """
+    if method.weights is None or method.weights.without is WithoutWeights.LEARN:
+      return None
+    return self.policy_weights.get(method.weights.policy)
+
+  def to_json(self) -> Dict[str, Any]:
+    """The content of config.json."""
+    return json.loads(json.dumps(dataclasses.asdict(self)))

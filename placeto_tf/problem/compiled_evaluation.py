@@ -1,0 +1,121 @@
+"""Evaluations inside compiled loops, and the account of them.
+
+A search whose moves are compiled evaluates in blocks: it runs many moves without the interpreter,
+then has them booked. So threads that search side by side wait for the interpreter's lock once a
+block, not at every move. A block ends with a placement that is the best so far (its turn and time
+belong into the history), at the end of the budget, or after some milliseconds, so that clocks and
+Ctrl-C are looked at.
+
+  with CompiledEvaluations(problem, budget) as evaluations:
+    while evaluations.more():
+      moves(evaluations.evaluator, ...)  # calls `evaluate` until `over`
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE, PlacementProblem
+from placeto_tf.simulation.compiled_step import simulate_step
+from placeto_tf.simulation.compiling import compiled
+
+BLOCK_SECONDS = 0.01
+FIRST_BLOCK, LONGEST_BLOCK = 4, 4096  # evaluations
+USED, LIMIT, IMPROVED = 0, 1, 2  # of `counts`
+
+
+class Evaluator(NamedTuple):
+  """What a compiled loop evaluates with."""
+
+  row: np.ndarray  # [1, N] int32, what is evaluated; the loop's to change
+  arguments: Tuple[Any, ...]  # of the engine
+  start_us: np.ndarray  # [1, N] float64 starts in the placement evaluated last
+  step_time_us: np.ndarray  # [1] float64 its step time
+  peak_bytes: np.ndarray  # [1, D] float64 its peaks
+  memory_bytes: np.ndarray  # [D] float64
+  best: np.ndarray  # [2] float64: 1 where the problem's best placement does not fit; its objective
+  best_row: np.ndarray  # [N] int32 the placement of the last evaluation that was the best
+  counts: np.ndarray  # [3] int64: evaluations of this block, its limit, whether it found the best
+
+
+@compiled(nogil=True)
+def evaluate(evaluator):
+  """The objective of evaluator.row, in us; see `PlacementProblem.evaluate_ops`."""
+  simulate_step(
+      evaluator.row, evaluator.arguments, evaluator.start_us, evaluator.step_time_us,
+      evaluator.peak_bytes)
+  excess = 0.0
+  for d in range(evaluator.memory_bytes.shape[0]):
+    excess += max(evaluator.peak_bytes[0, d] - evaluator.memory_bytes[d], 0.0)
+  objective_us = evaluator.step_time_us[0] + MEMORY_PENALTY_US_PER_BYTE * excess
+  unfit = 1.0 if excess > 0 else 0.0
+  best, counts = evaluator.best, evaluator.counts
+  counts[USED] += 1
+  if unfit < best[0] or (unfit == best[0] and objective_us < best[1]):
+    best[0], best[1] = unfit, objective_us
+    evaluator.best_row[:] = evaluator.row[0]
+    counts[IMPROVED] = 1
+  return objective_us
+
+
+@compiled(nogil=True)
+def over(evaluator):
+  """Whether the block is: its evaluations are used up, or the last one is the best so far."""
+  counts = evaluator.counts
+  return counts[USED] >= counts[LIMIT] or counts[IMPROVED] > 0
+
+
+class CompiledEvaluations:
+  """The blocks of one search.
+
+  Attributes:
+    evaluator: for the compiled loop, which must stop once `over` says so.
+  """
+
+  def __init__(self, problem: PlacementProblem, budget: Budget):
+    self._problem, self._budget = problem, budget
+    n, d = problem.graph.num_ops, problem.num_devices
+    self._workspace = problem.simulator.take_workspace()
+    self.evaluator = Evaluator(
+        np.zeros((1, n), np.int32), problem.simulator.engine.arguments(self._workspace),
+        np.empty((1, n)), np.empty(1), np.empty((1, d)),
+        np.array(problem.cluster.memory_bytes, dtype=np.float64), np.zeros(2),
+        np.empty(n, np.int32), np.zeros(3, np.int64))
+    self._length, self._began = FIRST_BLOCK, 0.0
+
+  def __enter__(self) -> CompiledEvaluations:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._book()
+    self._problem.simulator.return_workspace(self._workspace)
+
+  def more(self) -> bool:
+    """Books the last block and sets the limit of the next; False once the budget is used up."""
+    self._book()
+    if self._problem.exhausted(self._budget):
+      return False
+    left: Optional[int] = self._problem.remaining_evaluations(self._budget)
+    counts, best = self.evaluator.counts, self.evaluator.best
+    counts[:] = 0, self._length if left is None else min(left, self._length), 0
+    best[:] = not self._problem.best_fits, self._problem.best_objective_us
+    self._began = time.perf_counter()
+    return True
+
+  def _book(self) -> None:
+    used, _, improved = self.evaluator.counts.tolist()
+    if not used:
+      return
+    seconds = time.perf_counter() - self._began
+    rate = used / max(seconds, 1e-9)
+    self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
+    self.evaluator.counts[USED] = 0
+    unfit, objective_us = self.evaluator.best.tolist()
+    self._problem.book(
+        used, (self.evaluator.best_row.copy(), not unfit, objective_us) if improved else None)

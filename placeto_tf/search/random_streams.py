@@ -1,0 +1,56 @@
+"""Random numbers in compiled loops, draw for draw those of Python's `random.Random`.
+
+numpy's MT19937 is the same Mersenne twister (Matsumoto and Nishimura 1998), and numba draws from
+numpy's generators without the interpreter. So a search that moved into compiled code still makes
+the moves that its seed made before.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from placeto_tf.simulation.compiling import compiled
+
+
+def stream(seed: int) -> np.random.Generator:
+  """The generator that draws what `random.Random(seed)` draws."""
+  _, words, _ = random.Random(seed).getstate()
+  bits = np.random.MT19937()
+  bits.state = {"bit_generator": "MT19937",
+                "state": {"key": np.array(words[:-1], dtype=np.uint32), "pos": words[-1]}}
+  return np.random.Generator(bits)
+
+
+@compiled(nogil=True)
+def below(rng, n):
+  """A whole number from 0 to n-1, n at most 2^24, as `random.Random.randrange(n)` draws it."""
+  size = 1
+  while size <= n:
+    size *= 2
+  while True:
+    # A float32 holds the upper 24 bits of a word.
+    found = int(rng.random(None, np.float32) * size)
+    if found < n:
+      return found
+
+
+@compiled(nogil=True)
+def between(rng, low, high):
+  """A whole number from low to high, both included, as `random.Random.randint` draws it."""
+  return low + below(rng, high - low + 1)
+
+
+@compiled(nogil=True)
+def pick(rng, count):
+  """An index below `count`, from one draw of `random.Random.random`."""
+  return int(rng.random() * count)
+
+
+@compiled(nogil=True)
+def shuffle(rng, items, count):
+  """Shuffles items[:count] in place, as `random.Random.shuffle` does."""
+  for i in range(count - 1, 0, -1):
+    j = below(rng, i + 1)
+    items[i], items[j] = items[j], items[i]

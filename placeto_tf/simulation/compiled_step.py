@@ -1,0 +1,23 @@
+"""One simulated step for other compiled loops, by whichever event loop the cluster needs."""
+
+from __future__ import annotations
+
+from placeto_tf.simulation import event_loop, extended_loop
+from placeto_tf.simulation.compiling import compiled
+
+
+@compiled(nogil=True)
+def simulate_step(placements, arguments, start_us, step_time_us, peak_bytes):
+  """Simulates placements[0]; see `event_loop.simulate_range`.
+
+  Args:
+    arguments: of an engine, `engine.arguments(workspace)`. The length of the tuple says which loop
+      takes them; the compiler leaves the other one out.
+  """
+  if len(arguments) == 2:
+    event_loop.simulate_range(
+        placements, 0, 1, arguments[0], arguments[1], start_us, step_time_us, peak_bytes)
+  else:
+    extended_loop.simulate_range(
+        placements, 0, 1, arguments[0], arguments[1], arguments[2], start_us, step_time_us,
+        peak_bytes)

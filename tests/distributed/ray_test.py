@@ -1,0 +1,128 @@
+"""Evaluations and islands on Ray equal those made here, also when a process dies in the middle."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import graph_files
+from placeto_tf.errors import PlacementError
+from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
+from placeto_tf.graphs import load_graph
+from placeto_tf.methods import registry, running
+from placeto_tf.placing.run import place
+from placeto_tf.problem.budget import Budget
+
+ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
+
+from placeto_tf.distributed import session, tasks  # noqa: E402
+from placeto_tf.distributed.islands import run_on_ray  # noqa: E402
+
+
+@pytest.fixture(scope="module", name="here", autouse=True)
+def here_fixture():
+  """Ray on this machine, for all tests of the module: it takes seconds to start."""
+  with session.connected(session.LOCAL):
+    yield
+
+
+@pytest.fixture(name="make")
+def make_fixture(make_problem, make_cluster):
+  rng = np.random.default_rng(0)
+  edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
+  compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
+
+  def make(runner=None):
+    problem = make_problem(
+        compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20,
+        method="heavy_edge")
+    problem.islands, problem.run_islands = 3, runner
+    return problem
+
+  return make
+
+
+def _anneal(problem, budget=None):
+  placement = running.run(
+      problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0)
+  return (placement.tolist(), problem.evaluations,
+          [(turn, objective_us) for turn, _, objective_us in problem.history])
+
+
+def test_islands_on_ray_find_what_they_find_on_threads(make):
+  assert _anneal(make(run_on_ray)) == _anneal(make())
+
+
+def test_islands_on_ray_end_in_time_and_keep_what_they_found(make):
+  problem = make(run_on_ray)
+  _anneal(problem, Budget(max_seconds=1.0))
+  assert problem.evaluations > 3 and problem.history[-1][2] == problem.best_objective_us
+
+
+def test_an_interrupt_ends_the_tasks(make):
+  problem = make(run_on_ray)
+  problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
+
+  def interrupt():
+    raise KeyboardInterrupt
+
+  problem.observe(interrupt)
+  started = time.monotonic()
+  with pytest.raises(KeyboardInterrupt):
+    _anneal(problem, Budget(max_seconds=300.0))
+  assert time.monotonic() - started < 100 and problem.best_placement is not None
+
+
+# Functions within functions travel to Ray's processes, which cannot import the modules of tests.
+
+
+def test_a_task_whose_process_dies_is_run_again(tmp_path):
+  def die_once(path):
+    if not os.path.exists(path):
+      with open(path, "w", encoding="utf-8"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+  with tasks.Tasks(ray, die_once) as running_tasks:
+    running_tasks.submit("key", "a task that dies", str(tmp_path / "died"))
+    assert list(running_tasks.done(wait=True)) == [("key", "done")]
+
+
+def test_what_a_task_raises_is_raised_here():
+  def fail():
+    raise PlacementError("a sentence for the user")
+
+  with tasks.Tasks(ray, fail) as running_tasks:
+    running_tasks.submit(0, "a task that fails")
+    with pytest.raises(PlacementError, match="^a sentence for the user$"):
+      list(running_tasks.done(wait=True))
+
+
+def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
+  graph = str(tmp_path / "graph.meta")
+  with open(graph, "wb") as file:
+    file.write(graph_files.meta_graph_def().SerializeToString())
+  config = EvaluationConfig(
+      graphs=(graph,), clusters=("k80:2",), methods=("single", "annealing", "auto_unlearned"),
+      seeds=(0, 1), max_evaluations=60, max_groups=6)
+  here = evaluate(config, str(tmp_path / "here"))
+  seen = []
+  there = evaluate(config, str(tmp_path / "there"), ray=session.LOCAL,
+                   progress=lambda done, total, row: seen.append((done, total)))
+  assert [(done, 6) for done in range(1, 7)] == seen
+  without = [{name: value for name, value in row.items() if name not in ("seconds", "digest")}
+             for row in here]
+  assert without == [{name: value for name, value in row.items()
+                      if name not in ("seconds", "digest")} for row in there]
+  assert validate(str(tmp_path / "there" / "results.csv")) == []
+
+
+def test_place_gives_the_same_placement_with_its_islands_on_ray():
+  graph = load_graph(graph_files.meta_graph_def())
+  options = dict(method="annealing", max_evaluations=60, islands=2, max_groups=6, progress=False)
+  here = place(graph, "k80:2", **options)
+  there = place(graph, "k80:2", ray=session.LOCAL, **options)
+  assert there.indices.tolist() == here.indices.tolist()
+  assert there.evaluations == here.evaluations

@@ -1,0 +1,149 @@
+"""Islands: several runs of a search that exchange their best placements."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.methods import registry, running
+from placeto_tf.problem.budget import Budget
+from placeto_tf.search import islands
+
+ISLAND_METHODS = [method.name for method in registry.methods() if method.islands]
+
+
+@pytest.fixture(name="make")
+def make_fixture(make_problem, make_cluster):
+  rng = np.random.default_rng(0)
+  edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
+  compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
+
+  def make(count):
+    problem = make_problem(
+        compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20,
+        method="heavy_edge")
+    problem.islands = count
+    return problem
+
+  return make
+
+
+def _run(problem, name, budget=None, seed=0):
+  placement = running.run(
+      problem, registry.find(name), budget or Budget(max_evaluations=400), seed)
+  return (placement.tolist(), problem.evaluations, problem.best_objective_us,
+          [(turn, objective_us) for turn, _, objective_us in problem.history])
+
+
+@pytest.mark.parametrize("name", [*ISLAND_METHODS, "auto"])
+def test_the_result_depends_on_the_seed_and_the_number_of_islands_alone(name, make):
+  first = _run(make(3), name)
+  assert _run(make(3), name) == first
+  assert first[1] <= 400 and min(us for _, us in first[3]) == first[2]
+  turns = [turn for turn, _ in first[3]]
+  assert turns == sorted(turns) and turns[-1] <= first[1]
+
+
+def test_slow_islands_do_not_change_the_result(make, monkeypatch):
+  """Whoever arrives first at an exchange waits for the others."""
+  expected = _run(make(2), "annealing")
+  meet, second_arrived = islands.Exchange.meet, threading.Event()
+
+  def late(self, island, *arguments):
+    if island == 0:
+      second_arrived.wait(0.2)
+    else:
+      second_arrived.set()
+    return meet(self, island, *arguments)
+
+  monkeypatch.setattr(islands.Exchange, "meet", late)
+  assert _run(make(2), "annealing") == expected
+
+
+@pytest.mark.parametrize("name", ISLAND_METHODS)
+def test_one_island_is_the_search_itself(name, make):
+  problem = make(1)
+  running.prepare(problem, registry.find(name), Budget(max_evaluations=400))
+  registry.find(name).load()(problem, Budget(max_evaluations=400), 0)
+  assert _run(make(1), name)[1:3] == (problem.evaluations, problem.best_objective_us)
+
+
+def test_a_budget_smaller_than_the_islands_is_kept(make):
+  problem = make(8)
+  _run(problem, "annealing", Budget(max_evaluations=9))
+  assert problem.evaluations <= 9
+
+
+def test_islands_end_at_a_target_and_in_time(make):
+  problem = make(2)
+  running.run(problem, registry.find("annealing"), Budget(max_seconds=60, target_us=1e9), 0)
+  assert problem.evaluations < 100
+  problem = make(2)
+  running.run(problem, registry.find("annealing"), Budget(max_seconds=0.3), 0)
+  assert problem.seconds < 20 and problem.best_fits
+
+
+def test_the_worse_half_goes_on_from_the_best(make):
+  exchange, account = islands.Exchange(islands.Rules(3, False, None)), make(1).snapshot()
+  for island, objective_us in ((0, 5.0), (1, 3.0)):  # no island is worse than these yet
+    answer = exchange.meet(island, 0, np.full(60, island), objective_us, account)
+    assert answer.objective_us >= 3.0 and not answer.stopped
+  answer = exchange.meet(2, 0, np.full(60, 2), 9.0, account)
+  assert answer.placement.tolist() == [1] * 60 and answer.objective_us == 3.0
+
+
+def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
+  exchange, account = islands.Exchange(islands.Rules(2, True, None)), make(1).snapshot()
+  answers = {}
+
+  def meet(number):
+    answers[number] = exchange.meet(0, number, np.full(60, 0), 9.0 - number, account)
+
+  for number in range(2):
+    thread = threading.Thread(target=meet, args=(number,))
+    thread.start()
+    exchange.meet(1, number, np.full(60, 1), 5.0 - number, account)
+    thread.join()
+  for number in range(2):
+    again = exchange.meet(0, number, np.full(60, 7), 99.0, account)
+    assert again.objective_us == answers[number].objective_us == 5.0 - number
+    assert again.placement is answers[number].placement
+
+
+def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(make):
+  problem = make(2)
+
+  def observe():
+    if problem.evaluations > 50:
+      raise KeyboardInterrupt
+
+  problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
+  problem.observe(observe)
+  before = threading.active_count()
+  with pytest.raises(KeyboardInterrupt):
+    islands.search_on_islands(
+        problem, registry.find("annealing").load(), Budget(max_seconds=60))
+  problem.observe(None)
+  assert threading.active_count() == before
+  assert problem.evaluations > 50 and problem.history[-1][2] == problem.best_objective_us
+
+
+def test_an_error_on_an_island_is_raised_and_ends_the_others(make):
+  def search(problem, budget, seed):
+    if problem.island == 1:
+      raise PlacementError("found on the second island")
+    while not problem.exhausted(budget):
+      problem.exchange(problem.allowed_ops.argmax(axis=1), 1.0)
+    return problem.allowed_ops.argmax(axis=1)
+
+  problem = make(2)
+  problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
+  with pytest.raises(PlacementError, match="second island"):
+    islands.search_on_islands(problem, search, Budget(max_seconds=60))
+
+
+def test_a_number_of_islands_below_one_is_refused():
+  with pytest.raises(PlacementError, match="islands is 0"):
+    islands.check_islands(0)
+  islands.check_islands(None)

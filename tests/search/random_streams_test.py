@@ -1,0 +1,25 @@
+"""Compiled draws are those of Python's own generator."""
+
+import random
+
+import numpy as np
+import pytest
+
+from placeto_tf.search.random_streams import below, between, pick, shuffle, stream
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_a_stream_draws_what_python_draws_from_the_same_seed(seed):
+  ours, theirs = stream(seed), random.Random(seed)
+  for n in range(1, 1500):  # more than the 624 words of one state
+    assert below(ours, n) == theirs.randrange(n)
+    assert ours.random() == theirs.random()
+    assert between(ours, 2, n + 2) == theirs.randint(2, n + 2)
+    assert pick(ours, n) == int(theirs.random() * n)
+
+
+def test_a_shuffle_is_python_s_and_leaves_the_rest_alone():
+  ours, theirs = np.arange(50), list(range(40))
+  shuffle(stream(3), ours, 40)
+  random.Random(3).shuffle(theirs)
+  assert ours.tolist() == theirs + list(range(40, 50))
