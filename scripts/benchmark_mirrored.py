@@ -262,12 +262,13 @@ def mirrored(name: str) -> Iterator[Callable[[int], List[float]]]:
           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
           env={**os.environ, "TF_CONFIG": json.dumps({
               "cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})}))
-    stack.callback(lambda: [(each.kill(), each.wait()) for each in processes])
+      stack.callback(processes[-1].wait)
+      stack.callback(processes[-1].kill)
 
     def run(steps: int) -> List[float]:
       for each in processes:
         print(steps, file=each.stdin, flush=True)
-      lines = [each.stdout.readline() for each in processes]
+      lines = [each.stdout.readline() for each in processes if each.stdout is not None]
       if not all(lines):
         raise RuntimeError(f"a process of MultiWorkerMirroredStrategy for {name} ended")
       return np.max([json.loads(line) for line in lines], axis=0).tolist()
@@ -294,6 +295,7 @@ def best_placements(path: str, model: Model, cluster: Any, runtime: Any) -> Dict
     graph = replicated.graph
     calibration = calibrating.calibrate(cluster, runtime, graph, calibrating.CalibrationConfig(
         graph_runs=8, max_seconds=10.0, placements=4, placement_seconds=5.0))
+    assert calibration.compute_us is not None  # a graph was given
     with tempfile.TemporaryDirectory() as folder:
       costs_path = os.path.join(folder, "costs.pb")
       calibrating.write_costs(graph, calibration.cluster, calibration.compute_us, costs_path)

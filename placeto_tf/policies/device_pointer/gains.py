@@ -45,8 +45,8 @@ class OwnGains:
   def learn(self, features: np.ndarray, fall: float) -> None:
     """Learns from a move with these features [F], which let the log of the objective fall."""
     if self._prior:
-      wanted = float(target(np.float64(fall)))
-      _learn(features, wanted, self.arrays, self._output, self._covariance)
+      (wanted,) = target(np.array([fall]))
+      _learn(features, float(wanted), self.arrays, self._output, self._covariance)
       self.arrays[-1][:] = self._output
 
 
