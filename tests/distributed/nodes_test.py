@@ -8,6 +8,9 @@ from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
 pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
 
+pytestmark = pytest.mark.heavy  # Ray's own test cluster needs a quiet machine to start three nodes
+
+
 @pytest.fixture(name="cluster")
 def cluster_fixture():
   """A head that runs no tasks; nodes of one core each are added to it."""
