@@ -30,13 +30,15 @@ from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.files import atomic
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.device_pointer.gains import target
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
 from placeto_tf.policies.device_pointer.scorer import CAP, GAIN, ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import pointer_problems, runs
 from placeto_tf.training.run_config import RunConfig
 
+# A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
+# or the few large gains of coarse groups would hide the many small ones.
+GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
 _HOT_START = 0.35  # share of episodes that begin at another start than the best
 
 
@@ -76,6 +78,11 @@ class GainTrainingConfig(RunConfig):
     check_above_zero(self, "learning_rate", error_type=PlacetoError)
     if not self.levels or min(self.levels) <= 0:
       raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
+
+
+def target(fall: np.ndarray) -> np.ndarray:
+  """What the scorer learns of moves that let the log of the objective fall by so much."""
+  return np.sqrt(np.clip(GAIN_SCALE * fall, 0.0, GAIN_CLIP)).astype(np.float32)
 
 
 class Episode(BestFirst):

@@ -4,8 +4,7 @@ On a level, all moves of a group to another device are scored at once. The best 
 if it makes the placement better, it is made, and the moves are scored again by the new simulation.
 If not, it is not tried again there, and counts against that move from then on. A round goes through
 levels from coarse to fine: a handful of large groups first, which moves whole layers at once, then
-ever smaller ones, made anew from the placement so far. Every move that is simulated corrects the
-scorer, which so becomes one of this graph (`gains`). The first rounds are short, so that
+ever smaller ones, made anew from the placement so far. The first rounds are short, so that
 little is spent on what was chosen before the placement was good; a long one uses a share of what is
 left, and draws among moves of nearly equal scores.
 
@@ -20,7 +19,6 @@ from typing import Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.device_pointer.gains import OwnGains
 from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
@@ -43,8 +41,6 @@ class BestFirstConfig:
     long_evaluations: what it takes at most.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
-    prior: moves that the trained weights count as against those of the search itself; 0 learns
-      nothing from these.
     most_groups: how many groups are scored at once, at most; drawn anew each time.
   """
 
@@ -58,14 +54,13 @@ class BestFirstConfig:
   long_evaluations: int = 3000
   temperature: float = 0.01
   forget: float = 0.1
-  prior: float = 20.0
   most_groups: int = 256
 
   def __post_init__(self) -> None:
     for name in ("long_evaluations", "most_groups"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
-    for name in ("vary", "temperature", "forget", "prior"):
+    for name in ("vary", "temperature", "forget"):
       if getattr(self, name) < 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected 0 or more")
     if not 0 < self.long_share <= 1:
@@ -90,7 +85,7 @@ class BestFirst(PlacedGroups):
     """Evaluates the placement [N] once."""
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
-    self._gains = OwnGains(weights, self._config.prior)
+    self._weights = weights.arrays
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
 
@@ -166,16 +161,9 @@ class BestFirst(PlacedGroups):
             untried[:] = self.tables.allowed
           break
 
-  def propose(self, group: int, device: int) -> bool:
-    """As `PlacedGroups.propose`; the scorer learns what the move gains."""
-    features, before_us = self.features(np.array([group]))[0, device], self.objective_us
-    taken = super().propose(group, device)
-    self._gains.learn(features, float(np.log(before_us / self.proposed_us)))
-    return taken
-
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
     pairs = self.features(groups)
     found = np.empty(pairs.shape[:2], np.float32)
-    score(pairs.reshape(-1, pairs.shape[-1]), self._gains.arrays, found.reshape(-1))
+    score(pairs.reshape(-1, pairs.shape[-1]), self._weights, found.reshape(-1))
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)

@@ -20,7 +20,6 @@ class PlacedGroups:
 
   Attributes:
     placement: [N] int32, the best so far; objective_us: its objective.
-    proposed_us: the objective of what was simulated last.
     level: the problem in the groups of now; tables: of it.
     groups: [G] int32, their devices.
   """
@@ -30,7 +29,7 @@ class PlacedGroups:
     self.problem, self._finest = problem, finest
     self._op_tables = OpTables.build(problem)
     self._scratch = np.zeros((6, problem.num_devices))
-    self.objective_us = self.proposed_us = float("inf")
+    self.objective_us = float("inf")
     self.keep_if_no_worse(np.array(placement, dtype=np.int32))
     self.renew()
 
@@ -70,8 +69,7 @@ class PlacedGroups:
   def keep_if_no_worse(self, placement: np.ndarray) -> bool:
     """Simulates a placement [N] and takes it if it is no worse; the features do not follow yet."""
     found = self.problem.evaluate_ops(placement, start_times=True)
-    self.proposed_us = float(found.objective_us[0])
-    if self.proposed_us > self.objective_us:
+    if found.objective_us[0] > self.objective_us:
       return False
     self.take(placement, found, 0)
     return True
