@@ -15,9 +15,9 @@ The fields of DeviceProperties that grappler reads, and how (its
 Where the figures come from:
   Multiprocessors, boost clock, TF32 peak, memory and its bandwidth: NVIDIA's data sheet or
     architecture white paper named at each entry; compared with published tables of specifications
-    in November 2026 (all but P100, A100 80 GB, H100 for PCIe and RTX A6000). A K80 board carries two GK210 dies;
-    TensorFlow sees each as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow
-    reports these dies.
+    in November 2026 (all but P100, A100 80 GB, H100 for PCIe and RTX A6000). A K80 board carries
+    two GK210 dies; TensorFlow sees each as a GPU, and so does `k80`. 823 MHz is the clock at
+    which TensorFlow reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 25 us, 5.7 us per op, 12 GB per die.
   Other links: three quarters, by assumption, of the rated speed in one direction:
