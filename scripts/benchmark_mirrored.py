@@ -173,9 +173,13 @@ MODELS = {
 }
 
 
+def _scale(shape: Tuple[int, ...]) -> float:
+  """The deviation of initial weights."""
+  return float(np.prod(shape[:-1])) ** -0.5
+
+
 def _initial(shape: Tuple[int, ...], number: int) -> np.ndarray:
-  scale = float(np.prod(shape[:-1])) ** -0.5
-  return (np.random.default_rng(number).standard_normal(shape) * scale).astype(np.float32)
+  return (np.random.default_rng(number).standard_normal(shape) * _scale(shape)).astype(np.float32)
 
 
 def write_graph(model: Model, path: str) -> None:
@@ -187,10 +191,9 @@ def write_graph(model: Model, path: str) -> None:
 
   def variables(name: str, shape: Tuple[int, ...]) -> Any:
     if name not in made:
-      scale = float(np.prod(shape[:-1])) ** -0.5
       made[name] = v1.get_variable(
-          name, shape, initializer=v1.random_normal_initializer(0.0, scale, seed=len(made)),
-          use_resource=True)
+          name, shape, use_resource=True,
+          initializer=v1.random_normal_initializer(0.0, _scale(shape), seed=len(made)))
     return made[name]
 
   with tf.Graph().as_default():

@@ -30,7 +30,7 @@ from placeto_tf.replication import (
   data_parallel,
   replicated_costs,
 )
-from placeto_tf.replication.batches import split_spec
+from placeto_tf.replication.batches import is_spec, split_spec
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 DATA_PARALLEL = "data_parallel"
@@ -43,8 +43,7 @@ def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
     config: returned as it is if it asks for more than one replica.
     graph: the spec; for anything else, too, the config is returned as it is.
   """
-  if config.replicas != 1 or not (
-      isinstance(graph, str) and graph.startswith(("zoo:", "family:"))):
+  if config.replicas != 1 or not is_spec(graph):
     return config
   return dataclasses.replace(config, replicas=split_spec(graph)[1] or 1)
 

@@ -48,7 +48,7 @@ class ReplicaSource:
     self._divide = part
     self._spec: Optional[str] = None
     self.wanted: Optional[int] = None
-    if isinstance(source, str) and source.startswith(_ZOO):
+    if is_spec(source):
       source, self.wanted = split_spec(source)
       self._spec = source
     self.graph = source if isinstance(source, ComputationGraph) else load_graph(
@@ -102,6 +102,11 @@ def divided(batch: int, replicas: int, what: str) -> int:
   return batch // replicas
 
 
+def is_spec(source: Any) -> bool:
+  """Whether the source is a text that names graphs of the zoo."""
+  return isinstance(source, str) and source.startswith(_ZOO)
+
+
 def split_spec(spec: str) -> Tuple[str, Optional[int]]:
   """A spec of the zoo without `:replicas=N`, and N or None."""
   head, found, text = spec.partition(_REPLICAS)
@@ -141,9 +146,7 @@ def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph
 
 def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
   """`load_graph`, which also takes a spec of the zoo with replicas, "zoo:rnnlm:replicas=4"."""
-  if not (isinstance(source, str) and source.startswith(_ZOO)):
-    return load_graph(source, **options)
-  spec, replicas = split_spec(source)
+  spec, replicas = split_spec(source) if is_spec(source) else (source, None)
   if replicas is None:
     return load_graph(spec, **options)
   return load_replicas(spec, replicas, **options).graph
@@ -151,7 +154,7 @@ def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
 
 def check_spec(source: Any) -> None:
   """Raises GraphError if the text names a model of the zoo that there is not, or a wrong option."""
-  if isinstance(source, str) and source.startswith(_ZOO):
+  if is_spec(source):
     zoo.resolve(re.sub("^zoo:", "", split_spec(source)[0]))
 
 
