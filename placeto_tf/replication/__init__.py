@@ -2,7 +2,7 @@
 
 from placeto_tf.replication.batches import (
   ReplicaSource,
-  check_spec,
+  check_specs,
   load_replicas,
   load_with_replicas,
   training_function,
@@ -13,6 +13,6 @@ from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicate
 
 __all__ = [
-    "DataParallel", "ReplicaSource", "ReplicatedGraph", "check_spec", "data_parallel",
+    "DataParallel", "ReplicaSource", "ReplicatedGraph", "check_specs", "data_parallel",
     "load_replicas", "load_with_replicas", "replicate", "replicated_costs", "training_function",
 ]

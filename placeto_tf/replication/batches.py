@@ -8,7 +8,7 @@ is baked into shapes, the unchanged graph becomes one replica, and the global ba
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -152,10 +152,14 @@ def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
   return load_replicas(spec, replicas, **options).graph
 
 
-def check_spec(source: Any) -> None:
-  """Raises GraphError if the text names a model of the zoo that there is not, or a wrong option."""
-  if is_spec(source):
-    zoo.resolve(re.sub("^zoo:", "", split_spec(source)[0]))
+def check_specs(sources: Iterable[Any]) -> None:
+  """Raises GraphError if a text names a model of the zoo that there is not, or a wrong option.
+
+  For before the first of several graphs is built, which can take minutes.
+  """
+  for source in sources:
+    if is_spec(source):
+      zoo.resolve(re.sub("^zoo:", "", split_spec(source)[0]))
 
 
 def _smaller_spec(spec: str, count: int) -> str:

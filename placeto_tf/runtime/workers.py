@@ -127,7 +127,7 @@ class LocalWorkers:
     """
     atexit.register(self.close)
     for attempt in range(_ATTEMPTS):
-      self.ports = self._fixed_ports or _free_ports(self.config.num_workers)
+      self.ports = self._fixed_ports or free_ports(self.config.num_workers)
       try:
         self._start_processes()
         self._wait_until_ready()
@@ -395,7 +395,7 @@ def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tup
       name.replace("/job:localhost/task:0", "") for name in found if name and "XLA" not in name)
 
 
-def _free_ports(count: int) -> Tuple[int, ...]:
+def free_ports(count: int) -> Tuple[int, ...]:
   """Ports that nobody listens on just now, all different."""
   probes = [socket.socket() for _ in range(count)]
   try:

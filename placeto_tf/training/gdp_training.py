@@ -29,7 +29,7 @@ from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication import check_spec, load_with_replicas
+from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
 from placeto_tf.training import runs
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
@@ -69,8 +69,7 @@ class GdpTrainingConfig(RunConfig):
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], seed: int = 0) -> List[PlacementProblem]:
   """Every graph on its clusters, ungrouped."""
-  for name in graphs:
-    check_spec(name)
+  check_specs(graphs)
   problems = []
   for index, name in enumerate(graphs):
     graph = load_with_replicas(name)

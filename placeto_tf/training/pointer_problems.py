@@ -18,7 +18,7 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
-from placeto_tf.replication import check_spec, load_with_replicas
+from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import reference_placers
 from placeto_tf.search.annealing import anneal_units
 from placeto_tf.search.random_streams import stream
@@ -95,8 +95,7 @@ def make_problems(
     annealed: Sequence[int] = (), seed: int = 0, num_threads: Optional[int] = None,
     progress: Callable[[str], None] = lambda text: None) -> List[MovesProblem]:
   """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
-  for name in graphs:
-    check_spec(name)  # before minutes of building those before it
+  check_specs(graphs)
   rng, problems = random.Random(seed), []
   for index, name in enumerate(graphs):
     graph = load_with_replicas(name)

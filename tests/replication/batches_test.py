@@ -1,7 +1,7 @@
 import pytest
 
 from placeto_tf.errors import GraphError
-from placeto_tf.replication import check_spec, load_replicas, load_with_replicas
+from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
 
 SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 
@@ -20,7 +20,5 @@ def test_a_spec_that_names_replicas_is_read_as_these():
     ("zoo:resnet", "no model 'resnet'")])
 def test_specs_are_checked_without_building_what_they_name(spec, message):
   with pytest.raises(GraphError, match=message):
-    check_spec(spec)
-  check_spec(SPEC + ":replicas=2")
-  check_spec("family:ptb[3]")
-  check_spec("model.pb")
+    check_specs([SPEC, spec])
+  check_specs([SPEC + ":replicas=2", "family:ptb[3]", "model.pb"])

@@ -89,13 +89,13 @@ def test_a_given_port_that_is_in_use_is_an_error():
 
 
 def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
-  free = workers_lib._free_ports
+  free = workers_lib.free_ports
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     choices = [(taken.getsockname()[1],), free(1)]
     offered = list(choices)
-    monkeypatch.setattr(workers_lib, "_free_ports", lambda count: offered.pop(0))
+    monkeypatch.setattr(workers_lib, "free_ports", lambda count: offered.pop(0))
     with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
       assert workers.ports == choices[1] and workers.lost() is None
       pid, port = workers.processes[0].pid, workers.ports[0]
@@ -110,7 +110,7 @@ def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
 
 
 def test_workers_elsewhere_that_do_not_answer_are_an_error_that_says_how_to_start_them():
-  port = workers_lib._free_ports(1)[0]
+  port = workers_lib.free_ports(1)[0]
   with pytest.raises(MeasurementError, match=f"--workers=127.0.0.1:{port} --task=0"):
     RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
 
