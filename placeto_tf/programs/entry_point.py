@@ -73,10 +73,28 @@ def _show(text: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_received: List[int] = []  # signals that are to end the program
+
+
 def _terminated(number: int, _: Any) -> None:
   """Ends the program at the next step of Python."""
   signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one ends it at once
+  _received.append(number)
   sys.exit(128 + number)
+
+
+def _interrupted(number: int, _: Any) -> None:
+  """Ctrl-C, remembered."""
+  _received.append(number)
+  raise KeyboardInterrupt
+
+
+def _hear_signals() -> None:
+  """What was begun is tidied up, as after Ctrl-C: workers, temporary directories, results."""
+  if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored
+      signal.signal(signal.SIGINT, _interrupted)
 
 
 def run_program(
@@ -106,12 +124,23 @@ def run_program(
       fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
     return rest
 
+  def interrupted() -> None:
+    print(f"{program}: interrupted", file=sys.stderr)
+    sys.exit(130)
+
   def guarded(_: List[str]) -> None:
-    # What was begun is tidied up, as after Ctrl-C: workers, temporary directories, partial results.
-    if threading.current_thread() is threading.main_thread():
-      signal.signal(signal.SIGTERM, _terminated)
+    _received.clear()
+    _hear_signals()
     try:
-      main()
+      try:
+        main()
+      except Exception:
+        # TensorFlow turns what a signal's handler raises in some of its loops into other errors.
+        if not _received:
+          raise
+        if _received[0] == signal.SIGINT:
+          interrupted()
+        sys.exit(128 + _received[0])
     except PlacetoError as error:
       fail(error)
     except OSError as error:
@@ -123,11 +152,9 @@ def run_program(
         raise
       fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))
     except KeyboardInterrupt:
-      print(f"{program}: interrupted", file=sys.stderr)
-      sys.exit(130)
+      interrupted()
 
   try:
     app.run(guarded, flags_parser=parse)
   except KeyboardInterrupt:  # before main began, or after it ended
-    print(f"{program}: interrupted", file=sys.stderr)
-    sys.exit(130)
+    interrupted()

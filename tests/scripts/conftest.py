@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -57,7 +58,10 @@ def run_program_fixture(monkeypatch, capfd):
     captured = capfd.readouterr()
     return Finished(exited.value.code or 0, captured.out, captured.err)
 
+  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
   yield run
+  for number, handler in handlers.items():
+    signal.signal(number, handler)
   _forget_programs()
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
