@@ -214,6 +214,7 @@ class TrainingRun:
     claim(root_dir, config.to_json())
     self.config, self.root_dir, self.iteration = config, root_dir, 0
     self._saved: Optional[int] = None
+    self._figures_so_far: Dict[str, float] = {}  # the last of each name
 
   @property
   def skipped(self) -> int:
@@ -229,11 +230,11 @@ class TrainingRun:
     config = self.config
     last = config.iterations if until is None else min(until, config.iterations)
     began, steps = time.monotonic(), 0
-    figures: Dict[str, float] = {}
+    figures = self._figures_so_far
     if self.iteration == 0:
       with self._writer.as_default(step=0):
         hp.hparams(hparams(config.to_json()), trial_id=os.path.abspath(self.root_dir))
-      figures = self._begin()
+      figures.update(self._begin())
     while self.iteration < last and self._reason_to_stop() is None:
       collected = self._collect()
       self.iteration += 1
@@ -259,7 +260,7 @@ class TrainingRun:
       self._finish()
       finish(self.root_dir, self.iteration, self.skipped, figures,
              reason=reason or "all iterations are done")
-    return figures
+    return dict(figures)
 
   def watch(self) -> Dict[str, float]:
     """The policy's figures on held-out graphs."""
@@ -292,6 +293,7 @@ class TrainingRun:
     try:
       self.iteration = self._saved = stored.pop("iteration")
       self._guard.skipped = stored.pop("skipped")
+      self._figures_so_far = dict(stored.pop("figures", {}))
       self._load_state(stored)
     except (KeyError, TypeError, ValueError, IndexError) as error:
       raise PlacetoError(
@@ -300,7 +302,8 @@ class TrainingRun:
     self._writer = tf.summary.create_file_writer(os.path.join(self.root_dir, "train"))
 
   def _whole_state(self) -> Dict[str, Any]:
-    return {"iteration": self.iteration, "skipped": self.skipped, **self._state()}
+    return {"iteration": self.iteration, "skipped": self.skipped,
+            "figures": self._figures_so_far, **self._state()}
 
   def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
     """Writes scalars to TensorBoard; returns those that are not of one graph, to be printed.
