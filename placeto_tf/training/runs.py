@@ -291,7 +291,8 @@ class TrainingRun:
           "another root_dir, where --warm_start can begin with these weights")
     stored = self._checkpoints.state
     try:
-      self.iteration = self._saved = stored.pop("iteration")
+      # A run may have been killed before it exported what it had saved, so `_saved` stays None.
+      self.iteration = stored.pop("iteration")
       self._guard.skipped = stored.pop("skipped")
       self._figures_so_far = dict(stored.pop("figures", {}))
       self._load_state(stored)

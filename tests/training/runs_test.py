@@ -1,5 +1,7 @@
 """What every training run shares, on a run that does nearly nothing."""
 
+import pathlib
+
 import pytest
 import tensorflow as tf
 
@@ -36,21 +38,32 @@ class _Counting(runs.TrainingRun):
     assert not state
 
   def _export(self):
-    pass
+    pathlib.Path(self.root_dir, "exported").write_text(str(self._count.numpy()))
 
 
-@pytest.mark.parametrize("until", [0, 2, 3])
-def test_a_run_that_is_cut_off_ends_with_the_figures_of_one_that_was_not(
-    tmp_path, monkeypatch, until):
+def _export_fails_at_the_end(run):
+  if run.iteration == 3:
+    raise ZeroDivisionError
+  _EXPORT(run)
+
+
+_EXPORT = _Counting._export
+
+
+@pytest.mark.parametrize("cut_off", [0, 2, "before done.json", "before the last export"])
+def test_a_run_that_is_cut_off_ends_as_one_that_was_not(tmp_path, monkeypatch, cut_off):
   root_dir = str(tmp_path / "run")
-  if until < 3:
-    _Counting(root_dir).run(until=until)
-  else:  # after the last checkpoint, before done.json
-    with monkeypatch.context() as cut:
-      cut.setattr(runs, "finish", lambda *_, **__: 1 / 0)
-      with pytest.raises(ZeroDivisionError):
-        _Counting(root_dir).run()
+  if isinstance(cut_off, int):
+    _Counting(root_dir).run(until=cut_off)
+  else:
+    with monkeypatch.context() as cut, pytest.raises(ZeroDivisionError):
+      if cut_off == "before done.json":
+        cut.setattr(runs, "finish", lambda *_, **__: 1 / 0)
+      else:
+        cut.setattr(_Counting, "_export", _export_fails_at_the_end)
+      _Counting(root_dir).run()
   figures = _Counting(root_dir).run()
   assert figures["count"] == 3.0 and figures["skipped"] == 0.0
   done = runs.read_done(root_dir)
   assert done["iterations"] == 3 and done["figures"] == figures
+  assert (tmp_path / "run" / "exported").read_text() == "3.0"
