@@ -97,6 +97,12 @@ def _hear_signals() -> None:
       signal.signal(signal.SIGINT, _interrupted)
 
 
+def _finish_undisturbed() -> None:
+  """All is done; a late Ctrl-C would only cut off the tidying up, with a traceback."""
+  if signal.getsignal(signal.SIGINT) is _interrupted:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def run_program(
     main: Callable[[], None], *, more_help: Callable[[], str] = lambda: "") -> None:
   """Runs `main`; what the user got wrong ends in one sentence and exit code 2.
@@ -134,6 +140,7 @@ def run_program(
     try:
       try:
         main()
+        _finish_undisturbed()
       except Exception:
         # TensorFlow turns what a signal's handler raises in some of its loops into other errors.
         if not _received:

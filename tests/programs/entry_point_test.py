@@ -50,3 +50,11 @@ def test_an_error_without_a_signal_stays_one(monkeypatch, capsys):
 
   assert _ended(monkeypatch, main) == 2
   assert capsys.readouterr().err.strip() == "program: a wrong value"
+
+
+def test_a_late_interruption_does_not_cut_off_the_end(monkeypatch):
+  monkeypatch.setattr("sys.argv", ["program.py"])
+  with pytest.raises(SystemExit) as exited:
+    entry_point.run_program(lambda: None)
+  os.kill(os.getpid(), signal.SIGINT)
+  assert not exited.value.code
