@@ -98,19 +98,20 @@ def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
 
 
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, eagerly, unsaved):
-  whole = trainer(tmp_path / "whole")
+  config = dataclasses.replace(CONFIG, iterations=4)
+  whole = trainer(tmp_path / "whole", config)
   whole.run()
-  stopped = trainer(tmp_path / "parts")
+  stopped = trainer(tmp_path / "parts", config)
   stopped.run(until=0)
   assert tf.train.latest_checkpoint(str(tmp_path / "parts" / "train")) is not None
-  stopped.run(until=5)  # the last checkpoint is of iteration 4: the fifth is done again
-  resumed = trainer(tmp_path / "parts")
-  assert resumed.iteration == 4
+  stopped.run(until=3)  # the last checkpoint is of iteration 2: the third is done again
+  resumed = trainer(tmp_path / "parts", config)
+  assert resumed.iteration == 2
   resumed.run()
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   assert whole.learner.state_dict() == resumed.learner.state_dict()
-  assert whole.env_steps == resumed.env_steps == 6 * (5 + 6)
+  assert whole.env_steps == resumed.env_steps == 4 * (5 + 6)
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
@@ -125,12 +126,14 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
   run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
   run.run(until=2)
   before, learn = run.learner.weights, run.learner._train
+  info = []
 
   def broken(experience, **options):
-    info = learn(experience, **options)
+    if not info:
+      info.append(learn(experience, **options))
     for variable in run.learner.network.variables:
       variable.assign(variable * np.nan)
-    return info
+    return info[0]
 
   run.learner._train = broken
   with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
@@ -168,9 +171,9 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
   start = problem.allowed_ops.argmax(axis=1)
   placed = [
       improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
-      for way, evaluations in (("greedy", 100), ("zero_shot", 150))]
+      for way, evaluations in (("greedy", 100), ("zero_shot", 40))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
-  assert problem.evaluations <= 150
+  assert problem.evaluations <= 40
   other = random_problem()  # on four devices, which tied weights fit too
   found = improve_with(
       str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
