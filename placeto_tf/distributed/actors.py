@@ -1,0 +1,86 @@
+"""Actors that each hold an object made alike; calls of it go to whichever is free."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+from placeto_tf.distributed import tasks
+
+# Of a core, so that those of a node that died fit on the others. They use a whole one each.
+_CPUS = 0.5
+
+
+class _Holder:
+  """The actor: an object, and calls of it by their number."""
+
+  def __init__(self, name: str, make: Callable[..., Callable[..., Any]], arguments: Tuple[Any, ...]):
+    self._name, self._held = name, make(*arguments)
+
+  def __repr__(self) -> str:
+    """What Ray's dashboard shows."""
+    return self._name
+
+  def call(self, number: int, *arguments: Any) -> Tuple[int, Any]:
+    """The number, and the result."""
+    return number, self._held(*arguments)
+
+
+class Actors:
+  """Calls run by Ray's actors; they end on leaving the context.
+
+  Ray starts an actor whose process or node dies again, elsewhere if need be, and repeats its call,
+  `tasks.RETRIES` times. So a call may run twice: it must depend on its arguments only.
+  """
+
+  def __init__(
+      self, ray: Any, name: str, count: int, make: Callable[..., Callable[..., Any]],
+      *arguments: Any, environment: Mapping[str, str]):
+    """Starts them, and does not wait until they have started.
+
+    Args:
+      ray: connected.
+      name: what Ray's dashboard calls them, each with its number.
+      count: how many.
+      make: called in each with its number, from 0 on, and the arguments; returns what it holds.
+      *arguments: for `make`; Ray resolves no references in them.
+      environment: variables of their processes.
+    """
+    from ray.util.actor_pool import ActorPool
+
+    self._ray = ray
+    remote = ray.remote(
+        num_cpus=_CPUS, max_restarts=-1, max_task_retries=tasks.RETRIES,
+        scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Holder)
+    self._actors: List[Any] = [
+        remote.remote(f"{name} {number}", make, (number, *arguments)) for number in range(count)]
+    self._pool = ActorPool(self._actors)
+    self._calls, self._given = 0, 0
+    self._ended: Dict[int, Any] = {}
+
+  def __enter__(self) -> Actors:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    for actor in self._actors:
+      with contextlib.suppress(Exception):  # Ray itself may have ended
+        self._ray.kill(actor)
+
+  def submit(self, name: str, *arguments: Any) -> None:
+    """Adds a call; Ray's dashboard shows it under this name, and resolves references in it."""
+    self._pool.submit(
+        lambda actor, call: actor.call.options(name=name).remote(*call), (self._calls, *arguments))
+    self._calls += 1
+
+  def next(self) -> Any:
+    """The result of the first call whose result was not given out yet, once it is there.
+
+    Raises:
+      PlacetoError: what the call raised, or actors died too often.
+    """
+    while self._given not in self._ended:
+      with tasks.raised_here(self._ray):
+        number, result = self._pool.get_next_unordered()
+      self._ended[number] = result
+    self._given += 1
+    return self._ended.pop(self._given - 1)
