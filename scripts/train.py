@@ -21,9 +21,10 @@ rnn and hierarchical are made for one graph: the result of a run is the best pla
 --set changes any other field of the policy's configuration; the fields are listed below, with their
 defaults. The last parts of a name are enough if only one field has them.
 
-With --ray actors collect experience and this process learns. An update's experience is divided among
-them: device_pointer's fields episodes, placeto's parts and gdp's graphs_per_update say into how much.
-Neither their number nor --ray changes the result, and both may change when a run is resumed.
+With --ray actors collect experience and this process learns. Into how many pieces an update's
+experience is divided say the fields episodes (device_pointer), parts (placeto) and
+graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
+others when a run is resumed.
 
 Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
@@ -66,8 +67,8 @@ flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the pa
                     "that hindered learning, or 'tied', the default, in which equal "
                     "devices are equal to the network.")
 shared_flags.define_ray_flag()
-flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its cores, "
-                     "or as many as can work at a time.", lower_bound=1)
+flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
+                     "cores, or as many as can work at a time.", lower_bound=1)
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.distributed import tasks
 
-# Of a core, so that those of a node that died fit on the others. They use a whole one each.
-_CPUS = 0.5
+# Each works on one core and asks for half of it: those of a node that died fit on the others.
+MOST_A_CORE = 2
 
 
 class _Holder:
   """The actor: an object, and calls of it by their number."""
 
-  def __init__(self, name: str, make: Callable[..., Callable[..., Any]], arguments: Tuple[Any, ...]):
-    self._name, self._held = name, make(*arguments)
+  def __init__(self, name: str, number: int):
+    self._name, self._number = name, number
+    self._held: Optional[Callable[..., Any]] = None
 
   def __repr__(self) -> str:
     """What Ray's dashboard shows."""
-    return self._name
+    return f"{self._name} {self._number}"
 
-  def call(self, number: int, *arguments: Any) -> Tuple[int, Any]:
-    """The number, and the result."""
+  def call(self, number: int, made_of: Sequence[Any], *arguments: Any) -> Tuple[int, Any]:
+    """The number, and the result. Args: made_of: one reference, to `make` and its arguments."""
+    if self._held is None:
+      from placeto_tf.distributed.session import import_ray
+
+      make, of = import_ray().get(made_of[0])
+      self._held = make(self._number, *of)
     return number, self._held(*arguments)
 
 
@@ -43,17 +49,18 @@ class Actors:
       name: what Ray's dashboard calls them, each with its number.
       count: how many.
       make: called in each with its number, from 0 on, and the arguments; returns what it holds.
-      *arguments: for `make`; Ray resolves no references in them.
+      *arguments: for `make`; Ray resolves no references in them. They are sent with calls, for
+        Ray does not keep what a constructor is given for when it starts an actor again.
       environment: variables of their processes.
     """
     from ray.util.actor_pool import ActorPool
 
     self._ray = ray
     remote = ray.remote(
-        num_cpus=_CPUS, max_restarts=-1, max_task_retries=tasks.RETRIES,
+        num_cpus=1 / MOST_A_CORE, max_restarts=-1, max_task_retries=tasks.RETRIES,
         scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Holder)
-    self._actors: List[Any] = [
-        remote.remote(f"{name} {number}", make, (number, *arguments)) for number in range(count)]
+    self._made_of = [ray.put((make, arguments))]
+    self._actors: List[Any] = [remote.remote(name, number) for number in range(count)]
     self._pool = ActorPool(self._actors)
     self._calls, self._given = 0, 0
     self._ended: Dict[int, Any] = {}
@@ -69,7 +76,8 @@ class Actors:
   def submit(self, name: str, *arguments: Any) -> None:
     """Adds a call; Ray's dashboard shows it under this name, and resolves references in it."""
     self._pool.submit(
-        lambda actor, call: actor.call.options(name=name).remote(*call), (self._calls, *arguments))
+        lambda actor, call: actor.call.options(name=name).remote(*call),
+        (self._calls, self._made_of, *arguments))
     self._calls += 1
 
   def next(self) -> Any:

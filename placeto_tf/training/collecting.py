@@ -88,10 +88,8 @@ class CollectOnRay:
       self, ray: Any, name: str, count: int, make: Maker, problems: Sequence[Any]):
     """Args: count: of actors; name: of the run, for Ray's dashboard."""
     self._ray, self._version, self._weights = ray, -1, None
-    # Held here as well: an actor that is started again asks for them again.
-    self._problems = tasks.Shared(ray, problems)
     self._actors = actors.Actors(
-        ray, f"collects for {name},", count, _Worker, make, self._problems,
+        ray, f"collects for {name},", count, _Worker, make, tasks.Shared(ray, problems),
         environment=_ENVIRONMENT)
 
   def __enter__(self) -> CollectOnRay:
@@ -108,7 +106,8 @@ class CollectOnRay:
 
   def take(self) -> Collected:
     """See `Collecting`."""
-    return self._actors.next()  # type: ignore[no-any-return]
+    found: Collected = self._actors.next()
+    return found
 
 
 class Speeds:
@@ -125,9 +124,9 @@ class Speeds:
     self._busy_s[collected.worker] += collected.seconds
 
   def figures(self, rate: str, now: Optional[float] = None) -> Dict[str, float]:
-    """Actors/N/RATE, and Actors/N/busy, the share of the time in which it collected."""
+    """Actors/N/RATE, Actors/N/busy, the share of the time in which it collected, and how many."""
     seconds = (time.monotonic() if now is None else now) - self._began
-    found = {}
+    found = {"actors": float(len(self._steps))}
     for worker, steps in sorted(self._steps.items()):
       found[f"Actors/{worker}/{rate}"] = steps / seconds
       found[f"Actors/{worker}/busy"] = self._busy_s[worker] / seconds

@@ -14,6 +14,8 @@ from typing import Any, Deque, Dict, List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.distributed import session
+from placeto_tf.distributed.actors import MOST_A_CORE
+from placeto_tf.errors import PlacetoError
 from placeto_tf.files import result_directory
 from placeto_tf.training import runs
 from placeto_tf.training.collecting import (
@@ -91,9 +93,16 @@ class CollectingRun(runs.TrainingRun):
       ray: connected.
       actors: how many; by default one for each core of Ray's, or as many as can work at a time.
       progress: as for `run`.
+
+    Raises:
+      PlacetoError: Ray has too few cores for them; and as `run` does.
     """
-    most = self._at_once * (1 + self.config.lag)
-    count = actors or min(most, max(1, int(ray.cluster_resources().get("CPU", 1))))
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    count = actors or min(cores, self._at_once * (1 + self.config.lag))
+    if not 0 < count <= cores * MOST_A_CORE:
+      raise PlacetoError(
+          f"Ray has {cores} cores, which take {cores * MOST_A_CORE} actors at most, not {count}; "
+          "give fewer actors, or start Ray on more nodes")
     with CollectOnRay(
         ray, f"{self.policy} seed {self.config.seed}", count, self._maker,
         self._to_collect_on(num_threads=1)) as collecting:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -272,9 +272,10 @@ class PlacetoTrainer(CollectingRun):
     return joined(experiences)
 
   def _learn(self, collected: Episodes) -> Dict[str, float]:
-    for graph, *found in zip(collected.graphs, collected.best_placements, collected.best_us):
-      if found[1] < self._best[graph][1]:  # what was found with a lag may be old
-        self._best[graph] = (found[0], found[1])
+    for graph, placement, us in zip(
+        collected.graphs, collected.best_placements, collected.best_us):
+      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
+        self._best[graph] = (placement, us)
     for t, actions in enumerate(collected.actions):
       self.learner.observe(
           {name: value[t] for name, value in collected.observations.items()}, actions,
