@@ -63,21 +63,27 @@ class Actors:
     self._actors: List[Any] = [remote.remote(name, number) for number in range(count)]
     self._pool = ActorPool(self._actors)
     self._calls, self._given = 0, 0
+    self._under_way: Dict[int, Any] = {}
     self._ended: Dict[int, Any] = {}
 
   def __enter__(self) -> Actors:
     return self
 
   def __exit__(self, *exception: object) -> None:
-    for actor in self._actors:
-      with contextlib.suppress(Exception):  # Ray itself may have ended
+    with contextlib.suppress(Exception):  # Ray itself may have ended
+      for reference in self._under_way.values():
+        self._ray.cancel(reference)  # or Ray would try it again once its actor is gone
+      for actor in self._actors:
         self._ray.kill(actor)
 
   def submit(self, name: str, *arguments: Any) -> None:
     """Adds a call; Ray's dashboard shows it under this name, and resolves references in it."""
-    self._pool.submit(
-        lambda actor, call: actor.call.options(name=name).remote(*call),
-        (self._calls, self._made_of, *arguments))
+    def begin(actor: Any, number: int) -> Any:
+      reference = self._under_way[number] = actor.call.options(name=name).remote(
+          number, self._made_of, *arguments)
+      return reference
+
+    self._pool.submit(begin, self._calls)
     self._calls += 1
 
   def next(self) -> Any:
@@ -89,6 +95,7 @@ class Actors:
     while self._given not in self._ended:
       with tasks.raised_here(self._ray):
         number, result = self._pool.get_next_unordered()
+      del self._under_way[number]
       self._ended[number] = result
     self._given += 1
     return self._ended.pop(self._given - 1)

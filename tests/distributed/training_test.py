@@ -42,7 +42,7 @@ PLACETO = PlacetoTrainingConfig(
     placeto=dataclasses.replace(
         TIED, environment=dataclasses.replace(
             TIED.environment, num_episodes=2, start="best", order="random"),
-        network=NetworkConfig(rounds=1, width=3)))
+        network=NetworkConfig(embedding="simple_aggregator", width=3)))
 GDP = GdpTrainingConfig(
     graphs=("a", "b"), iterations=2, checkpoint_every=2,
     network=GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16),
