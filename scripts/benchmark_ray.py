@@ -49,12 +49,13 @@ _GIGABIT_S = 125e6  # bytes
 
 
 @contextlib.contextmanager
-def _nodes(count: int) -> Iterator[Tuple[Any, List[Any]]]:
-  """A cluster of so many nodes of one core, and these."""
+def _nodes(count: int) -> Iterator[Tuple[Any, List[Any], float]]:
+  """A cluster of so many nodes of one core, these, and the seconds that they took to start."""
   from ray.cluster_utils import Cluster
 
   with contextlib.ExitStack() as stack:
     for left in reversed(range(session.STARTS)):
+      began = time.monotonic()
       try:
         cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -65,7 +66,7 @@ def _nodes(count: int) -> Iterator[Tuple[Any, List[Any]]]:
         stack.close()
         if not left:
           raise
-    yield cluster, nodes
+    yield cluster, nodes, time.monotonic() - began
 
 
 @contextlib.contextmanager
@@ -113,9 +114,7 @@ def costs() -> Dict[str, float]:
   found["answer_bytes"] = _size(runs.run(problem.renewed(), key, config, None))
   content = pickle.dumps(portable)
   found["unpickle_s"], _ = _timed(lambda: tasks.unshare(content))
-  began = time.monotonic()
-  with _nodes(2) as (cluster, _):
-    found["start_s"] = time.monotonic() - began
+  with _nodes(2) as (cluster, _, found["start_s"]):
     began = time.monotonic()
     with session.connected(cluster.address) as ray:
       found["connect_s"] = time.monotonic() - began
@@ -145,7 +144,7 @@ def evaluate() -> None:
   first_s = None
   for count in (1, 2):
     ends: List[float] = []
-    with _nodes(count) as (cluster, _), _folder() as out:
+    with _nodes(count) as (cluster, *_), _folder() as out:
       began = time.monotonic()
       evaluation.evaluate(_evaluation(), out, ray=cluster.address,
                           progress=lambda *_: ends.append(time.monotonic()))  # noqa: B023
@@ -171,7 +170,7 @@ def train() -> Dict[str, float]:
   found: Dict[str, float] = {}
   for lag in (0, 1):
     for count in (1, 2):
-      with _nodes(count) as (cluster, _), _folder() as root_dir:
+      with _nodes(count) as (cluster, *_), _folder() as root_dir:
         ends: List[float] = []
         figures = gain_training.train(
             dataclasses.replace(config, lag=lag), root_dir, ray=cluster.address,
@@ -213,7 +212,7 @@ def killed() -> None:
   from placeto_tf.evaluation import evaluate as evaluation
   from placeto_tf.evaluation import validate
 
-  with _nodes(2) as (cluster, nodes), _folder() as out:
+  with _nodes(2) as (cluster, nodes, _), _folder() as out:
     gone: List[float] = []
     began = time.monotonic()
 
