@@ -13,10 +13,18 @@
   scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \
       --root_dir=runs/rnn
 
+  scripts/with_env python scripts/train.py --policy=device_pointer --graphs='family:ptb[0:8]' \
+      --set episodes=8 --root_dir=runs/pointer --ray=auto
+
 rnn and hierarchical are made for one graph: the result of a run is the best placement.json.
 
 --set changes any other field of the policy's configuration; the fields are listed below, with their
 defaults. The last parts of a name are enough if only one field has them.
+
+With --ray actors collect experience and this process learns. Into how many pieces an update's
+experience is divided say the fields episodes (device_pointer), parts (placeto) and
+graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
+others when a run is resumed.
 
 Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard reads
 ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
@@ -58,6 +66,9 @@ flags.DEFINE_integer("seed", None, "Seed of everything random.",
 flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
                     "that hindered learning, or 'tied', the default, in which equal "
                     "devices are equal to the network.")
+shared_flags.define_ray_flag()
+flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
+                     "cores, or as many as can work at a time.", lower_bound=1)
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
 
 
@@ -78,7 +89,8 @@ def main() -> None:
     if iteration % 50 == 0 or iteration in (1, config.iterations):
       print(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr, flush=True)
 
-  figures = policy.train(config, FLAGS.root_dir, warm_start=warm_start, progress=show)
+  figures = policy.train_on(
+      FLAGS.ray, FLAGS.actors, config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)

@@ -72,7 +72,7 @@ def _init(ray: Any, address: str) -> None:
   environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
   here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
   ray.init(
-      None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR,
+      address, log_to_driver=False, logging_level=logging.ERROR,
       runtime_env={"env_vars": environment}, **here)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pickle
-from typing import Any, Callable, Dict, Generic, Iterator, Tuple, TypeVar
+from typing import Any, Callable, Dict, Generic, Iterable, Iterator, Sequence, Tuple, TypeVar
 
 from placeto_tf.errors import PlacetoError, SetupError
 
 Key = TypeVar("Key")
 RETRIES = 3  # after a node or a process died
+_KEPT = 256  # shared values that a process has at a time
 
 
 class Tasks(Generic[Key]):
@@ -57,8 +60,19 @@ def remote(ray: Any, function: Callable[..., Any], cpus: float) -> Any:
 
 def fetch(ray: Any, reference: Any) -> Any:
   """A task's result; raises what it raised, as it would have here."""
-  try:
+  with raised_here(ray):
     return ray.get(reference)
+
+
+@contextlib.contextmanager
+def raised_here(ray: Any) -> Iterator[None]:
+  """Has errors of tasks and actors be those that they would be here.
+
+  Raises:
+    PlacetoError: what a task raised, or it was lost too often.
+  """
+  try:
+    yield
   except ray.exceptions.RayTaskError as error:
     if isinstance(error.cause, PlacetoError):
       raise error.cause from None
@@ -80,3 +94,31 @@ def share(ray: Any, value: Any) -> Any:
 def unshare(content: bytes) -> Any:
   """What was shared."""
   return pickle.loads(content)
+
+
+class Shared(Sequence[Any]):
+  """Values in the object store, each fetched where and when it is asked for.
+
+  A process keeps the last ones it used, so that it need not have room for all.
+  """
+
+  def __init__(self, ray: Any, values: Iterable[Any]):
+    self.__setstate__([share(ray, value) for value in values])
+
+  def __getstate__(self) -> Any:
+    return self._references
+
+  def __setstate__(self, references: Any) -> None:
+    self._references = references
+    self._get = functools.lru_cache(maxsize=_KEPT)(self._fetch)
+
+  def __len__(self) -> int:
+    return len(self._references)
+
+  def __getitem__(self, index: Any) -> Any:
+    return self._get(index)
+
+  def _fetch(self, index: int) -> Any:
+    from placeto_tf.distributed.session import import_ray
+
+    return unshare(fetch(import_ray(), self._references[index]))

@@ -10,7 +10,7 @@ Legend: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -129,14 +129,20 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     """[K] devices; of one episode."""
     return self._action_spec
 
-  def state_dict(self) -> Dict[str, Any]:
-    """The state between two episodes, for JSON."""
-    return {"environments": [each.state_dict() for each in self.environments]}
+  def begin(self, graphs: Sequence[int], seed: int, best: Sequence[np.ndarray]) -> None:
+    """Chooses graphs, and has their episodes depend on nothing that was before.
 
-  def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Restores a `state_dict`."""
-    for each, stored in zip(self.environments, state["environments"]):
-      each.load_state_dict(stored)
+    Args:
+      graphs: [P] see `choose`.
+      seed: of all draws from now on.
+      best: [P] of [G] int32, the best placement of each so far.
+
+    Raises:
+      PlacetoError: see `choose`.
+    """
+    self.choose(graphs)
+    for graph, each, placement in zip(graphs, self.chosen, best):
+      each.begin([seed, graph], placement)
 
   def _reset(self) -> ts.TimeStep:
     self._t = 0

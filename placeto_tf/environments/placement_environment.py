@@ -11,7 +11,7 @@ steps per episode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Dict, Optional, Sequence
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -187,14 +187,15 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     """[B] float64: the objectives of those."""
     return self._state.objective_us.copy()
 
-  def state_dict(self) -> Dict[str, Any]:
-    """The state between two episodes, for JSON."""
-    return {"rng": self._rng.bit_generator.state, "best": self.best_placement.tolist()}
+  def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
+    """Has what comes depend on nothing that was before.
 
-  def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Restores a `state_dict`; evaluates its best placement."""
-    self._rng.bit_generator.state = state["rng"]
-    self._best = self._evaluate(np.array([state["best"]], dtype=np.int32))
+    Args:
+      seed: of all draws from now on.
+      best: [G] int32, the best placement so far, which is evaluated.
+    """
+    self._rng = np.random.default_rng(seed)
+    self._best = self._evaluate(np.array([best], dtype=np.int32))
 
   def observation_spec(self):
     """See `environments.observation`; of one episode."""

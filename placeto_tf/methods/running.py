@@ -59,10 +59,11 @@ def run(
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
     return problem.best_known
-  placer = functools.partial(
-      method.load(), weights=weights, root_dir=root_dir, progress=progress)
+  placer = functools.partial(method.load(), weights=weights)
   if not method.islands:
-    return placer(problem, budget, seed)
+    return placer(problem, budget, seed, root_dir=root_dir, progress=progress)
+  # Islands may be on other machines, to which nothing that shows progress can travel; those who
+  # observe the problem see what it does.
   if problem.islands > 1 and problem.best_placement is None:
     best_start(problem, budget, seed)  # once, not on every island
   return search_on_islands(problem, placer, budget, seed)

@@ -1,16 +1,15 @@
 """Trains the device pointer to foresee what moves gain, from moves that searches simulate.
 
-An iteration is an episode on one problem: a coarse-to-fine search from one of the problem's starts
-that simulates, at each placement it stands at, some moves that the scorer holds for the best and as
-many drawn at random, keeps one that is better, and goes on. What each move gained is what the
-scorer learns, by regression on all moves seen so far: expert iteration, where the expert is the
-simulator. A root directory holds what `pointer_training` lists, and
+An iteration is an episode, or a few, each on a problem of its own: a search whose moves are
+simulated, see `gain_episodes`. What each move gained is what the scorer learns, by regression on
+all moves seen so far: expert iteration, where the expert is the simulator. A root directory holds
+what `pointer_training` lists, and
 
   moves/NUMBER.npz         features and targets of each iteration's moves
 
 A run that is killed goes on from the last checkpoint and ends with the same weights on one machine.
 
-Legend: M moves, K of them at one placement, G groups, D devices, F features.
+Legend: M moves, F features.
 """
 
 from __future__ import annotations
@@ -30,33 +29,39 @@ from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.files import atomic
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.device_pointer.placed_groups import group_counts
 from placeto_tf.policies.device_pointer.scorer import CAP, GAIN, ScorerWeights
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training import pointer_problems, runs
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training import collecting_run, pointer_problems, runs
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.collecting_run import CollectingRun
+from placeto_tf.training.gain_episodes import (
+  EpisodeCollector,
+  EpisodeConfig,
+  EpisodeSpec,
+  Moves,
+  StartedProblem,
+  joined,
+)
+from placeto_tf.training.run_config import CollectedRunConfig
 
-# A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
-# or the few large gains of coarse groups would hide the many small ones.
-GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
 _HOT_START = 0.35  # share of episodes that begin at another start than the best
 
 
 @dataclasses.dataclass(frozen=True)
-class GainTrainingConfig(RunConfig):
+class GainTrainingConfig(CollectedRunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, held_out, watch_cluster, iterations, seed: see `RunConfig`; an iteration is an episode.
+    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig` and
+      `CollectedRunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     max_groups: a number of groups is drawn from these for each problem.
     width: of the scorer's layers.
     learning_rate: of Adam at first; falls to 0 along a cosine.
     steps: of Adam an iteration; batch: moves a step.
-    rounds: coarse to fine, an episode; levels: groups over the problem's groups.
-    states: placements a level at which moves are simulated; moves: how many at each, half of them
-      the best ones by the scorer.
-    temperature: of the noise added to scores before these are chosen.
+    episodes: an iteration, of which all may be played at once. With N times as many, N times as
+      many steps of Adam keep the share of learning.
+    rounds, levels, states, moves, temperature: see `EpisodeConfig`.
   """
 
   clusters: Tuple[str, ...] = ("k80:4", "random[1]")
@@ -65,6 +70,7 @@ class GainTrainingConfig(RunConfig):
   learning_rate: float = 3e-3
   steps: int = 25
   batch: int = 1024
+  episodes: int = 1
   rounds: int = 3
   levels: Tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
   states: int = 4
@@ -73,56 +79,18 @@ class GainTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    check_at_least(1, self, "width", "steps", "batch", "rounds", "states", "moves",
+    check_at_least(1, self, "width", "steps", "batch", "episodes", "rounds", "states", "moves",
                    error_type=PlacetoError)
     check_above_zero(self, "learning_rate", error_type=PlacetoError)
     if not self.levels or min(self.levels) <= 0:
       raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
 
 
-def target(fall: np.ndarray) -> np.ndarray:
-  """What the scorer learns of moves that let the log of the objective fall by so much."""
-  return np.sqrt(np.clip(GAIN_SCALE * fall, 0.0, GAIN_CLIP)).astype(np.float32)
-
-
-class Episode(BestFirst):
-  """A search whose moves are learned from."""
-
-  def simulate_moves(
-      self, count: int, temperature: float, rng: np.random.Generator
-  ) -> Tuple[np.ndarray, np.ndarray, bool]:
-    """Features [K, F] and targets [K] of moves from here, and whether one was made.
-
-    Half of them are those with the best scores, the rest drawn uniformly; of those that are
-    better, the best one is made, or any.
-    """
-    some = self.tables.movable
-    if len(some) > self._config.most_groups:
-      some = rng.choice(some, self._config.most_groups, replace=False)
-    possible = self.tables.allowed[some].copy()
-    possible[np.arange(len(some)), self.groups[some]] = False
-    pairs = np.flatnonzero(possible)
-    noisy = self.scores(some).ravel()[pairs] + temperature * rng.gumbel(size=len(pairs))
-    best = pairs[np.argsort(-noisy)[:count // 2]]
-    chosen = np.concatenate([best, rng.choice(pairs, count - len(best))])
-    rows, devices = np.divmod(chosen, possible.shape[1])
-    groups = np.repeat(self.groups[None], count, axis=0)
-    groups[np.arange(count), some[rows]] = devices
-    placements = self.level.grouping.expand(groups)
-    found = self.problem.evaluate_ops(placements, start_times=True)
-    fall = np.log(self.objective_us / found.objective_us)
-    features = self.features(some[rows])[np.arange(count), devices]
-    better = np.flatnonzero(fall > 1e-5)
-    if len(better):
-      at = int(rng.choice(better)) if rng.random() < 0.5 else int(fall.argmax())
-      self.take(placements[at], found, at)
-      self.groups = groups[at]
-      self.look()
-    return features, target(fall), bool(len(better))
-
-
-class GainTrainer(runs.TrainingRun):
+class GainTrainer(CollectingRun):
   """One run of the training in its root directory."""
+
+  policy = "device_pointer"
+  config: GainTrainingConfig
 
   def __init__(
       self, config: GainTrainingConfig, root_dir: str, *,
@@ -186,28 +154,47 @@ class GainTrainer(runs.TrainingRun):
   def _path(self, number: int) -> str:
     return os.path.join(self.root_dir, "moves", f"{number:05d}.npz")
 
-  def _collect(self) -> Tuple[np.ndarray, np.ndarray]:
-    """Features [M, F] and targets [M] of an episode's moves."""
-    config, rng = self.config, self._rng
-    each = self._problems[int(rng.integers(len(self._problems)))]
-    at = int(rng.integers(len(each.starts))) if rng.random() < _HOT_START else 0
-    search = Episode(each.problem, each.problem.grouping.expand(each.starts[at]), self.weights,
-                     seed=int(rng.integers(2**31)))
-    found: List[Tuple[np.ndarray, np.ndarray]] = [
-        (np.zeros((0, NUM_FEATURES), np.float32), np.zeros(0, np.float32))]
-    for _ in range(config.rounds):
-      search.renew()
-      for level in config.levels:
-        search.regroup(group_counts(each.problem, (level * 2 ** rng.uniform(-0.5, 0.5),))[0])
-        for state in range(config.states if len(search.tables.movable) else 0):
-          features, targets, moved = search.simulate_moves(config.moves, config.temperature, rng)
-          found.append((features, targets))
-          if not moved and state:
-            break
-    return (np.concatenate([features for features, _ in found]),
-            np.concatenate([targets for _, targets in found]))
+  @property
+  def _maker(self) -> Maker:
+    config = self.config
+    return functools.partial(EpisodeCollector, EpisodeConfig(
+        config.rounds, config.levels, config.states, config.moves, config.temperature))
 
-  def _learn(self, collected: Tuple[np.ndarray, np.ndarray]) -> float:
+  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[StartedProblem]:
+    found = []
+    for each in self._problems:
+      problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
+      problem.simulator.num_threads = num_threads or problem.simulator.num_threads
+      found.append(StartedProblem(problem, each.starts))
+    return found
+
+  @property
+  def _handed_out(self) -> ScorerWeights:
+    return self.weights
+
+  @property
+  def _at_once(self) -> int:
+    return self.config.episodes
+
+  def _draw(self, iteration: int) -> List[EpisodeSpec]:
+    rng, specs = self._rng, []
+    for _ in range(self.config.episodes):
+      problem = int(rng.integers(len(self._problems)))
+      starts = len(self._problems[problem].starts)
+      start = int(rng.integers(starts)) if rng.random() < _HOT_START else 0
+      specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
+    return specs
+
+  def _name_of(self, spec: EpisodeSpec) -> str:
+    return self._graph_of(spec.problem, len(self._problems))
+
+  def _join(self, experiences: List[Moves]) -> Moves:
+    return joined(experiences)
+
+  def _steps_of(self, experience: Moves) -> int:
+    return len(experience[1])
+
+  def _learn(self, collected: Moves) -> float:
     content = io.BytesIO()
     np.savez(content, features=collected[0], targets=collected[1])
     os.makedirs(os.path.join(self.root_dir, "moves"), exist_ok=True)
@@ -238,7 +225,7 @@ class GainTrainer(runs.TrainingRun):
   def _finite(self, learned: float) -> bool:
     return bool(np.isfinite(learned)) and runs.all_finite(self._arrays)
 
-  def _figures(self, collected: Tuple[np.ndarray, np.ndarray], learned: float) -> Dict[str, float]:
+  def _figures(self, collected: Moves, learned: float) -> Dict[str, float]:
     targets = collected[1]
     return {"loss": learned, "improved": float((targets > 0).mean()) if len(targets) else 0.0}
 
@@ -255,4 +242,4 @@ class GainTrainer(runs.TrainingRun):
     self._rng.bit_generator.state = state["rng"]
 
 
-train = functools.partial(runs.train, GainTrainer)
+train = functools.partial(collecting_run.train, GainTrainer)

@@ -22,8 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.environments.cost import SimulatedCost
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -31,10 +29,18 @@ from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
-from placeto_tf.training import runs
+from placeto_tf.training import collecting_run, runs
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.collecting_run import CollectingRun
+from placeto_tf.training.gdp_episodes import (
+  Played,
+  SampleCollector,
+  SampleSpec,
+  make_environments,
+)
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
 from placeto_tf.training.pointer_problems import expand_clusters, make_problem
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.run_config import CollectedRunConfig
 
 # The paper's reward and algorithm; it does not state all sizes and rates.
 PPO = OneShotConfig(
@@ -45,15 +51,16 @@ FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
 
 
 @dataclasses.dataclass(frozen=True)
-class GdpTrainingConfig(RunConfig):
+class GdpTrainingConfig(CollectedRunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
-      `RunConfig`.
+    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed, lag: see
+      `RunConfig` and `CollectedRunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
-    graphs_per_update: an update follows the mean gradient of so many graphs. The batches of graphs
-      stay the same; their order is drawn again after all of them had their turn.
+    graphs_per_update: an update follows the mean gradient of so many graphs, which may be sampled
+      and simulated at once. The batches of graphs stay the same; their order is drawn again after
+      all of them had their turn.
     network, training: see there.
   """
 
@@ -79,14 +86,16 @@ def make_problems(
   return problems
 
 
-class GdpTrainer(runs.TrainingRun):
+class GdpTrainer(CollectingRun):
   """One run of GDP's training in its root directory.
 
   Attributes:
     network: what is trained.
   """
 
-  rate = "updates_a_second"
+  policy = "gdp"
+  rate = "placements_a_second"
+  config: GdpTrainingConfig
 
   def __init__(
       self, config: GdpTrainingConfig, root_dir: str, *,
@@ -114,11 +123,8 @@ class GdpTrainer(runs.TrainingRun):
       self._begin_with(load_network(warm_start), warm_start)
     self._policy = GdpPolicy(
         [node_inputs(each, config.network.max_devices) for each in self._problems], self.network)
-    self._trainer = OneShotTrainer(self._policy, [
-        OneShotEnvironment(
-            each.allowed, SimulatedCost(each), batch_size=config.training.batch_size, graph=i,
-            num_graphs=self._num_training, invalid_reward=config.training.invalid_reward)
-        for i, each in enumerate(self._problems[:self._num_training])],
+    self._trainer = OneShotTrainer(
+        self._policy, make_environments(self._problems[:self._num_training], config.training),
         config.training, config.seed)
     self._single_us = [
         float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
@@ -151,34 +157,62 @@ class GdpTrainer(runs.TrainingRun):
     # The untrained network's figures.
     return self._record(self.watch()) if self._held_out else {}
 
-  def _collect(self) -> Tuple[int, ...]:
-    return self._turn(self.iteration)
+  @property
+  def _maker(self) -> Maker:
+    return functools.partial(SampleCollector, self.config.network, self.config.training)
 
-  def _learn(self, collected: Tuple[int, ...]) -> Optional[np.ndarray]:
+  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[PlacementProblem]:
+    del num_threads  # they are on one anyway
+    return [each.portable(with_shapes=True) for each in self._problems[:self._num_training]]
+
+  @property
+  def _handed_out(self) -> List[np.ndarray]:
+    return [variable.numpy() for variable in self.network.variables]
+
+  @property
+  def _at_once(self) -> int:
+    return min(self.config.graphs_per_update, self._num_training)
+
+  def _draw(self, iteration: int) -> List[SampleSpec]:
+    return [SampleSpec(graph, int(self._trainer.rng.integers(2**31)))
+            for graph in self._turn(iteration - 1)]
+
+  def _name_of(self, spec: SampleSpec) -> str:
+    return self._name(spec.graph)
+
+  def _join(self, experiences: List[Played]) -> List[Played]:
+    return experiences
+
+  def _steps_of(self, experience: Played) -> int:
+    return len(experience.rewards)
+
+  def _learn(self, collected: List[Played]) -> Optional[np.ndarray]:
     """[graphs, B] rewards; None where a gradient was not a number."""
-    skipped = self._trainer.skipped
-    rewards = self._trainer.update(collected, spent=self.iteration / self.config.iterations)
-    return rewards if self._trainer.skipped == skipped else None
+    skipped, rewards = self._trainer.skipped, [each.rewards for each in collected]
+    self._trainer.learn(
+        [each.graph for each in collected], [each.sample for each in collected], rewards,
+        self.iteration / self.config.iterations)
+    return np.stack(rewards) if self._trainer.skipped == skipped else None
 
   def _finite(self, learned: np.ndarray) -> bool:
     return bool(np.isfinite(learned).all()) and runs.all_finite(self.network.variables)
 
-  def _figures(self, collected: Tuple[int, ...], learned: np.ndarray) -> Dict[str, float]:
+  def _figures(self, collected: List[Played], learned: np.ndarray) -> Dict[str, float]:
+    # The batch's mean step time over one device's, whether placements fit or not.
     over_single = {
-        graph: self._over_single(graph, self._trainer.environments[graph]) for graph in collected}
+        each.graph: float(each.step_time_us.mean()) / self._single_us[each.graph]
+        for each in collected}
     return {
         **self._trainer.losses, "reward": float(learned.mean()),
         "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
         **{f"OverSingle/{self._name(graph)}": value for graph, value in over_single.items()}}
 
-  def _over_single(self, graph: int, environment: OneShotEnvironment) -> float:
-    """The batch's mean step time over one device's, whether placements fit or not."""
-    return float(environment.step_time_us.mean()) / self._single_us[graph]
+  def _steps(self, collected: List[Played]) -> int:
+    return sum(map(self._steps_of, collected))
 
   def _name(self, graph: int) -> str:
     """The spec of a graph and the number of its problem; a graph has one per cluster."""
-    clusters = max(1, self._num_training // len(self.config.graphs))
-    return f"{self.config.graphs[graph // clusters]}_{graph}"
+    return f"{self._graph_of(graph, self._num_training)}_{graph}"
 
   def _begin_with(self, given: GdpNetwork, directory: str) -> None:
     if given.config != self.config.network:
@@ -203,4 +237,4 @@ class GdpTrainer(runs.TrainingRun):
         training=self.config.to_json())
 
 
-train = functools.partial(runs.train, GdpTrainer)
+train = functools.partial(collecting_run.train, GdpTrainer)

@@ -186,16 +186,28 @@ class OneShotTrainer:
     Returns:
       [graphs, B] float32 rewards.
     """
-    config = self.config
-    self._optimizer.learning_rate.assign(
-        between(config.learning_rate, config.final_learning_rate, spent))
-    self._entropy.assign(between(config.entropy, config.final_entropy, spent))
-    samples, rewards, advantages = [], [], []
+    samples, rewards = [], []
     for graph in graphs:
       sample = self.policy.sample(self.rng, self.environments[graph].batch_size, graph)
       samples.append(sample)
       rewards.append(self._play(graph, sample))
-      advantages.append(self._advantages(graph, rewards[-1]))
+    self.learn(graphs, samples, rewards, spent)
+    return np.stack(rewards)
+
+  def learn(
+      self, graphs: Sequence[int], samples: Sequence[Sample], rewards: Sequence[np.ndarray],
+      spent: float) -> None:
+    """Learns from a batch of simulated placements of each of the graphs.
+
+    Args:
+      graphs, spent: see `update`.
+      samples, rewards: of each of the graphs; rewards are [B] float32.
+    """
+    config = self.config
+    self._optimizer.learning_rate.assign(
+        between(config.learning_rate, config.final_learning_rate, spent))
+    self._entropy.assign(between(config.entropy, config.final_entropy, spent))
+    advantages = [self._advantages(graph, each) for graph, each in zip(graphs, rewards)]
     batch = [
         (tf.nest.map_structure(tf.constant, sample.choices),
          tf.constant(each, tf.float32), tf.constant(sample.log_probs, tf.float32))
@@ -207,7 +219,6 @@ class OneShotTrainer:
         break
       self.losses = {"loss": float(loss), "gradient_norm": float(norm)}
     self.updates += 1
-    return np.stack(rewards)
 
   def _play(self, graph: int, sample: Sample) -> np.ndarray:
     """[B] rewards."""

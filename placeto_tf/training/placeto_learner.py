@@ -9,7 +9,7 @@ groups placed in one step, T steps since the last update, M decisions (T * B).
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -86,13 +86,7 @@ class PlacetoLearner:
     self._rng = np.random.default_rng(seed)
     self._allowed = [graph.allowed for graph in graphs]
     self._choices = [allowed.sum(axis=1) > 1 for allowed in self._allowed]
-
-    @tf.function(autograph=False)
-    def act(observation):
-      distribution, _ = network(observation)
-      return distribution.logits
-
-    self._act = act
+    self._logits = acting(network)
     self._train = common.function(self.agent.train) if compiled else self.agent.train
     self._baselines = [StepBaseline(steps, config.baseline_updates) for steps in self._num_steps]
     self._first_step = 0
@@ -112,8 +106,7 @@ class PlacetoLearner:
 
   def logits(self, observation) -> np.ndarray:
     """[B, K, D]."""
-    return self._act(
-        {name: tf.constant(value) for name, value in observation.items()}).numpy()
+    return self._logits(observation)
 
   def observe(self, observation, action, reward, values: Optional[np.ndarray] = None) -> None:
     """Remembers a step of all episodes; values [B, D] where devices not taken were tried too."""
@@ -289,6 +282,18 @@ class PlacetoLearner:
     odds = np.abs(advantages) + 0.1 * np.abs(advantages).mean() + 1e-9
     odds /= odds.sum()
     return self._rng.choice(every, count, p=odds), advantages / (odds * len(advantages))
+
+
+def acting(network: PlacetoNetwork) -> Callable[[Dict[str, np.ndarray]], np.ndarray]:
+  """The network as a function, observation -> logits [B, K, D]."""
+
+  @tf.function(autograph=False)
+  def act(observation):
+    distribution, _ = network(observation)
+    return distribution.logits
+
+  return lambda observation: act(
+      {name: tf.constant(value) for name, value in observation.items()}).numpy()
 
 
 def _filled(values: np.ndarray, length: Optional[int]) -> np.ndarray:

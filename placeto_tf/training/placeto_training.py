@@ -20,27 +20,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.environments.cost import SimulatedCost
 from placeto_tf.environments.family_environment import FamilyEnvironment
-from placeto_tf.environments.placement_environment import PlacementEnvironment
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
-from placeto_tf.training import runs
+from placeto_tf.training import collecting_run, runs
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.collecting_run import CollectingRun
 from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_episodes import (
+  Episodes,
+  EpisodesCollector,
+  EpisodesSpec,
+  FamilyProblem,
+  grouped_graphs,
+  joined,
+  make_environments,
+  play,
+)
 from placeto_tf.training.placeto_learner import PlacetoLearner
 from placeto_tf.training.placeto_weights import PlacetoWeights
 from placeto_tf.training.pointer_problems import STARTS, make_problem
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.run_config import CollectedRunConfig
 
 GIVEN = STARTS + ("best_known",)
 
@@ -48,17 +57,19 @@ Progress = Callable[[int, Dict[str, float]], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacetoTrainingConfig(RunConfig):
+class PlacetoTrainingConfig(CollectedRunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, seed: see `RunConfig`.
+    graphs, held_out, watch_cluster, seed, lag: see `RunConfig` and `CollectedRunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
     max_groups: the most groups of a graph, and the room in observations.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
       "metis", or the best of these three, "best_known". Step times are shares of its.
     graphs_per_update: P, at most the number of graphs; with None, as in the paper, each episode is
       of another graph.
+    parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
+      part take their steps together; parts may be played at once.
     iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
       graphs.
     checkpoint_every, watch_every: iterations.
@@ -68,6 +79,7 @@ class PlacetoTrainingConfig(RunConfig):
   max_groups: int = 48
   given: str = "best_known"
   graphs_per_update: Optional[int] = None
+  parts: int = 1
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
@@ -75,7 +87,7 @@ class PlacetoTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    check_at_least(1, self, "max_groups", error_type=PlacetoError)
+    check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
     if self.given not in GIVEN:
       raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
     episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
@@ -85,16 +97,6 @@ class PlacetoTrainingConfig(RunConfig):
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FamilyProblem:
-  """Attributes: name of the graph, its family, the problem, the given start [G]."""
-
-  name: str
-  family: str
-  problem: PlacementProblem
-  start: np.ndarray
 
 
 def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
@@ -119,12 +121,15 @@ def make_family(
   return problems
 
 
-class PlacetoTrainer(runs.TrainingRun):
+class PlacetoTrainer(CollectingRun):
   """One run of Placeto's training in its root directory.
 
   Attributes:
     learner: the policy and what it learns with.
   """
+
+  policy = "placeto"
+  config: PlacetoTrainingConfig
 
   def __init__(
       self, config: PlacetoTrainingConfig, root_dir: str, *,
@@ -149,10 +154,16 @@ class PlacetoTrainer(runs.TrainingRun):
       held_out = make(config.held_out, (config.watch_cluster,))
     self._problems = list(problems) + list(held_out)
     self._num_training = len(problems)
-    graphs = [_grouped(each.problem) for each in self._problems]
+    graphs = grouped_graphs(self._problems)
     self._side_by_side = min(
         config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
-    singles = [self._single(i, graph) for i, graph in enumerate(graphs)]
+    if self._side_by_side % config.parts:
+      raise PlacetoError(
+          f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
+          "update")
+    singles = make_environments(
+        self._problems, graphs, config.placeto, num_training=self._num_training,
+        side_by_side=self._side_by_side, seed=config.seed)
     self._environment = FamilyEnvironment(
         singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
     self._watching = FamilyEnvironment(
@@ -165,6 +176,9 @@ class PlacetoTrainer(runs.TrainingRun):
     self._rng = np.random.default_rng(config.seed)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}
+    # Of each training graph: the best placement so far, and its objective.
+    self._best = [(each.best_placement, each.best_objective_us)
+                  for each in singles[:self._num_training]]
     self._resume(
         agent=self.learner.agent, network=self.learner.network,
         optimizer=self.learner.agent.optimizer)
@@ -190,9 +204,10 @@ class PlacetoTrainer(runs.TrainingRun):
       # The first graphs fill up the last turn; their second result is not used.
       graphs = (held_out[first:] + held_out)[:p]
       rng = np.random.default_rng([self.config.seed, first])
-      _, last, best = self._play(self._watching, graphs, rng)
-      _, greedy, _ = self._play(self._watching, graphs, rng, greedy=True)
-      for graph, *values in zip(held_out[first:first + p], last, best, greedy):
+      self._watching.choose(graphs)
+      drawn, greedy = (play(self._watching, self.learner.logits, rng, greedy=way)
+                       for way in (False, True))
+      for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
         for kind, value in zip(means, values):
           found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
           means[kind].append(np.log(value))
@@ -203,17 +218,6 @@ class PlacetoTrainer(runs.TrainingRun):
   @property
   def _held_out(self) -> range:
     return range(self._num_training, len(self._problems))
-
-  def _single(self, graph: int, grouped: GroupedGraph) -> PlacementEnvironment:
-    each, rules = self._problems[graph], self.config.placeto.environment
-    rules = dataclasses.replace(rules, num_episodes=rules.num_episodes // self._side_by_side)
-    rules = dataclasses.replace(
-        rules, all_values=self.config.placeto.values == "all" and graph < self._num_training)
-    if graph >= self._num_training and rules.start == "best":
-      rules = dataclasses.replace(rules, start="given")  # the same in every watch
-    return PlacementEnvironment(
-        each.problem.allowed, SimulatedCost(each.problem, grouped), each.start,
-        order=grouped.order, config=rules, seed=self.config.seed + graph)
 
   def _turn(self, iteration: int) -> List[int]:
     """[P] all graphs one after the other, in another order each lap, none twice at once."""
@@ -228,58 +232,75 @@ class PlacetoTrainer(runs.TrainingRun):
       place += 1
     return turn
 
-  def _play(
-      self, environment: FamilyEnvironment, graphs: Sequence[int], rng: np.random.Generator, *,
-      greedy: bool = False, learn: bool = False) -> Tuple[float, np.ndarray, np.ndarray]:
-    """B episodes: the mean return, and [P] step times over the start's: mean last, best."""
-    environment.choose(graphs)
-    time_step, total = environment.reset(), 0.0
-    best = np.full(len(graphs), np.inf)
-    while True:
-      observation = time_step.observation
-      logits = self.learner.logits(observation)
-      if not greedy:
-        logits = logits + rng.gumbel(size=logits.shape)
-      action = logits.argmax(-1).astype(np.int32)
-      time_step = environment.step(action)
-      total += float(time_step.reward.mean())
-      objectives = environment.objectives.reshape(len(graphs), -1)
-      best = np.minimum(best, objectives.min(axis=1))
-      if learn:
-        values = environment.values if self.config.placeto.values == "all" else None
-        self.learner.observe(observation, action, time_step.reward, values)
-      if time_step.is_last().all():
-        return total, np.exp(np.log(objectives).mean(axis=1)), best
-
   def _begin(self) -> Dict[str, float]:
     self.save()  # a checkpoint exists before anything that takes long
     # The untrained policy's figures.
     return self._record(self.watch()) if self._held_out else {}
 
-  def _collect(self) -> Tuple[List[int], Tuple[float, np.ndarray, np.ndarray]]:
-    """The graphs, and the result of `_play`."""
-    graphs = self._turn(self.iteration)
-    return graphs, self._play(self._environment, graphs, self._rng, learn=True)
+  @property
+  def _maker(self) -> Maker:
+    config = self.config
+    return functools.partial(
+        EpisodesCollector, config.placeto, num_training=self._num_training,
+        side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
+        max_groups=config.max_groups, seed=config.seed)
 
-  def _learn(self, collected: Any) -> Dict[str, float]:
-    graphs, _ = collected
-    self.learner.update((self.iteration - 1) / self.config.iterations, graphs)
+  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[FamilyProblem]:
+    del num_threads  # they are on one anyway
+    # Held-out graphs too: the network has tables of all.
+    return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
+            for each in self._problems]
+
+  @property
+  def _handed_out(self) -> List[np.ndarray]:
+    return self.learner.weights
+
+  @property
+  def _at_once(self) -> int:
+    return self.config.parts
+
+  def _draw(self, iteration: int) -> List[EpisodesSpec]:
+    return [
+        EpisodesSpec(tuple(graphs), int(self._rng.integers(2**31)),
+                     tuple(self._best[graph][0] for graph in graphs))
+        for graphs in np.split(np.array(self._turn(iteration - 1)), self.config.parts)]
+
+  def _name_of(self, spec: EpisodesSpec) -> str:
+    return ",".join(self._problems[graph].name for graph in spec.graphs)
+
+  def _join(self, experiences: List[Episodes]) -> Episodes:
+    return joined(experiences)
+
+  def _learn(self, collected: Episodes) -> Dict[str, float]:
+    for graph, placement, us in zip(
+        collected.graphs, collected.best_placements, collected.best_us):
+      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
+        self._best[graph] = (placement, us)
+    for t, actions in enumerate(collected.actions):
+      self.learner.observe(
+          {name: value[t] for name, value in collected.observations.items()}, actions,
+          collected.rewards[t], None if collected.values is None else collected.values[t])
+    self.learner.update((self.iteration - 1) / self.config.iterations, collected.graphs)
     return self.learner.losses
 
   def _finite(self, learned: Dict[str, float]) -> bool:
     learns = self.config.placeto.learn
     return bool(learned or not learns) and runs.all_finite(self.learner.network.variables)
 
-  def _figures(self, collected: Any, learned: Dict[str, float]) -> Dict[str, float]:
-    graphs, (returns, final, best) = collected
-    return {**self._train_figures(graphs, final, best), **learned, "returns": returns}
+  def _figures(self, collected: Episodes, learned: Dict[str, float]) -> Dict[str, float]:
+    returns = float(collected.rewards.mean(axis=1).sum())
+    return {**self._train_figures(collected.graphs, collected.last, collected.best), **learned,
+            "returns": returns}
 
-  def _steps(self, collected: Any) -> int:
-    graphs, _ = collected
-    each = self._environment.batch_size // len(graphs)
-    steps = each * sum(self._environment.environments[graph].num_steps for graph in graphs)
+  def _steps(self, collected: Episodes) -> int:
+    steps = self._steps_of(collected)
     self.env_steps += steps
     return steps
+
+  def _steps_of(self, experience: Episodes) -> int:
+    each = experience.rewards.shape[1] // len(experience.graphs)
+    return each * sum(self._environment.environments[graph].num_steps
+                      for graph in experience.graphs)
 
   def _train_figures(
       self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
@@ -306,19 +327,16 @@ class PlacetoTrainer(runs.TrainingRun):
 
   def _state(self) -> Dict[str, Any]:
     return {"env_steps": self.env_steps, "ratios": self._ratios,
-            "rng": self._rng.bit_generator.state, "environment": self._environment.state_dict(),
+            "rng": self._rng.bit_generator.state,
+            "best": [[placement.tolist(), us] for placement, us in self._best],
             "learner": self.learner.state_dict()}
 
   def _load_state(self, state: Dict[str, Any]) -> None:
     self.env_steps, self._ratios = state["env_steps"], state["ratios"]
     self._rng.bit_generator.state = state["rng"]
-    self._environment.load_state_dict(state["environment"])
+    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
     self.learner.load_state_dict(state["learner"])
 
 
-train = functools.partial(runs.train, PlacetoTrainer)
+train = functools.partial(collecting_run.train, PlacetoTrainer)
 
-
-def _grouped(problem: PlacementProblem) -> GroupedGraph:
-  return GroupedGraph.build(
-      problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)

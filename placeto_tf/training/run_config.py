@@ -39,3 +39,21 @@ class RunConfig:
     """The content of config.json: tuples are lists."""
     found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectedRunConfig(RunConfig):
+  """Of a run whose experience is collected by `training.collecting`.
+
+  Attributes:
+    lag: how many updates old the weights may be with which an update's experience was collected.
+      With 0 collecting waits for the update before; with more, the next experience is collected
+      while the learner learns. After each checkpoint it begins at 0 again, so that a run that is
+      killed and resumed ends with the same weights.
+  """
+
+  lag: int = 0
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(0, self, "lag", error_type=PlacetoError)

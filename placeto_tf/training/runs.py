@@ -243,7 +243,7 @@ class TrainingRun:
       if learned is None:
         continue
       found = dict(self._figures(collected, learned), skipped=float(self.skipped))
-      found[self.rate] = steps / (time.monotonic() - began)
+      found.update(self._speeds(steps / (time.monotonic() - began)))
       if self._held_out and (
           self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
         watched = self.watch()
@@ -339,6 +339,10 @@ class TrainingRun:
     """The amount of work in an update, for `rate`."""
     del collected
     return 1
+
+  def _speeds(self, steps_a_second: float) -> Dict[str, float]:
+    """The figures for speed, from the steps a second since training began or was resumed."""
+    return {self.rate: steps_a_second}
 
   def _watched(self, figures: Mapping[str, float]) -> None:
     """Called with the results of `watch` during training."""

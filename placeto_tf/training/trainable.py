@@ -25,7 +25,9 @@ class Trainable:
   Attributes:
     name: the value of --policy.
     config: the defaults of the policy, still without graphs.
-    train: (config, root_dir, *, warm_start, progress) -> the last figures.
+    train: (config, root_dir, *, warm_start, progress) -> the last figures; where it is
+      `on_ray` also with `ray` and `actors`, see `collecting_run.train`.
+    on_ray: whether actors can collect its experience.
     presets: name -> values of fields (dotted names) that replace the defaults.
     pretrained: gives the directory of shipped weights; None where there are none.
   """
@@ -33,6 +35,7 @@ class Trainable:
   name: str
   config: RunConfig
   train: Callable[..., Dict[str, float]]
+  on_ray: bool = False
   presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
   pretrained: Callable[[], Optional[str]] = _no_weights
 
@@ -57,6 +60,25 @@ class Trainable:
     config = settings_lib.with_values(self.config, {**values, **given})
     return settings_lib.changed(config, settings)
 
+  def train_on(
+      self, ray: Optional[str], actors: Optional[int], config: RunConfig, root_dir: str,
+      **options: Any) -> Dict[str, float]:
+    """`train`, with experience collected on Ray where that is given.
+
+    Raises:
+      PlacetoError: the policy cannot be trained there, or there are actors and no Ray; and what
+        `train` raises.
+    """
+    if ray is None:
+      if actors is not None:
+        raise PlacetoError(f"actors is {actors} without ray, which they are of; give it, or none")
+      return self.train(config, root_dir, **options)
+    if not self.on_ray:
+      raise PlacetoError(
+          f"policy {self.name} collects and learns in one process; leave ray out, or train "
+          f"{', '.join(name for name, make in POLICIES.items() if make().on_ray)}")
+    return self.train(config, root_dir, ray=ray, actors=actors, **options)
+
 
 def _device_pointer() -> Trainable:
   from placeto_tf.policies.device_pointer.scorer import pretrained_directory
@@ -64,7 +86,7 @@ def _device_pointer() -> Trainable:
 
   return Trainable(
       "device_pointer", gain_training.GainTrainingConfig(()), gain_training.train,
-      pretrained=pretrained_directory)
+      on_ray=True, pretrained=pretrained_directory)
 
 
 def _pointer_pass() -> Trainable:
@@ -82,14 +104,14 @@ def _placeto() -> Trainable:
 
   return Trainable(
       "placeto", placeto_training.PlacetoTrainingConfig(()), placeto_training.train,
-      presets={"tied": {"placeto": PlacetoConfig.tied()},
+      on_ray=True, presets={"tied": {"placeto": PlacetoConfig.tied()},
                "paper": {"placeto": PlacetoConfig.paper()}})
 
 
 def _gdp() -> Trainable:
   from placeto_tf.training import gdp_training
 
-  return Trainable("gdp", gdp_training.GdpTrainingConfig(()), gdp_training.train)
+  return Trainable("gdp", gdp_training.GdpTrainingConfig(()), gdp_training.train, on_ray=True)
 
 
 def _one_graph(name: str) -> Trainable:

@@ -132,10 +132,14 @@ def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
   assert validate(str(tmp_path / "there" / "results.csv")) == []
 
 
-def test_place_gives_the_same_placement_with_its_islands_on_ray():
+def test_place_gives_the_same_placement_with_its_islands_on_ray(tmp_path):
   graph = load_graph(graph_files.meta_graph_def())
-  options = dict(method="annealing", max_evaluations=60, islands=2, max_groups=6, progress=False)
-  here = place(graph, "k80:2", **options)
-  there = place(graph, "k80:2", ray=session.LOCAL, **options)
+  options = dict(method="annealing", max_evaluations=60, islands=2, max_groups=6)
+  here = place(graph, "k80:2", progress=False, **options)
+  # As the program calls it: what shows progress does not travel.
+  with open(tmp_path / "shown", "w", encoding="utf-8") as shown:
+    there = place(
+        graph, "k80:2", ray=session.LOCAL, progress=lambda *_: shown.write("."),
+        root_dir=str(tmp_path), **options)
   assert there.indices.tolist() == here.indices.tolist()
   assert there.evaluations == here.evaluations

@@ -40,6 +40,8 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--policy=pointer_pass", "--set=discont=0"), "did you mean discount"),
     (("--set=iterations=5",), "iterations has a flag of its own"),
     (("--preset=paper",), "device_pointer has no preset 'paper'"),
+    (("--actors=2",), "actors is 2 without ray"),
+    (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
 ])
 def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):
   done = run_program(
@@ -51,7 +53,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   done = run_program("train", "--help")
   assert done.code == 0
   flags, *fields = done.out.split("Fields for --policy=")
-  assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 12
+  assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 14
   sections = {each.partition(" ")[0]: each for each in fields}
   assert set(sections) == {
       "device_pointer", "pointer_pass", "placeto", "gdp", "rnn", "hierarchical"}

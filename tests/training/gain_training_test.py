@@ -6,12 +6,8 @@ import pytest
 
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.training.gain_training import (
-  Episode,
-  GainTrainer,
-  GainTrainingConfig,
-  target,
-)
+from placeto_tf.training.gain_episodes import Episode, target
+from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
 from placeto_tf.training.pointer_problems import with_starts
 from random_problem import random_problem
 

@@ -3,7 +3,7 @@
 The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
 use. Scores are one of two things:
 
-  gain        what moving the group to the device is expected to gain, see `gain_training.target`;
+  gain        what moving the group to the device is expected to gain, see `gain_episodes.target`;
               `best_first` is what uses these
   preference  logits of a softmax over devices, the group's own included, as PPO trains them: equal
               to the `network.PairNetwork` they were taken from; `sweeps` is what uses these

@@ -1,0 +1,170 @@
+"""Training with actors ends with the weights of training without, whatever their number."""
+
+import contextlib
+import dataclasses
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import PlacetoError, SetupError
+from placeto_tf.policies.gdp.network import GdpConfig
+from placeto_tf.policies.gdp.node_inputs import node_problem
+from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.training import placeto_training
+from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
+from placeto_tf.training.gdp_training import PPO, GdpTrainer, GdpTrainingConfig
+from placeto_tf.training.placeto_config import PlacetoConfig
+from placeto_tf.training.placeto_episodes import FamilyProblem
+from placeto_tf.training.placeto_training import PlacetoTrainer, PlacetoTrainingConfig
+from placeto_tf.training.pointer_problems import with_starts
+from random_problem import random_problem
+
+ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
+
+from placeto_tf.distributed import session  # noqa: E402
+
+# Ray 2.51 leaves files open, and does not wait for processes that it has ended.
+pytestmark = [
+  pytest.mark.filterwarnings("ignore::ResourceWarning"),
+  pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+GAIN = GainTrainingConfig(
+    graphs=("a", "b"), clusters=("k80:3",), iterations=4, checkpoint_every=3, watch_every=3,
+    width=8, steps=3, batch=32, rounds=1, levels=(0.5, 1.0), states=2, moves=6, episodes=3)
+TIED = PlacetoConfig.tied()
+PLACETO = PlacetoTrainingConfig(
+    graphs=("a", "b"), max_groups=7, iterations=2, checkpoint_every=3, parts=2,
+    placeto=dataclasses.replace(
+        TIED, environment=dataclasses.replace(
+            TIED.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(embedding="simple_aggregator", width=3)))
+GDP = GdpTrainingConfig(
+    graphs=("a", "b"), iterations=2, checkpoint_every=2,
+    network=GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16),
+    training=dataclasses.replace(PPO, batch_size=4, epochs=1))
+
+
+@pytest.fixture(scope="module", name="here", autouse=True)
+def here_fixture():
+  """Ray on this machine, for all tests of the module; TensorFlow traces nothing here."""
+  tf.config.run_functions_eagerly(True)
+  with contextlib.ExitStack() as stack:
+    stack.callback(tf.config.run_functions_eagerly, False)
+    stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
+    try:
+      yield stack.enter_context(session.connected(session.LOCAL))
+    except SetupError as error:
+      pytest.skip(f"Ray does not start on this machine: {error}")
+
+
+def gain(root_dir, config=GAIN):
+  problems = [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
+              for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
+  return GainTrainer(config, str(root_dir), problems=problems)
+
+
+def placeto(root_dir):
+  problems = []
+  for groups in (5, 6):
+    problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
+    problems.append(FamilyProblem(
+        f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
+  return PlacetoTrainer(PLACETO, str(root_dir), problems=problems)
+
+
+def gdp(root_dir):
+  return GdpTrainer(GDP, str(root_dir), problems=[
+      node_problem(random_problem(num_ops=30, devices=text, seed=i))
+      for i, text in enumerate(("k80:3", "k80:2"))])
+
+
+def bits(run):
+  return [variable.numpy().tobytes() for variable in run._variables()]
+
+
+def tags(directory):
+  return {value.tag for path in directory.glob("events*")
+          for record in tf.compat.v1.io.tf_record_iterator(str(path))
+          for value in tf.compat.v1.Event.FromString(record).summary.value}
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  """Bits of a run of device_pointer that collected in this process."""
+  run = gain(tmp_path_factory.mktemp("whole"))
+  run.run()
+  return bits(run)
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path, actors):
+  run = gain(tmp_path)
+  figures = run.run_on_ray(here, actors, lambda *_: None)
+  assert bits(run) == whole
+  assert "held_out_ratio" not in figures and "Actors/0/busy" not in figures
+  assert {f"Actors/{actors - 1}/steps_a_second", f"Actors/{actors - 1}/busy",
+          "Metrics/steps_a_second"} <= tags(tmp_path / "train")
+
+
+def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tmp_path):
+  gain(tmp_path).run(until=3)
+  resumed = gain(tmp_path)
+  assert resumed.iteration == 3
+  resumed.run_on_ray(here, 2, lambda *_: None)
+  assert bits(resumed) == whole
+
+
+def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_path, monkeypatch):
+  died = tmp_path / "died"
+  run = gain(tmp_path / "run")
+  make = run._maker
+
+  # A function within a function travels to Ray's processes, which cannot import this module.
+  def make_mortal(problems):
+    collector = make(problems)
+
+    def collect(weights, spec):
+      if not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+      return collector(weights, spec)
+
+    return collect
+
+  monkeypatch.setattr(GainTrainer, "_maker", property(lambda _: make_mortal))
+  run.run_on_ray(here, 2, lambda *_: None)
+  assert died.exists() and bits(run) == whole
+
+
+def test_with_a_lag_weights_do_not_depend_on_who_collects_or_on_a_resume(here, tmp_path):
+  config = dataclasses.replace(GAIN, lag=1, iterations=5)
+  runs = [gain(tmp_path / name, config) for name in ("here", "ray")]
+  lags = []
+  runs[0].run(progress=lambda _, figures: lags.append(figures["lag"]))
+  runs[1].run_on_ray(here, 2, lambda *_: None)
+  assert lags == [0, 1, 1, 0, 1]  # the third update is followed by a checkpoint
+  assert bits(runs[0]) == bits(runs[1])
+  gain(tmp_path / "parts", config).run(until=4)
+  resumed = gain(tmp_path / "parts", config)
+  assert resumed.iteration == 3
+  resumed.run()
+  assert bits(resumed) == bits(runs[0])
+
+
+@pytest.mark.parametrize("make", [placeto, gdp])
+def test_networks_learn_the_same_with_actors(here, tmp_path, make, monkeypatch):
+  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+  alone, together = make(tmp_path / "alone"), make(tmp_path / "together")
+  alone.run()
+  together.run_on_ray(here, 1, lambda *_: None)  # a second one would import TensorFlow too
+  assert bits(alone) == bits(together)
+
+
+def test_more_actors_than_ray_has_room_for_are_refused(here, tmp_path):
+  with pytest.raises(PlacetoError, match="actors at most, not 1000; give fewer actors, or start"):
+    gain(tmp_path).run_on_ray(here, 1000, lambda *_: None)
