@@ -118,7 +118,7 @@ def run_all(name: str, numbers: List[int]) -> Iterator[campaigns.Trial]:
         block, program_inputs.mutants(name, kind, FLAGS.seed, block)):
       with tempfile.TemporaryDirectory() as folder:
         outcome, text, seconds = _run(given.read, mutant, folder, prepare)
-        if number < FLAGS.anew:
+        if given.anew and number < FLAGS.anew:
           input_mutants.clear(folder)
           again, said, _ = _run(given.read, mutant, folder, None)
           if (again, said) != (outcome, text):

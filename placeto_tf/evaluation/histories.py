@@ -19,7 +19,7 @@ def read_history(row: Dict[str, Any], out: str) -> List[List[float]]:
   path = os.path.join(out, "histories", f"{stem}.json")
   remedy = "delete the row to run it again"
   history = user_files.read_json(path, what="the history", remedy=remedy)
-  if not isinstance(history, list) or not all(
+  if not isinstance(history, list) or not history or not all(
       isinstance(entry, list) and len(entry) == 3 and all(
           isinstance(value, (int, float)) for value in entry) for entry in history):
     raise PlacetoError(f"{path!r} holds something else than a history; {remedy}")

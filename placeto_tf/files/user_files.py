@@ -9,6 +9,7 @@ The message names the file, says what was found and expected, and gives the call
 from __future__ import annotations
 
 import ast
+import errno
 import io
 import json
 import math
@@ -192,8 +193,9 @@ def brief(value: Any) -> str:
 def _special(path: str) -> Optional[str]:
   try:
     mode = os.stat(path).st_mode
-  except (OSError, ValueError):
-    return None
+  except (OSError, ValueError) as error:
+    looping = isinstance(error, OSError) and error.errno == errno.ELOOP
+    return os.strerror(errno.ELOOP) if looping else None
   return None if stat.S_ISREG(mode) else f"it is {kind_of(mode)}, expected a regular file"
 
 

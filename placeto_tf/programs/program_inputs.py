@@ -17,6 +17,8 @@ _TRAIN = ("train", f"--graphs={_TINY}", "--clusters=k80:2", "--iterations=2",
 _RNN = (*_TRAIN, "--policy=rnn", "--set=batch_size=2")
 _PLACETO = (*_TRAIN, "--policy=placeto", "--set=max_groups=6", "--set=num_episodes=2",
             "--set=network.rounds=1")
+_POINTER = (*_TRAIN, "--policy=device_pointer", "--set=max_groups=8", "--set=steps=2",
+            "--set=batch=32", "--set=rounds=1", "--set=states=1", "--set=moves=4", "--set=width=8")
 _EVALUATE = ("evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2",
              "--methods=single,expert", "--max_evaluations=5", "--out={in}")
 _MAKE_GRAPHS = ("make_graphs", "--family=tiny", "--count=1", "--cluster=k80:2", "--max_groups=6",
@@ -36,6 +38,8 @@ class Input:
     files: gives sound ones by name, where no program writes them.
     only: names of those that are changed begin with one of these; empty: all are.
     without: names of files that are taken away, and of those that are not looked at.
+    anew: whether programs that are started anew can read the files, too; the shortcuts give
+      recurrent policies other weights.
   """
 
   read: Tuple[str, ...]
@@ -43,6 +47,7 @@ class Input:
   files: Callable[[], Dict[str, bytes]] = dict
   only: Tuple[str, ...] = ()
   without: Tuple[str, ...] = ("events.out",)
+  anew: bool = True
 
 
 def _of_loader(name: str) -> Callable[[], Dict[str, bytes]]:
@@ -88,7 +93,8 @@ INPUTS: Dict[str, Input] = {
         ("place", f"--graph={_TINY}", "--max_evaluations=5", "--max_groups=6",
          "--method=placeto_zero_shot", "--cluster=k80:2", "--policy_weights={in}", "--out={out}"),
         _PLACETO, only=("weights/",), without=("events.out", "train/", "policies/")),
-    "run": Input(_RNN, _RNN, without=("events.out", "done.json")),
+    "run": Input(_RNN, _RNN, without=("events.out", "done.json"), anew=False),
+    "run_with_moves": Input(_POINTER, _POINTER, without=("events.out", "done.json")),
     "results": Input(("evaluate", "--validate={in}/results.csv"), _EVALUATE,
                      without=("events.out", "png")),
     "evaluation": Input(_EVALUATE, _EVALUATE, without=("events.out", "png")),

@@ -27,7 +27,7 @@ import tensorflow as tf
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
-from placeto_tf.files import atomic
+from placeto_tf.files import atomic, user_files
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.scorer import CAP, GAIN, ScorerWeights
 from placeto_tf.problem.budget import Budget
@@ -124,11 +124,10 @@ class GainTrainer(CollectingRun):
     self._optimizer.build(self._arrays)
     self._step = tf.function(self._one_step)
     self._resume(optimizer=self._optimizer, arrays=tf.train.Checkpoint(arrays=self._arrays))
-    stored = [np.load(self._path(number)) for number in range(1, self.iteration + 1)]
+    stored = [self._stored(number) for number in range(1, self.iteration + 1)]
     self._features = np.concatenate(
-        [np.zeros((0, NUM_FEATURES), np.float32), *(each["features"] for each in stored)])
-    self._targets = np.concatenate(
-        [np.zeros(0, np.float32), *(each["targets"] for each in stored)])
+        [np.zeros((0, NUM_FEATURES), np.float32), *(features for features, _ in stored)])
+    self._targets = np.concatenate([np.zeros(0, np.float32), *(targets for _, targets in stored)])
 
   @property
   def _held_out(self) -> Sequence[MovesProblem]:
@@ -153,6 +152,17 @@ class GainTrainer(CollectingRun):
 
   def _path(self, number: int) -> str:
     return os.path.join(self.root_dir, "moves", f"{number:05d}.npz")
+
+  def _stored(self, number: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Features [M, F] and targets [M] of an iteration. Raises: PlacetoError: damaged or missing."""
+    path, remedy = self._path(number), "choose another root_dir, or put an undamaged copy back"
+    arrays = user_files.read_arrays(path, what="the moves", remedy=remedy)
+    features, targets = arrays.get("features"), arrays.get("targets")
+    if features is None or targets is None or features.shape != (len(targets), NUM_FEATURES) or (
+        targets.ndim != 1 or {features.dtype, targets.dtype} != {np.dtype(np.float32)}) or not (
+            np.isfinite(features).all() and np.isfinite(targets).all()):
+      raise PlacetoError(f"{path!r} holds something else than moves; {remedy}")
+    return features, targets
 
   @property
   def _maker(self) -> Maker:

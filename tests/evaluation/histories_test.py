@@ -22,7 +22,8 @@ def test_a_history_is_read(path, tmp_path):
   assert read_history(ROW, str(tmp_path)) == [[1, 0.5, 20.0], [3, 0.75, 10.0]]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "[[1, 2]]", '[[1, 2, "x"]]', "[" * 10**5])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "[1]", "[[1, 2]]", '[[1, 2, "x"]]', "[" * 10**5])
 def test_a_damaged_history_is_an_error_with_a_remedy(path, tmp_path, content):
   path.write_text(content)
   with pytest.raises(PlacetoError, match="delete the row to run it again"):

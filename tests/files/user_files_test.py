@@ -64,6 +64,17 @@ def test_what_is_no_regular_file_of_a_sane_size_is_refused(tmp_path, make, said,
   assert path in str(caught.value) and "give another one" in str(caught.value)
 
 
+@pytest.mark.parametrize("make, said", [
+    (fifo, "it is a pipe"), (device, "it is a device"), (folder, "it is a directory"),
+    (loop, "symbolic links")])
+def test_what_other_code_is_going_to_open_is_checked_first(tmp_path, make, said):
+  path = str(tmp_path / "file")
+  make(path)
+  with pytest.raises(PlacementError, match=said):
+    user_files.check_regular(path, **OPTIONS)
+  user_files.check_regular(str(tmp_path / "absent"), **OPTIONS)
+
+
 def test_a_socket_and_a_name_that_cannot_be_one_are_refused(unix_socket):
   with pytest.raises(PlacementError, match="it is a socket"):
     user_files.read_bytes(unix_socket, **OPTIONS)

@@ -77,6 +77,17 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("damage, said", [
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "cannot read the moves"),
+    (lambda path: path.unlink(), "cannot read the moves"),
+    (lambda path: np.savez(path, features=np.zeros((3, 2), np.float32)), "something else")])
+def test_damaged_moves_are_an_error_with_a_remedy(tmp_path, damage, said):
+  trainer(tmp_path / "run").run(until=2)
+  damage(tmp_path / "run" / "moves" / "00001.npz")
+  with pytest.raises(PlacetoError, match=f"{said}.*choose another root_dir"):
+    trainer(tmp_path / "run")
+
+
 def test_regression_finds_what_the_gain_is_made_of(tmp_path):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2))
   rng = np.random.default_rng(0)
