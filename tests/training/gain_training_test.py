@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("damage, said", [
-    (lambda path: path.write_bytes(path.read_bytes()[:100]), "cannot read the moves"),
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "is damaged"),
     (lambda path: path.unlink(), "cannot read the moves"),
     (lambda path: np.savez(path, features=np.zeros((3, 2), np.float32)), "something else")])
 def test_damaged_moves_are_an_error_with_a_remedy(tmp_path, damage, said):
