@@ -124,10 +124,6 @@ class GainTrainer(CollectingRun):
     self._optimizer.build(self._arrays)
     self._step = tf.function(self._one_step)
     self._resume(optimizer=self._optimizer, arrays=tf.train.Checkpoint(arrays=self._arrays))
-    stored = [self._stored(number) for number in range(1, self.iteration + 1)]
-    self._features = np.concatenate(
-        [np.zeros((0, NUM_FEATURES), np.float32), *(features for features, _ in stored)])
-    self._targets = np.concatenate([np.zeros(0, np.float32), *(targets for _, targets in stored)])
 
   @property
   def _held_out(self) -> Sequence[MovesProblem]:
@@ -250,6 +246,10 @@ class GainTrainer(CollectingRun):
 
   def _load_state(self, state: Dict[str, Any]) -> None:
     self._rng.bit_generator.state = state["rng"]
+    stored = [self._stored(number) for number in range(1, self.iteration + 1)]
+    self._features = np.concatenate(
+        [np.zeros((0, NUM_FEATURES), np.float32), *(features for features, _ in stored)])
+    self._targets = np.concatenate([np.zeros(0, np.float32), *(targets for _, targets in stored)])
 
 
 train = functools.partial(collecting_run.train, GainTrainer)
