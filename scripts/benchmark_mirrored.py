@@ -287,7 +287,7 @@ def best_placements(
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.ledger import Ledger
   from placeto_tf.problem.placement_problem import PlacementProblem
-  from placeto_tf.replication import ReplicaSource
+  from placeto_tf.replication import ReplicaSource, data_parallel
   from placeto_tf.runtime import calibrating
   from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
@@ -319,6 +319,11 @@ def best_placements(
           problem, measurer, known, max_measurements=FLAGS.measurements)
     found[replicas] = graph, Placement.from_indices(
         graph, calibration.cluster, measured.placement)
+    if replicas == _WORKERS:
+      baseline = data_parallel(
+          replicated, costs, calibration.cluster, list(range(_WORKERS)), np.full(graph.num_ops, -1))
+      print(f"  mirrored variables, simulated: {baseline.step_time_us / 1e3:.1f} ms",
+            file=sys.stderr, flush=True)
     print(f"  {replicas} replicas: simulated "
           f"{problem.simulator.simulate(problem.best_known).step_time_us / 1e3:.1f} ms, measured "
           f"{measured.step.step_time_us / 1e3:.1f} ms", file=sys.stderr, flush=True)
