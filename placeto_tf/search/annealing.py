@@ -85,14 +85,17 @@ class AnnealingConfig:
 
 def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: AnnealingConfig = AnnealingConfig()) -> np.ndarray:
+    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
 
-  Starts from the problem's best placement so far, or else from the best simple one. Without a
-  budget it evaluates 10,000 placements.
+  Starts from `start` [N], or the problem's best placement so far, or else from the best simple
+  one. Without a budget it evaluates 10,000 placements.
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
+  if start is not None and not problem.exhausted(budget):
+    placement = start
+    objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
   rng = stream(seed)
   config = config.on_island(problem.island)
   levels = _levels(problem, config, problem.remaining_evaluations(budget))
