@@ -207,12 +207,15 @@ def _traffic(node_of_op, m, edge_producers, edge_consumers, edge_tensors, output
     control = edge_tensors[e] < 0
     weights[count] = CONTROL_BYTES if control else output_bytes[edge_tensors[e]] + TRANSFER_BYTES
     count += 1
-  order = np.arange(count)
+  order = np.empty(count, np.int64)
+  for k in range(count):
+    order[k] = k
   for nodes in (consumers, producers):  # a counting sort by each: pairs keep the order of tensors
     ends = np.zeros(m + 1, np.int64)
     for k in range(count):
       ends[nodes[k] + 1] += 1
-    ends = np.cumsum(ends)
+    for node in range(m):
+      ends[node + 1] += ends[node]
     before, order = order, np.empty(count, np.int64)
     for k in before:
       order[ends[nodes[k]]] = k

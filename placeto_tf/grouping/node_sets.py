@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, part
 
 NONE = -1  # no half-edge, no edge, no slot
 MAX_SLOTS = 64  # of a set; more are joined into one: what overlaps it then is overstated
@@ -72,7 +72,7 @@ class NodeSets(NamedTuple):
     return NodeSets(*(array.copy() for array in self))
 
 
-@compiled(nogil=True)
+@part
 def find(sets, node):
   """Root of the node's set."""
   parent = sets.parent
@@ -91,19 +91,19 @@ def labels(sets):
   return found
 
 
-@compiled(nogil=True)
+@part
 def key_of(sets, u, v):
   """Two roots as one number."""
   return min(u, v) * sets.parent.shape[0] + max(u, v)
 
 
-@compiled(nogil=True)
+@part
 def _home(keys, key):
   """Where the search for a key begins."""
   return ((key * _SPREAD) >> 20) & (keys.shape[0] - 1)
 
 
-@compiled(nogil=True)
+@part
 def _place_of(keys, key):
   """Where a key is, or where it would be put."""
   at = _home(keys, key)
@@ -112,14 +112,14 @@ def _place_of(keys, key):
   return at
 
 
-@compiled(nogil=True)
+@part
 def edge_of(sets, key):
   """The edge of a pair of roots, or NONE."""
   at = _place_of(sets.keys, key)
   return sets.edges[at] if sets.keys[at] == key else np.int32(NONE)
 
 
-@compiled(nogil=True)
+@part
 def _forget(sets, key):
   """Takes a key out of the table, and moves up those that stood behind it for want of room."""
   keys, edges = sets.keys, sets.edges
@@ -135,7 +135,7 @@ def _forget(sets, key):
       hole = at
 
 
-@compiled(nogil=True)
+@part
 def _enlist(sets, u, half):
   """Puts a half-edge into the list of a set."""
   first = sets.head[u]
@@ -146,7 +146,7 @@ def _enlist(sets, u, half):
   sets.degree[u] += 1
 
 
-@compiled(nogil=True)
+@part
 def _strike(sets, u, half):
   """Takes a half-edge off the list of a set."""
   after, before = sets.after[half], sets.before[half]
@@ -178,7 +178,7 @@ def _add_edges(sets, producers, consumers, traffic_bytes):
     count += 1
 
 
-@compiled(nogil=True)
+@part
 def common_us(sets, u, v):
   """How long the slots of two sets overlap."""
   i, j, common = sets.slot_head[u], sets.slot_head[v], 0.0
@@ -192,7 +192,7 @@ def common_us(sets, u, v):
   return common
 
 
-@compiled(nogil=True)
+@part
 def unite_slots(sets, i, j):
   """First slot of the union of two rows of disjoint slots, given by their first ones."""
   slot_us, after = sets.slot_us, sets.slot_after
@@ -244,7 +244,7 @@ def add_slots(sets, order, start_us, end_us, node_of_op):
       sets.slot_head[node] = unite_slots(sets, sets.slot_head[node], np.int32(op))
 
 
-@compiled(nogil=True)
+@part
 def may_merge(sets, u, v, cap_us):
   """Whether two sets have equal devices, stay under the cap together and do not run at once."""
   if sets.pattern[u] != sets.pattern[v] or sets.weight_us[u] + sets.weight_us[v] > cap_us:
@@ -253,7 +253,7 @@ def may_merge(sets, u, v, cap_us):
   return common_us(sets, u, v) <= sets.overlap[0] * lighter
 
 
-@compiled(nogil=True)
+@part
 def merge(sets, u, v):
   """Merges the sets of two different roots; the one with more edges stays root, and is returned."""
   if sets.degree[u] < sets.degree[v]:

@@ -137,14 +137,24 @@ def _neighbours(producers, consumers, count):
 
   Args: producers, consumers: int32 pairs of units, in order.
   """
-  begin = np.searchsorted(producers, np.arange(count + 1))
+  begin = np.zeros(count + 1, np.int64)
+  for u in producers:
+    begin[u + 1] += 1
+  for unit in range(count):
+    begin[unit + 1] += begin[unit]
   first = np.ones(producers.shape[0], np.bool_)
   offsets = np.zeros(count + 1, np.int32)
   for e in range(producers.shape[0]):
     u, v = producers[e], consumers[e]
     if v < u:  # the edge the other way, if there is one, came before
-      back = begin[v] + np.searchsorted(consumers[begin[v]:begin[v + 1]], u)
-      first[e] = back == begin[v + 1] or consumers[back] != u
+      low, high = begin[v], begin[v + 1]
+      while low < high:
+        middle = (low + high) // 2
+        if consumers[middle] < u:
+          low = middle + 1
+        else:
+          high = middle
+      first[e] = low == begin[v + 1] or consumers[low] != u
     if first[e]:
       offsets[u + 1] += 1
       offsets[v + 1] += 1

@@ -1,9 +1,20 @@
 import hypothesis
 import hypothesis.strategies as st
+import numba
 import numpy as np
 
 import plain_grouping
 from placeto_tf.grouping.node_sets import MAX_SLOTS, NONE, NodeSets, common_us, unite_slots
+
+
+@numba.njit
+def _common_us(sets):
+  return common_us(sets, 0, 1)
+
+
+@numba.njit
+def _united(sets):
+  return unite_slots(sets, sets.slot_head[0], sets.slot_head[1])
 
 
 def _sets(rows):
@@ -30,9 +41,9 @@ def _row(sets, slot):
 
 def test_intervals_join_and_overlap():
   sets = _sets([[(0, 2), (5, 6)], [(2, 3), (8, 9)]])
-  assert _row(sets, unite_slots(sets, *sets.slot_head)) == [(0, 3), (5, 6), (8, 9)]
+  assert _row(sets, _united(sets)) == [(0, 3), (5, 6), (8, 9)]
   sets = _sets([[(0, 3), (5, 8)], [(2, 6), (7, 9)]])
-  assert common_us(sets, 0, 1) == 1 + 1 + 1
+  assert _common_us(sets) == 1 + 1 + 1
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(0, MAX_SLOTS), st.integers(0, MAX_SLOTS))
@@ -46,5 +57,5 @@ def test_intervals_agree_with_plain_lists(seed, first, second):
 
   rows = [row(first), row(second)]
   sets = _sets(rows)
-  assert common_us(sets, 0, 1) == plain_grouping.common_us(*rows)
-  assert _row(sets, unite_slots(sets, *sets.slot_head)) == plain_grouping.union(*rows)
+  assert _common_us(sets) == plain_grouping.common_us(*rows)
+  assert _row(sets, _united(sets)) == plain_grouping.union(*rows)

@@ -25,7 +25,7 @@ from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, part
 
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
 
@@ -203,7 +203,7 @@ def _try_moves(
   """
   row = evaluator.row[0]
   while not over(evaluator):
-    if scores.max() == -np.inf:  # and nothing is drawn
+    if not _any_left(scores):  # and nothing is drawn
       return -1, -1, objective_us, NONE_LEFT
     best, best_i, best_device = np.float32(-np.inf), -1, -1
     for i in range(scores.shape[0]):
@@ -224,7 +224,17 @@ def _try_moves(
   return -1, -1, objective_us, BLOCK_OVER
 
 
-@compiled(nogil=True)
+@part
+def _any_left(scores):
+  """Whether a score [M, D] is not -inf."""
+  for i in range(scores.shape[0]):
+    for d in range(scores.shape[1]):
+      if scores[i, d] > -np.inf:
+        return True
+  return False
+
+
+@part
 def _gumbel(rng):
   """A draw as numpy's `Generator.gumbel` makes it."""
   u = 1.0 - rng.random()
@@ -233,7 +243,7 @@ def _gumbel(rng):
   return -math.log(-math.log(u))
 
 
-@compiled(nogil=True)
+@part
 def _put(placement, group_of_op, group, device):
   """Puts a group on a device in a placement [N]."""
   for op in range(placement.shape[0]):
