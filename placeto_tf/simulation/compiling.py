@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Dict
+
 import numba
 
 
@@ -21,4 +23,5 @@ def compiled(**options):
 inlined = numba.njit(inline="always")
 # For the parts of several loops that are too large for that. Only compiled code may call them: a
 # call from Python ends the process. It saves compiling what would convert their arguments.
-part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_NO_WRAPPERS: Dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+part = numba.njit(**_NO_WRAPPERS)
