@@ -74,7 +74,9 @@ class CpuTime:
 def compiled_loops_watched() -> Iterator[CpuTime]:
   """Has the calls of the searches' compiled loops timed."""
   from placeto_tf.encoding import pair_features
+  from placeto_tf.grouping import contraction, merging, node_sets
   from placeto_tf.policies.device_pointer import best_first, placed_groups
+  from placeto_tf.problem import units
   from placeto_tf.search import annealing, genetic, local_search
   from placeto_tf.simulation import engines
 
@@ -82,9 +84,13 @@ def compiled_loops_watched() -> Iterator[CpuTime]:
   with contextlib.ExitStack() as stack:
     for owner, name in (
         (annealing, "_anneal"), (local_search, "_descend"), (genetic, "_breed"),
-        (genetic, "_scatter"), (best_first, "score"), (placed_groups, "features_of"),
-        (pair_features, "observe"), (engines.ReferenceEngine, "run"),
-        (engines.ExtendedEngine, "run")):
+        (genetic, "_scatter"), (best_first, "score"), (best_first, "_try_moves"),
+        (placed_groups, "features_of"), (pair_features, "observe"),
+        (contraction, "_add_up"), (contraction, "_patterns"), (contraction, "_traffic"),
+        (merging, "_join"), (merging, "_join_cheap"), (merging, "_merge_heaviest_edges"),
+        (merging, "_merge_isolated"), (merging, "_merge_single_device"), (merging, "labels"),
+        (node_sets, "_add_edges"), (units, "_ops_by_unit"), (units, "_neighbours"),
+        (engines.ReferenceEngine, "run"), (engines.ExtendedEngine, "run")):
       stack.enter_context(mock.patch.object(owner, name, cpu.inside(getattr(owner, name))))
     yield cpu
 

@@ -202,6 +202,17 @@ class ComputationGraph:
     return np.where(self.edge_ports == CONTROL, -1, outputs).astype(np.int32)
 
   @functools.cached_property
+  def edges_by_tensor(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[E] producers and consumers, int32, and tensors, int64, of the edges, sorted by tensor.
+
+    All control edges of one producer carry one signal, which has a negative number here.
+    """
+    tensors = np.where(
+        self.edge_ports == CONTROL, -1 - self.edge_producers.astype(np.int64), self.edge_outputs)
+    order = np.argsort(tensors, kind="stable")
+    return self.edge_producers[order], self.edge_consumers[order], tensors[order]
+
+  @functools.cached_property
   def topological_order(self) -> np.ndarray:
     """[N] int32 op indices, producers first; among ready ops by (depth, index)."""
     return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)

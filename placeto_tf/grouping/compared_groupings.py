@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
-
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.contraction import contract
-from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN, join_single_consumers
+from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN
 from placeto_tf.grouping.merging import Merger
 
 _ROUNDS = 20
@@ -37,7 +35,7 @@ def single_consumer(
   for _ in range(_ROUNDS):
     merger = Merger(contraction)
     merger.merge_single_device()
-    join_single_consumers(merger, contraction, float("inf"))
+    merger.join(*contraction.single_consumers, np.inf)
     if merger.num_sets == contraction.num_nodes or merger.num_sets <= max_groups:
       break
     contraction = contract(
@@ -61,12 +59,8 @@ def metis(
       np.full(max_groups, 1 / max_groups), imbalance=0.3, recursive=True, seed=0)
   merger = Merger(contraction)
   merger.merge_single_device()
-  first: Dict[Tuple[int, int], int] = {}
-  for node in range(contraction.num_nodes):
-    u = merger.find(node)
-    key = (int(parts[node]), merger.mask[u])
-    v = merger.find(first.setdefault(key, node))
-    if u != v:
-      merger.merge(u, v)
+  keys = parts.astype(np.int64) * len(contraction.masks) + contraction.pattern
+  _, first, part = np.unique(keys, return_index=True, return_inverse=True)
+  merger.join(np.arange(contraction.num_nodes), first[part.reshape(-1)], np.inf)
   merger.merge_down(max_groups, CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups)
   return merger.labels()[contraction.node_of_op]

@@ -6,14 +6,16 @@ Legend: N ops, M nodes of the contracted graph, F pairs of nodes with an edge, D
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Tuple
+import functools
+from typing import List, NoReturn, Tuple
 
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.simulation.compiling import compiled
 
 # What a transfer costs however small it is, as the bytes a link could move in that time: 10 us
 # at 6.5 GB/s. Without it scalars would count for nothing and be cut everywhere.
@@ -55,6 +57,22 @@ class Contraction:
     """[M] bit masks of allowed devices."""
     return [self.masks[p] for p in self.pattern.tolist()]
 
+  @functools.cached_property
+  def order(self) -> np.ndarray:
+    """[M] int64 the nodes by rank."""
+    return np.argsort(self.rank, kind="stable")
+
+  @functools.cached_property
+  def single_consumers(self) -> Tuple[np.ndarray, np.ndarray]:
+    """Nodes with one consumer, and their consumers.
+
+    The last come first, so that a chain grows from its end and its joints fall where a cap is met.
+    """
+    num_consumers = np.bincount(self.producers, minlength=self.num_nodes)
+    single = np.flatnonzero(num_consumers == 1)
+    single = single[np.argsort(-self.rank[single], kind="stable")]
+    return single, self.consumers[np.searchsorted(self.producers, single)]
+
 
 def topological_rank(graph: ComputationGraph) -> np.ndarray:
   """[N] position of each op in `graph.topological_order`."""
@@ -77,46 +95,141 @@ def contract(
   Raises:
     PlacementError: the ops of one label have no device in common.
   """
-  _, node_of_op = np.unique(labels, return_inverse=True)
-  node_of_op = node_of_op.reshape(-1).astype(np.int32)
+  node_of_op = numbered(labels)
   m = int(node_of_op.max()) + 1
   allowed = np.ones((m, allowed_ops.shape[1]), dtype=bool)
-  np.logical_and.at(allowed, node_of_op, allowed_ops)
+  rank = np.full(m, graph.num_ops, dtype=np.int64)
+  _add_up(node_of_op, _as(allowed_ops, np.bool_), topological_rank(graph), allowed, rank)
   stuck = np.flatnonzero(~allowed.any(axis=1))
   if len(stuck):
-    op = int(np.flatnonzero(node_of_op == stuck[0])[0])
-    raise PlacementError(
-        f"the ops that must share a device with {graph.op_names[op]!r} have none in common; pin "
-        "fewer of them or add a device that all can use")
-  rows, pattern = np.unique(allowed, axis=0, return_inverse=True)
+    raise_stuck(graph, node_of_op, int(stuck[0]))
+  rows, pattern = _distinct_rows(allowed)
   masks = tuple(sum(1 << int(d) for d in np.flatnonzero(row)) for row in rows)
-  producers, consumers, traffic = _traffic(graph, costs, node_of_op, m)
-  rank = np.full(m, graph.num_ops, dtype=np.int64)
-  np.minimum.at(rank, node_of_op, topological_rank(graph))
+  producers, consumers, traffic = _traffic(
+      node_of_op, m, *graph.edges_by_tensor, _as(costs.output_bytes, np.float64))
   return Contraction(
       node_of_op, np.bincount(node_of_op, costs.compute_us.min(axis=1), minlength=m),
-      pattern.reshape(-1).astype(np.int32), masks, producers, consumers, traffic, rank)
+      pattern, masks, producers, consumers, traffic, rank)
 
 
-def _traffic(
-    graph: ComputationGraph, costs: OpCosts, node_of_op: np.ndarray, m: int,
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it."""
-  producers = node_of_op[graph.edge_producers].astype(np.int64)
-  consumers = node_of_op[graph.edge_consumers].astype(np.int64)
-  control = graph.edge_ports == CONTROL
-  # Control edges of one producer to one node are one signal, hence a negative id by producer.
-  tensors = np.where(control, -1 - graph.edge_producers.astype(np.int64), graph.edge_outputs)
-  apart = producers != consumers
-  keys = tensors[apart] * m + consumers[apart]  # unique: a tensor has one producer
-  _, first = np.unique(keys, return_index=True)
-  index = np.flatnonzero(apart)[first]
-  output_bytes = costs.output_bytes if len(costs.output_bytes) else np.zeros(1)
-  weight = np.where(
-      control[index], CONTROL_BYTES, output_bytes[np.maximum(tensors[index], 0)] + TRANSFER_BYTES)
-  pairs, inverse = np.unique(producers[index] * m + consumers[index], return_inverse=True)
-  traffic = np.bincount(inverse.reshape(-1), weight, minlength=len(pairs))
-  return (pairs // m).astype(np.int32), (pairs % m).astype(np.int32), traffic
+def raise_stuck(graph: ComputationGraph, node_of_op: np.ndarray, node: int) -> NoReturn:
+  """Raises PlacementError: the ops of a node have no device in common."""
+  op = int(np.flatnonzero(node_of_op == node)[0])
+  raise PlacementError(
+      f"the ops that must share a device with {graph.op_names[op]!r} have none in common; pin "
+      "fewer of them or add a device that all can use")
+
+
+def numbered(labels: np.ndarray) -> np.ndarray:
+  """[N] int32 labels numbered from 0 without gaps, in their order."""
+  least = int(labels.min())
+  width = int(labels.max()) - least + 1
+  if width > 4 * len(labels) + 1000:
+    return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int32)
+  # Many times faster than sorting.
+  known = np.zeros(width, dtype=np.int32)
+  known[labels - least] = 1
+  return (np.cumsum(known, dtype=np.int32) - 1)[labels - least]
+
+
+def _as(array: np.ndarray, dtype: type) -> np.ndarray:
+  """Contiguous and writable: numba would compile again for other arrays."""
+  return np.require(array, dtype, ["C", "W"])
+
+
+def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  """The distinct rows of [M, D] bool in lexicographic order, and the index of each row's, int32."""
+  first, found = _patterns(allowed)
+  rows = allowed[first]
+  order = np.lexsort(rows.T[::-1])
+  place = np.empty(len(order), dtype=np.int32)
+  place[order] = np.arange(len(order), dtype=np.int32)
+  return rows[order], place[found]
+
+
+@compiled(nogil=True)
+def _patterns(allowed):
+  """The first of equal rows of [M, D] bool, in order, and which of these each row equals."""
+  m = allowed.shape[0]
+  first, found, count = np.empty(m, np.int64), np.empty(m, np.int64), 0
+  for i in range(m):
+    k = 0
+    while k < count:
+      same = True
+      for d in range(allowed.shape[1]):
+        same = same and allowed[i, d] == allowed[first[k], d]
+      if same:
+        break
+      k += 1
+    if k == count:
+      first[count] = i
+      count += 1
+    found[i] = k
+  return first[:count], found
+
+
+@compiled(nogil=True)
+def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
+  """Has `allowed` [M, D] and `rank` [M] hold what all ops of a node may use, and the first rank."""
+  for op in range(node_of_op.shape[0]):
+    node = node_of_op[op]
+    rank[node] = min(rank[node], rank_of_op[op])
+    for d in range(allowed.shape[1]):
+      allowed[node, d] &= allowed_ops[op, d]
+
+
+@compiled(nogil=True)
+def _traffic(node_of_op, m, edge_producers, edge_consumers, edge_tensors, output_bytes):
+  """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it.
+
+  Args:
+    node_of_op: [N] int32.
+    m: number of nodes.
+    edge_producers, edge_consumers, edge_tensors: `ComputationGraph.edges_by_tensor`.
+    output_bytes: [O] float64.
+
+  Returns:
+    Producers and consumers, int32, and bytes, float64, of pairs in order.
+  """
+  count, begun = 0, 0
+  producers = np.empty(edge_tensors.shape[0], np.int32)
+  consumers = np.empty(edge_tensors.shape[0], np.int32)
+  weights = np.empty(edge_tensors.shape[0])
+  last_seen = np.full(m, -1, np.int64)  # where the edges begin of the node's last tensor
+  for e in range(edge_tensors.shape[0]):
+    if edge_tensors[e] != edge_tensors[begun]:
+      begun = e
+    u, v = node_of_op[edge_producers[e]], node_of_op[edge_consumers[e]]
+    if u == v or last_seen[v] == begun:
+      continue
+    last_seen[v] = begun
+    producers[count], consumers[count] = u, v
+    control = edge_tensors[e] < 0
+    weights[count] = CONTROL_BYTES if control else output_bytes[edge_tensors[e]] + TRANSFER_BYTES
+    count += 1
+  order = np.empty(count, np.int64)
+  for k in range(count):
+    order[k] = k
+  for nodes in (consumers, producers):  # a counting sort by each: pairs keep the order of tensors
+    ends = np.zeros(m + 1, np.int64)
+    for k in range(count):
+      ends[nodes[k] + 1] += 1
+    for node in range(m):
+      ends[node + 1] += ends[node]
+    before, order = order, np.empty(count, np.int64)
+    for k in before:
+      order[ends[nodes[k]]] = k
+      ends[nodes[k]] += 1
+  pairs = 0
+  traffic = np.zeros(count)
+  firsts, seconds = np.empty(count, np.int32), np.empty(count, np.int32)
+  for k in order:
+    u, v = producers[k], consumers[k]
+    if pairs == 0 or firsts[pairs - 1] != u or seconds[pairs - 1] != v:
+      firsts[pairs], seconds[pairs] = u, v
+      pairs += 1
+    traffic[pairs - 1] += weights[k]
+  return firsts[:pairs], seconds[:pairs], traffic[:pairs]
 
 
 def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:
@@ -126,8 +239,7 @@ def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:
     labels: [N] ints, equal for ops of one group.
     rank: [N] position of each op in the topological order.
   """
-  _, group = np.unique(labels, return_inverse=True)
-  group = group.reshape(-1)
+  group = numbered(labels)
   first = np.full(int(group.max()) + 1, len(labels), dtype=np.int64)
   np.minimum.at(first, group, rank)
   number = np.empty(len(first), dtype=np.int32)

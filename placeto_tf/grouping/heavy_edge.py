@@ -10,11 +10,14 @@ Three stages, each on the result of the one before:
 
 from __future__ import annotations
 
+import functools
+from typing import Tuple
+
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.grouping.contraction import Contraction, contract
+from placeto_tf.grouping.contraction import Contraction, contract, raise_stuck
 from placeto_tf.grouping.merging import Merger
 
 # A group may weigh this many times the mean: with less the cap decides and cuts heavy edges,
@@ -37,36 +40,44 @@ def merge_stages(merger: Merger, contraction: Contraction, max_groups: int) -> n
   """[N] labels after stages 2 and 3."""
   merger.merge_single_device()
   mean_us = float(contraction.weight_us.sum()) / max_groups
-  join_single_consumers(merger, contraction, CHEAP_OVER_MEAN * mean_us)
-  join_cheap(merger, contraction, CHEAP_OVER_MEAN * mean_us, CAP_OVER_MEAN * mean_us, max_groups)
+  merger.join(*contraction.single_consumers, CHEAP_OVER_MEAN * mean_us)
+  merger.join_cheap(
+      contraction.order, CHEAP_OVER_MEAN * mean_us, CAP_OVER_MEAN * mean_us, max_groups)
   merger.merge_down(max_groups, CAP_OVER_MEAN * mean_us)
   return merger.labels()[contraction.node_of_op]
 
 
-def join_single_consumers(merger: Merger, contraction: Contraction, cap_us: float) -> None:
-  """Joins nodes to their only consumer while the two weigh no more than the cap."""
-  m = contraction.num_nodes
-  num_consumers = np.bincount(contraction.producers, minlength=m)
-  starts = np.searchsorted(contraction.producers, np.arange(m))
-  single = np.flatnonzero(num_consumers == 1)
-  # Last first, so that a chain grows from its end and its joints fall where the cap is met.
-  single = single[np.argsort(-contraction.rank[single], kind="stable")]
-  for node, consumer in zip(
-      single.tolist(), contraction.consumers[starts[single]].tolist()):
-    u, v = merger.find(node), merger.find(consumer)
-    if u != v and merger.may_merge(u, v, cap_us):
-      merger.merge(u, v)
+class PlacedSets:
+  """Sets of ops, to be merged again and again: each time those that a placement has on one device.
 
+  What does not depend on the placement is made once, when it is first needed.
+  """
 
-def join_cheap(
-    merger: Merger, contraction: Contraction, cheap_us: float, cap_us: float, max_groups: int
-) -> None:
-  """Joins sets lighter than `cheap_us` to the neighbour they exchange most bytes with."""
-  for node in np.argsort(contraction.rank, kind="stable").tolist():
-    if merger.num_sets <= max_groups:
-      return
-    u = merger.find(node)
-    if merger.weight_us[u] < cheap_us:
-      v = merger.heaviest_neighbour(u, cap_us)
-      if v is not None:
-        merger.merge(u, v)
+  def __init__(
+      self, graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, labels: np.ndarray):
+    """Args: labels: [N] ints, equal for ops of one set; see `contract` for the others."""
+    self._graph, self._costs, self._allowed_ops, self._labels = graph, costs, allowed_ops, labels
+
+  @functools.cached_property
+  def contraction(self) -> Contraction:
+    """The sets as nodes."""
+    return contract(self._graph, self._costs, self._allowed_ops, self._labels)
+
+  @functools.cached_property
+  def _start(self) -> Tuple[Merger, np.ndarray]:
+    """Nothing merged yet, and [M] the first op of each node."""
+    return Merger(self.contraction), np.unique(self.contraction.node_of_op, return_index=True)[1]
+
+  def merged(self, placement: np.ndarray, max_groups: int) -> np.ndarray:
+    """[N] labels of about `max_groups` groups of sets that a placement [N] has on one device.
+
+    Raises:
+      PlacementError: it has ops of a set on different devices.
+    """
+    merger, op_of_node = self._start
+    node_of_op, node_devices = self.contraction.node_of_op, placement[op_of_node]
+    apart = np.flatnonzero(node_devices[node_of_op] != placement)
+    if len(apart):
+      raise_stuck(self._graph, node_of_op, int(node_of_op[apart].min()))
+    return merge_stages(
+        merger.placed(node_devices, self._allowed_ops.shape[1]), self.contraction, max_groups)

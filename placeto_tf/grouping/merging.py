@@ -1,167 +1,342 @@
-"""`Merger`: merges nodes pair by pair and keeps account of the traffic between them."""
+"""`Merger`: merges nodes pair by pair and keeps account of the traffic between them.
+
+Legend: M nodes, N ops, D devices, P patterns.
+"""
 
 from __future__ import annotations
 
-import heapq
 import math
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction
+from placeto_tf.grouping.node_sets import (
+    NONE,
+    NodeSets,
+    add_slots,
+    edge_of,
+    find,
+    key_of,
+    labels,
+    may_merge,
+    merge,
+)
+from placeto_tf.simulation.compiling import compiled, part
 
 
 class Merger:
   """Disjoint sets of the nodes of a `Contraction`, each named by one of its nodes, its root.
 
-  Attributes:
-    weight_us: [M] compute time of the set, by root.
-    mask: [M] bit mask of the devices all of the set may use, by root; never 0.
-    neighbours: [M] traffic in bytes to every other set, by root of either, both directions.
-    num_sets: how many sets there are.
+  Its loops are compiled and run without the interpreter's lock.
   """
 
   def __init__(self, contraction: Contraction):
-    m = contraction.num_nodes
-    self.weight_us: List[float] = contraction.weight_us.tolist()
-    self.mask: List[int] = contraction.node_masks
-    self.neighbours: List[Dict[int, float]] = [{} for _ in range(m)]
-    for u, v, traffic in zip(
-        contraction.producers.tolist(), contraction.consumers.tolist(),
-        contraction.traffic_bytes.tolist()):
-      self.neighbours[u][v] = self.neighbours[u].get(v, 0.0) + traffic
-      self.neighbours[v][u] = self.neighbours[u][v]
-    self._parent = list(range(m))
-    self.num_sets = m
+    self._sets = NodeSets.of(
+        contraction.weight_us, contraction.pattern, contraction.producers, contraction.consumers,
+        contraction.traffic_bytes)
+    self._masks: List[int] = list(contraction.masks)
 
-  def find(self, node: int) -> int:
-    """Root of the node's set."""
-    parent = self._parent
-    while parent[node] != node:
-      parent[node] = parent[parent[node]]
-      node = parent[node]
-    return node
+  def placed(self, node_devices: np.ndarray, num_devices: int) -> Merger:
+    """A copy in which nodes on different devices are never merged.
 
-  def roots(self) -> List[int]:
+    Each device gets its own copy of all devices, of which the nodes there may use what they may.
+
+    Args:
+      node_devices: [M] where nodes are.
+      num_devices: D.
+    """
+    other = Merger.__new__(Merger)
+    sets = self._sets
+    pattern = sets.pattern * num_devices + node_devices
+    other._sets = sets.copy()._replace(pattern=pattern.astype(np.int32))
+    other._masks = [mask << num_devices * d for mask in self._masks for d in range(num_devices)]
+    return other
+
+  def keep_apart(
+      self, start_us: np.ndarray, end_us: np.ndarray, node_of_op: np.ndarray, overlap: float
+  ) -> None:
+    """Has no sets merged that would run at the same time.
+
+    Args:
+      start_us, end_us: [N] when ops run.
+      node_of_op: [N] int32.
+      overlap: how long sets may run at once, over the lighter one's time.
+    """
+    n = len(start_us)
+    self._sets = self._sets._replace(
+        slot_after=np.empty(n, np.int32), slot_us=np.empty((n, 2)), overlap=np.array([overlap]))
+    add_slots(self._sets, np.argsort(start_us, kind="stable"), start_us, end_us, node_of_op)
+
+  @property
+  def num_sets(self) -> int:
+    """How many sets there are."""
+    return int(self._sets.num_sets[0])
+
+  def roots(self) -> np.ndarray:
     """Root of every set, in the order of the nodes."""
-    return [node for node, parent in enumerate(self._parent) if node == parent]
+    return np.flatnonzero(self._sets.parent == np.arange(len(self._sets.parent)))
 
   def labels(self) -> np.ndarray:
-    """[M] root of each node's set."""
-    return np.array([self.find(node) for node in range(len(self._parent))], dtype=np.int64)
+    """[M] int64 root of each node's set."""
+    return labels(self._sets)
 
-  def may_merge(self, u: int, v: int, cap_us: float) -> bool:
-    """Whether two sets have equal masks and stay under the cap together."""
-    return self.mask[u] == self.mask[v] and self.weight_us[u] + self.weight_us[v] <= cap_us
+  def mask(self, root: int) -> int:
+    """Bit mask of the devices that all of a set may use; never 0."""
+    return self._masks[self._sets.pattern[root]]
+
+  def weight_us(self, root: int) -> float:
+    """Compute time of a set."""
+    return float(self._sets.weight_us[root])
+
+  def neighbours(self, root: int) -> Dict[int, float]:
+    """Root of every set that a set exchanges data with -> bytes, both directions."""
+    sets, found = self._sets, {}
+    half = sets.head[root]
+    while half != NONE:
+      found[int(sets.to[half])] = float(sets.traffic[half >> 1])
+      half = sets.after[half]
+    return found
 
   def merge(self, u: int, v: int) -> int:
     """Merges the sets of two different roots; the one with more neighbours stays root."""
-    u, v = self._order(u, v)
-    ours, theirs = self.neighbours[u], self.neighbours[v]
-    ours.pop(v, None)
-    theirs.pop(u, None)
-    for other, traffic in theirs.items():
-      total = ours.get(other, 0.0) + traffic
-      ours[other] = total
-      back = self.neighbours[other]
-      del back[v]
-      back[u] = total
-    self.neighbours[v] = {}
-    self._parent[v] = u
-    self.weight_us[u] += self.weight_us[v]
-    self.mask[u] &= self.mask[v]
-    self.num_sets -= 1
-    return u
+    return int(_merge(self._sets, u, v))
 
-  def _order(self, u: int, v: int) -> Tuple[int, int]:
-    """The root that stays and the one that is absorbed when two sets are merged."""
-    return (v, u) if len(self.neighbours[u]) < len(self.neighbours[v]) else (u, v)
+  def join(self, firsts: np.ndarray, seconds: np.ndarray, cap_us: float) -> None:
+    """Joins nodes pair by pair, where they may be merged under the cap."""
+    _join(self._sets, firsts.astype(np.int64), seconds.astype(np.int64), float(cap_us))
 
-  def heaviest_neighbour(self, u: int, cap_us: float) -> Optional[int]:
-    """The set with equal mask and most traffic that stays under the cap together with `u`."""
-    best: Optional[int] = None
-    most = -1.0
-    for v, traffic in self.neighbours[u].items():
-      ahead = best is None or traffic > most or (traffic == most and v < best)
-      if ahead and self.may_merge(u, v, cap_us):
-        best, most = v, traffic
-    return best
+  def join_cheap(
+      self, order: np.ndarray, cheap_us: float, cap_us: float, max_sets: int) -> None:
+    """Joins sets lighter than `cheap_us` to the neighbour they exchange most bytes with.
+
+    Args: order: [M] nodes, as their sets are visited.
+    """
+    _join_cheap(self._sets, order, float(cheap_us), float(cap_us), max_sets)
 
   def merge_single_device(self) -> None:
     """Merges all sets that may use the same single device only: there is nothing to decide."""
-    representative: Dict[int, int] = {}
-    for u in self.roots():
-      mask = self.mask[u]
-      if mask & (mask - 1) == 0:
-        known = representative.get(mask)
-        representative[mask] = u if known is None else self.merge(known, u)
+    single = np.array([mask & (mask - 1) == 0 for mask in self._masks])
+    if single.any():
+      _merge_single_device(self._sets, single)
 
   def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
     """Merges along the edge with most traffic until there are `max_sets` or the cap forbids all.
 
     Only sets with equal masks are merged.
     """
-    heap = [
-        (-traffic, u, v) for u in self.roots() for v, traffic in self.neighbours[u].items()
-        if u < v and self.mask[u] == self.mask[v]]
-    heapq.heapify(heap)
-    while heap and self.num_sets > max_sets:
-      traffic, u, v = heapq.heappop(heap)
-      # Entries are not removed when a set changes; the stale ones are passed over here.
-      if self.neighbours[u].get(v) != -traffic:
-        continue
-      if not self.may_merge(u, v, cap_us):
-        continue
-      # The entries of the set with more neighbours stay valid where traffic did not grow, so
-      # new entries are needed for the neighbours of the smaller one alone.
-      root, absorbed = self._order(u, v)
-      changed = list(self.neighbours[absorbed])
-      self.merge(u, v)
-      for other in changed:
-        if other not in (u, v) and self.mask[other] == self.mask[root]:
-          entry = (-self.neighbours[root][other], min(root, other), max(root, other))
-          heapq.heappush(heap, entry)
+    _merge_heaviest_edges(self._sets, max_sets, float(cap_us))
 
   def merge_isolated(self, max_sets: int, cap_us: float) -> None:
     """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
-    by_mask: Dict[int, list] = {}
-    for u in self.roots():
-      if not any(self.mask[v] == self.mask[u] for v in self.neighbours[u]):
-        by_mask.setdefault(self.mask[u], []).append((self.weight_us[u], u))
-    for heap in by_mask.values():
-      heapq.heapify(heap)
-      while len(heap) > 1 and self.num_sets > max_sets:
-        weight, u = heapq.heappop(heap)
-        if weight + heap[0][0] > cap_us:
-          break
-        root = self.merge(u, heapq.heappop(heap)[1])
-        heapq.heappush(heap, (self.weight_us[root], root))
+    _merge_isolated(self._sets, len(self._masks), max_sets, float(cap_us))
 
   def merge_compatible(self, max_sets: int) -> None:
     """Last resort: merges sets whose masks differ but intersect, the lightest first."""
-    order = sorted(self.roots(), key=lambda u: (self.weight_us[u], u))
+    if self.num_sets <= max_sets:
+      return
+    sets = self._sets
+    order = sorted(self.roots().tolist(), key=lambda u: (sets.weight_us[u], u))
     kept: List[int] = []
     for position, u in enumerate(order):
       if len(kept) + len(order) - position <= max_sets:
         return
-      for i, v in enumerate(kept):
-        if self.mask[u] & self.mask[v]:
-          kept[i] = self.merge(u, v)
-          break
-      else:
+      i = self._compatible(kept, u)
+      if i is None:
         kept.append(u)
+        continue
+      common = self.mask(kept[i]) & self.mask(u)
+      kept[i] = self.merge(u, kept[i])
+      self._masks.append(common)
+      sets.pattern[kept[i]] = len(self._masks) - 1
 
-  def relax(self) -> None:
-    """Called when nothing more can be merged and the cap has been raised."""
+  def _compatible(self, kept: Sequence[int], u: int) -> Optional[int]:
+    """Index of the first set of `kept` that has a device in common with set u."""
+    mask = self.mask(u)
+    return next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
-    total = math.fsum(self.weight_us[u] for u in self.roots())
+    """Merges along the heaviest edges under the cap, which is raised as often as it must be.
+
+    With the cap, the time that sets kept apart may overlap is raised.
+    """
+    total: Optional[float] = None
+    before = self._sets.weight_us[self.roots()]
     while self.num_sets > max_sets:
       self.merge_heaviest_edges(max_sets, cap_us)
       self.merge_isolated(max_sets, cap_us)
+      if self.num_sets <= max_sets:
+        break
+      total = math.fsum(before.tolist()) if total is None else total
       if cap_us > total:
         break
       cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
-      self.relax()
+      self._sets.overlap[0] *= 2
     self.merge_compatible(max_sets)
+
+
+@compiled(nogil=True)
+def _merge(sets, u, v):
+  return merge(sets, u, v)
+
+
+@compiled(nogil=True)
+def _join(sets, firsts, seconds, cap_us):
+  for k in range(firsts.shape[0]):
+    u, v = find(sets, firsts[k]), find(sets, seconds[k])
+    if u != v and may_merge(sets, u, v, cap_us):
+      merge(sets, u, v)
+
+
+@compiled(nogil=True)
+def _join_cheap(sets, order, cheap_us, cap_us, max_sets):
+  for k in range(order.shape[0]):
+    if sets.num_sets[0] <= max_sets:
+      return
+    u = find(sets, order[k])
+    if sets.weight_us[u] < cheap_us:
+      v = _heaviest_neighbour(sets, u, cap_us)
+      if v != NONE:
+        merge(sets, u, v)
+
+
+@part
+def _heaviest_neighbour(sets, u, cap_us):
+  """The mergeable set with most traffic to set u, of equals the first; or NONE."""
+  best, most = np.int64(NONE), -1.0
+  half = sets.head[u]
+  while half != NONE:
+    v, traffic = np.int64(sets.to[half]), sets.traffic[half >> 1]
+    ahead = best == NONE or traffic > most or (traffic == most and v < best)
+    if ahead and may_merge(sets, u, v, cap_us):
+      best, most = v, traffic
+    half = sets.after[half]
+  return best
+
+
+@compiled(nogil=True)
+def _merge_single_device(sets, single):
+  """Args: single: [P] bool, whether a pattern is of one device."""
+  representative = np.full(single.shape[0], NONE, np.int64)
+  for u in range(sets.parent.shape[0]):
+    pattern = sets.pattern[u]
+    if sets.parent[u] == u and single[pattern]:
+      known = representative[pattern]
+      representative[pattern] = u if known == NONE else merge(sets, known, u)
+
+
+@compiled(nogil=True)
+def _merge_heaviest_edges(sets, max_sets, cap_us):
+  m = sets.parent.shape[0]
+  room = max(16, sets.traffic.shape[0])
+  priority, keys, size = np.empty(room), np.empty(room, np.int64), 0
+  for u in range(m):
+    half = sets.head[u] if sets.parent[u] == u else NONE
+    while half != NONE:
+      v = np.int64(sets.to[half])
+      if u < v and sets.pattern[u] == sets.pattern[v]:
+        priority[size], keys[size] = -sets.traffic[half >> 1], key_of(sets, u, v)
+        size += 1
+      half = sets.after[half]
+  for i in range(size // 2 - 1, -1, -1):
+    _sink(priority, keys, size, i)
+  changed = np.empty(m, np.int64)
+  while size > 0 and sets.num_sets[0] > max_sets:
+    negative, key = priority[0], keys[0]
+    size -= 1
+    priority[0], keys[0] = priority[size], keys[size]
+    _sink(priority, keys, size, 0)
+    # Entries are not removed when a set changes; the stale ones are passed over here.
+    edge = edge_of(sets, key)
+    if edge == NONE or sets.traffic[edge] != -negative:
+      continue
+    u, v = key // m, key % m
+    if not may_merge(sets, u, v, cap_us):
+      continue
+    # The entries of the set with more neighbours stay valid where traffic did not grow, so new
+    # entries are needed for the neighbours of the smaller one alone.
+    absorbed = u if sets.degree[u] < sets.degree[v] else v
+    count, half = 0, sets.head[absorbed]
+    while half != NONE:
+      other = sets.to[half]
+      if other != u and other != v and sets.pattern[other] == sets.pattern[u]:
+        changed[count] = other
+        count += 1
+      half = sets.after[half]
+    root = merge(sets, u, v)
+    if size + count > priority.shape[0]:
+      old_priority, old_keys = priority, keys
+      priority, keys = np.empty(2 * (size + count)), np.empty(2 * (size + count), np.int64)
+      for k in range(size):  # numba compiles this in a tenth of the time of an array's assignment
+        priority[k], keys[k] = old_priority[k], old_keys[k]
+    for k in range(count):
+      key = key_of(sets, root, changed[k])
+      _push(priority, keys, size, -sets.traffic[edge_of(sets, key)], key)
+      size += 1
+
+
+@compiled(nogil=True)
+def _merge_isolated(sets, num_patterns, max_sets, cap_us):
+  m = sets.parent.shape[0]
+  isolated, count = np.empty(m, np.int64), 0
+  for u in range(m):
+    if sets.parent[u] != u:
+      continue
+    half = sets.head[u]
+    while half != NONE and sets.pattern[sets.to[half]] != sets.pattern[u]:
+      half = sets.after[half]
+    if half == NONE:
+      isolated[count] = u
+      count += 1
+  done = np.zeros(num_patterns, np.bool_)
+  weights, roots = np.empty(count), np.empty(count, np.int64)
+  for i in range(count):
+    pattern = sets.pattern[isolated[i]]
+    if done[pattern]:
+      continue
+    done[pattern] = True
+    size = 0
+    for k in range(i, count):
+      u = isolated[k]
+      if sets.pattern[u] == pattern:
+        _push(weights, roots, size, sets.weight_us[u], u)
+        size += 1
+    while size > 1 and sets.num_sets[0] > max_sets:
+      weight_us, u = weights[0], roots[0]
+      size -= 1
+      weights[0], roots[0] = weights[size], roots[size]
+      _sink(weights, roots, size, 0)
+      if weight_us + weights[0] > cap_us:
+        break
+      root = merge(sets, u, roots[0])
+      weights[0], roots[0] = sets.weight_us[root], root
+      _sink(weights, roots, size, 0)
+
+
+@part
+def _push(priority, keys, size, new, key):
+  """Adds an entry to a heap of `size` entries, the least (priority, key) first."""
+  i = size
+  while i > 0:
+    above = (i - 1) // 2
+    if priority[above] < new or (priority[above] == new and keys[above] <= key):
+      break
+    priority[i], keys[i] = priority[above], keys[above]
+    i = above
+  priority[i], keys[i] = new, key
+
+
+@part
+def _sink(priority, keys, size, i):
+  """Has a heap's entry i change places with smaller ones below it."""
+  while True:
+    least = i
+    for below in range(2 * i + 1, min(2 * i + 3, size)):
+      if priority[below] < priority[least] or (
+          priority[below] == priority[least] and keys[below] < keys[least]):
+        least = below
+    if least == i:
+      return
+    priority[i], priority[least] = priority[least], priority[i]
+    keys[i], keys[least] = keys[least], keys[i]
+    i = least

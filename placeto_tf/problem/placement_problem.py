@@ -23,6 +23,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.grouping.heavy_edge import PlacedSets
 from placeto_tf.problem.budget import Budget
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.simulation.simulator import Simulator
@@ -99,6 +100,7 @@ class PlacementProblem:
 
   Attributes:
     allowed_ops: [N, D] bool, allowed: [G, D] bool.
+    sets: the ops that must share a device, from which searches make their units.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
     islands: how many searches may work on it side by side; see `placeto_tf.search.islands`.
     run_islands: what runs them, as `placeto_tf.search.islands.run_on_threads` does, which is what
@@ -125,6 +127,7 @@ class PlacementProblem:
           f"the grouping is of {grouping.num_ops} ops, the graph has {graph.num_ops}")
     self.simulator = simulator or Simulator(graph, costs, cluster)
     self.allowed_ops = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
+    self.sets = PlacedSets(graph, costs, self.allowed_ops, graph.colocation)
     self.allowed = self._allowed_groups()
     self.replicated: Optional[ReplicatedGraph] = None
     self.islands, self.island = 1, 0
@@ -208,6 +211,7 @@ class PlacementProblem:
     other = copy.copy(self)
     other.simulator = copy.copy(self.simulator)
     other.graph = other.simulator.graph = dataclasses.replace(self.graph, source=source)
+    other.sets = PlacedSets(other.graph, self.costs, self.allowed_ops, other.graph.colocation)
     return other
 
   def snapshot(self) -> Account:

@@ -9,13 +9,13 @@ Legend: N ops, U units, D devices.
 from __future__ import annotations
 
 import functools
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.grouping.contraction import contract
-from placeto_tf.grouping.heavy_edge import heavy_edge
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.compiling import compiled
 
 
 class UnitTables(NamedTuple):
@@ -38,9 +38,7 @@ class Units:
 
   Attributes:
     unit_of_op: [N] int32.
-    ops: [U] index arrays, the ops of each unit.
     allowed: [U, D] bool.
-    choices: [U] lists of allowed devices; allowed_sets: [U] the same as bit masks.
     movable: units with more than one allowed device.
     weight_us: [U] compute time on the fastest kind of device.
   """
@@ -52,18 +50,28 @@ class Units:
     contraction = contract(problem.graph, problem.costs, problem.allowed_ops, unit_of_op)
     self.unit_of_op = contraction.node_of_op
     count = contraction.num_nodes
-    order = np.argsort(self.unit_of_op, kind="stable")
-    ends = np.cumsum(np.bincount(self.unit_of_op, minlength=count))
-    self.ops: List[np.ndarray] = np.split(order, ends[:-1])
+    self._op_offsets, self._op_order = _ops_by_unit(self.unit_of_op, count)
     self.weight_us = contraction.weight_us
-    self.allowed_sets: List[int] = contraction.node_masks
-    self.choices: List[List[int]] = [
-        [d for d in range(problem.num_devices) if mask >> d & 1] for mask in self.allowed_sets]
-    self.allowed = np.zeros((count, problem.num_devices), dtype=bool)
-    for u, devices in enumerate(self.choices):
-      self.allowed[u, devices] = True
-    self.movable = [u for u, devices in enumerate(self.choices) if len(devices) > 1]
+    of_mask = np.array([[mask >> d & 1 for d in range(problem.num_devices)]
+                        for mask in contraction.masks], dtype=bool)
+    self.allowed = of_mask[contraction.pattern]
+    self.movable: List[int] = np.flatnonzero(self.allowed.sum(axis=1) > 1).tolist()
     self._neighbours = _neighbours(contraction.producers, contraction.consumers, count)
+
+  @functools.cached_property
+  def ops(self) -> List[np.ndarray]:
+    """[U] index arrays, the ops of each unit."""
+    return np.split(self._op_order, self._op_offsets[1:-1])
+
+  @functools.cached_property
+  def choices(self) -> List[List[int]]:
+    """[U] lists of allowed devices."""
+    return [[d for d, may in enumerate(row) if may] for row in self.allowed.tolist()]
+
+  @functools.cached_property
+  def allowed_sets(self) -> List[int]:
+    """[U] bit masks of allowed devices."""
+    return [sum(1 << d for d in devices) for devices in self.choices]
 
   @functools.cached_property
   def neighbours(self) -> List[List[int]]:
@@ -74,13 +82,13 @@ class Units:
   @property
   def tables(self) -> UnitTables:
     """For compiled loops."""
-    num_devices = self.allowed.shape[1]
-    ops, choices = np.concatenate(self.ops), np.nonzero(self.allowed)[1]
-    images, op_images = self._images(num_devices)
+    choices = np.nonzero(self.allowed)[1]
+    images, op_images = self._images(self.allowed.shape[1])
+    neighbour_offsets, neighbours = self._neighbours
     return UnitTables(
-        _offsets([len(each) for each in self.ops]), ops.astype(np.int32), op_images, images,
-        *self._neighbours, _offsets(self.allowed.sum(axis=1)), choices.astype(np.int32),
-        self.allowed, np.array(self.movable, dtype=np.int32))
+        self._op_offsets, self._op_order, op_images, images, neighbour_offsets, neighbours,
+        _offsets(self.allowed.sum(axis=1)), choices.astype(np.int32), self.allowed,
+        np.array(self.movable, dtype=np.int32))
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
     """`UnitTables.images` and `.op_images`: ops are where their units are."""
@@ -88,7 +96,7 @@ class Units:
             np.zeros(len(self.unit_of_op), dtype=np.int32))
 
   def __len__(self) -> int:
-    return len(self.ops)
+    return len(self.weight_us)
 
   def expand(self, devices: np.ndarray) -> np.ndarray:
     """[..., U] devices of units -> [..., N] devices of ops."""
@@ -96,7 +104,7 @@ class Units:
 
   def devices(self, placement: np.ndarray) -> List[int]:
     """[U] devices of the units in a placement [N] in which each unit has one device."""
-    return placement[[ops[0] for ops in self.ops]].tolist()
+    return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
     """[U] the allowed device that has most of each unit's compute time in a placement [N]."""
@@ -108,22 +116,61 @@ class Units:
     return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)
 
 
-def _neighbours(
-    producers: np.ndarray, consumers: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
-  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge."""
-  edges = len(producers)
-  owner, other = np.concatenate([producers, consumers]), np.concatenate([consumers, producers])
-  turn = np.tile(np.arange(edges), 2)
-  order = np.lexsort((turn, other, owner))
-  first = np.ones(len(order), dtype=bool)
-  first[1:] = (np.diff(owner[order]) != 0) | (np.diff(other[order]) != 0)
-  order = order[first]
-  order = order[np.lexsort((turn[order], owner[order]))]
-  return (_offsets(np.bincount(owner[order], minlength=count)),
-          np.ascontiguousarray(other[order], dtype=np.int32))
+@compiled(nogil=True)
+def _ops_by_unit(unit_of_op, count):
+  """Offsets [U+1] into all ops, unit by unit, [N]; both int32."""
+  offsets, ops = np.zeros(count + 1, np.int32), np.empty(unit_of_op.shape[0], np.int32)
+  for unit in unit_of_op:
+    offsets[unit + 1] += 1
+  for unit in range(count):
+    offsets[unit + 1] += offsets[unit]
+  filled = offsets.copy()
+  for op in range(unit_of_op.shape[0]):
+    ops[filled[unit_of_op[op]]] = op
+    filled[unit_of_op[op]] += 1
+  return offsets, ops
 
 
-def _offsets(counts: Union[Sequence[int], np.ndarray]) -> np.ndarray:
+@compiled(nogil=True)
+def _neighbours(producers, consumers, count):
+  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge.
+
+  Args: producers, consumers: int32 pairs of units, in order.
+  """
+  begin = np.zeros(count + 1, np.int64)
+  for u in producers:
+    begin[u + 1] += 1
+  for unit in range(count):
+    begin[unit + 1] += begin[unit]
+  first = np.ones(producers.shape[0], np.bool_)
+  offsets = np.zeros(count + 1, np.int32)
+  for e in range(producers.shape[0]):
+    u, v = producers[e], consumers[e]
+    if v < u:  # the edge the other way, if there is one, came before
+      low, high = begin[v], begin[v + 1]
+      while low < high:
+        middle = (low + high) // 2
+        if consumers[middle] < u:
+          low = middle + 1
+        else:
+          high = middle
+      first[e] = low == begin[v + 1] or consumers[low] != u
+    if first[e]:
+      offsets[u + 1] += 1
+      offsets[v + 1] += 1
+  for unit in range(count):
+    offsets[unit + 1] += offsets[unit]
+  filled, others = offsets.copy(), np.empty(offsets[count], np.int32)
+  for e in range(producers.shape[0]):
+    if first[e]:
+      u, v = producers[e], consumers[e]
+      others[filled[u]], others[filled[v]] = v, u
+      filled[u] += 1
+      filled[v] += 1
+  return offsets, others
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
   """[U+1] int32 where each unit's run begins."""
   return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
@@ -136,12 +183,7 @@ def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -
   groups = problem.grouping.group_of_op
   if count == problem.num_groups and _agrees(groups, placement):
     return Units(problem)
-  # Ops without a common allowed device never merge. So each device gets its own copy of all the
-  # devices, and an op may use only the copy of the device it is on now.
-  here = np.arange(problem.num_devices) == placement[:, None]
-  allowed = (here[:, :, None] & problem.allowed_ops[:, None, :]).reshape(len(placement), -1)
-  labels = heavy_edge(problem.graph, problem.costs, allowed, max(1, count))
-  return Units(problem, labels)
+  return Units(problem, problem.sets.merged(placement, max(1, count)))
 
 
 def level_counts(problem: PlacementProblem) -> List[int]:

@@ -63,24 +63,17 @@ class SymmetricUnits(Units):
     replica = np.where(
         once[problem.graph.colocation], 0, np.maximum(replicated.replica_of_op, 0))
     # The first op of a unit is on the device that the unit is said to have.
-    self.ops = [ops[np.argsort(replica[ops], kind="stable")] for ops in self.ops]
-    self._replicas: List[np.ndarray] = [replica[ops] for ops in self.ops]
-    self._restrict(problem)
-
-  def _restrict(self, problem: PlacementProblem) -> None:
-    """Leaves only devices whose image every op of the unit may use."""
-    for u, (ops, replicas) in enumerate(zip(self.ops, self._replicas)):
-      choices = [d for d in range(problem.num_devices)
-                 if problem.allowed_ops[ops, self.images[replicas, d]].all()]
-      self.choices[u] = choices
-      self.allowed_sets[u] = sum(1 << d for d in choices)
-      self.allowed[u] = False
-      self.allowed[u, choices] = True
-    self.movable = [u for u, choices in enumerate(self.choices) if len(choices) > 1]
+    order = self._op_order
+    self._op_order = order = order[np.lexsort((replica[order], self.unit_of_op[order]))]
+    self._replica_of = replica[order].astype(np.int32)
+    # Only devices whose image every op of the unit may use.
+    may = problem.allowed_ops[order[:, None], images[self._replica_of]]
+    self.allowed = np.logical_and.reduceat(may, self._op_offsets[:-1])
+    self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1).tolist()
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
     del num_devices
-    return self.images, np.concatenate(self._replicas).astype(np.int32)
+    return self.images, self._replica_of
 
 
 def place_shares(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Dict
+
 import numba
 
 
@@ -19,3 +21,7 @@ def compiled(**options):
 
 # For the parts of a loop: they become part of what calls them, so a call costs nothing.
 inlined = numba.njit(inline="always")
+# For the parts of several loops that are too large for that. Only compiled code may call them: a
+# call from Python ends the process. It saves compiling what would convert their arguments.
+_NO_WRAPPERS: Dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+part = numba.njit(**_NO_WRAPPERS)

@@ -1,14 +1,19 @@
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import plain_grouping
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.grouping.contraction import (
-    CONTROL_BYTES,
-    TRANSFER_BYTES,
-    contract,
-    number_groups,
+  CONTROL_BYTES,
+  TRANSFER_BYTES,
+  contract,
+  number_groups,
+  numbered,
+  topological_rank,
 )
 
 
@@ -74,3 +79,36 @@ def test_colocated_ops_without_a_common_device_are_an_error_that_names_one():
 def test_groups_are_numbered_by_their_first_op_in_topological_order():
   labels = np.array([9, 4, 4, 7])
   assert number_groups(labels, np.array([3, 2, 0, 1])).group_of_op.tolist() == [2, 0, 0, 1]
+
+
+@hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 60))
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=150)
+def test_nodes_and_traffic_are_those_of_sorted_arrays(seed, n, nodes):
+  rng = np.random.default_rng(seed)
+  outputs = rng.integers(0, 3, n)
+  edges = {(int(u), int(rng.integers(0, outputs[u])) if outputs[u] and rng.random() < 0.7
+            else CONTROL, v) for v in range(1, n) for u in rng.integers(0, v, 3)}
+  graph = _graph(sorted(edges), outputs.tolist())
+  costs = OpCosts(
+      rng.exponential(10, (n, 2)), rng.exponential(1e6, int(outputs.sum())), np.zeros(n),
+      np.zeros(n))
+  allowed = rng.random((n, 3)) < 0.7
+  allowed[:, 2] = True
+  labels = 7 * rng.integers(0, nodes, n)
+  found = contract(graph, costs, allowed, labels)
+  _, node_of_op = np.unique(labels, return_inverse=True)
+  assert found.node_of_op.tolist() == node_of_op.tolist()
+  expected = plain_grouping.traffic_between(graph, costs, node_of_op, found.num_nodes)
+  assert found.producers.tolist() == expected[0].tolist()
+  assert found.consumers.tolist() == expected[1].tolist()
+  assert found.traffic_bytes.tolist() == expected[2].tolist()
+  rank = topological_rank(graph)
+  for node in range(found.num_nodes):
+    ops = np.flatnonzero(node_of_op == node)
+    assert found.rank[node] == rank[ops].min()
+    assert found.node_masks[node] == sum(
+        1 << d for d in np.flatnonzero(allowed[ops].all(axis=0)).tolist())
+
+
+def test_labels_far_apart_are_numbered_too():
+  assert numbered(np.array([5, -(2**40), 2**40, 5])).tolist() == [1, 0, 2, 1]

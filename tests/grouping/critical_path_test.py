@@ -1,9 +1,12 @@
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 
+import plain_grouping
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.grouping.critical_path import _common_us, _union, earliest_slots
+from placeto_tf.grouping.critical_path import critical_path, earliest_slots
 
 
 def _fork(length):
@@ -41,6 +44,15 @@ def test_slots_by_hand():
   assert start.tolist() == [0, 0, 5] and end.tolist() == [3, 5, 7]
 
 
-def test_intervals_join_and_overlap():
-  assert _union([(0, 2), (5, 6)], [(2, 3), (8, 9)]) == [(0, 3), (5, 6), (8, 9)]
-  assert _common_us([(0, 3), (5, 8)], [(2, 6), (7, 9)]) == 1 + 1 + 1
+@hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 80), st.integers(1, 12))
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=100)
+def test_compiled_groups_are_those_of_plain_intervals(seed, n, count):
+  rng = np.random.default_rng(seed)
+  edges = [(u, 0, v) for v in range(1, n) for u in set(rng.integers(max(0, v - 9), v, 2).tolist())]
+  graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, edges)
+  few = seed % 2
+  compute_us = rng.integers(0, 3, n).astype(float) if few else rng.exponential(10, n)
+  costs = OpCosts(compute_us[:, None], rng.exponential(1e6, n), np.zeros(n), np.zeros(n))
+  allowed = np.ones((n, 2), bool)
+  expected = plain_grouping.critical_path(graph, costs, allowed, count)
+  assert critical_path(graph, costs, allowed, count).tolist() == expected.tolist()

@@ -1,7 +1,11 @@
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import plain_grouping
 from placeto_tf.grouping.contraction import Contraction
+from placeto_tf.grouping.heavy_edge import merge_stages
 from placeto_tf.grouping.merging import Merger
 
 
@@ -27,8 +31,8 @@ def _sets(merger):
 def test_traffic_of_merged_sets_to_a_common_neighbour_adds_up():
   merger = Merger(_contraction([1, 1, 1], {(0, 1): 5, (0, 2): 7, (1, 2): 9}))
   root = merger.merge(0, 1)
-  assert merger.neighbours[root] == {2: 16} and merger.neighbours[2] == {root: 16}
-  assert merger.weight_us[root] == 2 and merger.num_sets == 2
+  assert merger.neighbours(root) == {2: 16} and merger.neighbours(2) == {root: 16}
+  assert merger.weight_us(root) == 2 and merger.num_sets == 2
 
 
 def test_the_heaviest_edge_goes_first():
@@ -72,7 +76,7 @@ def test_sets_with_different_devices_merge_last_and_only_where_they_share_one():
   merger = Merger(_contraction([1] * 3, {(0, 1): 9, (1, 2): 9}, masks=[0b011, 0b110, 0b1000]))
   merger.merge_down(1, cap_us=10)
   assert _sets(merger) == [[0, 1], [2]]
-  assert merger.mask[merger.find(0)] == 0b010
+  assert merger.mask(merger.labels()[0]) == 0b010
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -80,3 +84,49 @@ def test_weights_of_nothing_do_not_hang(weight):
   merger = Merger(_contraction([weight] * 3, {(0, 1): 1, (1, 2): 1}))
   merger.merge_down(1, cap_us=0.0)
   assert merger.num_sets == 1
+
+
+@st.composite
+def _contractions(draw):
+  """Up to 60 nodes; few distinct weights and bytes, so that ties are common."""
+  m = draw(st.integers(1, 60))
+  rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+  few = draw(st.booleans())
+  weights = rng.integers(0, 4, m) if few else rng.exponential(10, m)
+  pairs = rng.integers(0, m, (draw(st.integers(0, 4 * m)), 2))
+  pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).reshape(-1, 2)
+  masks = tuple(range(1, draw(st.sampled_from((2, 4, 8)))))
+  traffic = rng.integers(0, 3, len(pairs)) if few else rng.exponential(1e6, len(pairs))
+  return Contraction(
+      node_of_op=np.arange(m, dtype=np.int32), weight_us=weights.astype(float),
+      pattern=rng.integers(0, len(masks), m).astype(np.int32), masks=masks,
+      producers=pairs[:, 0].astype(np.int32), consumers=pairs[:, 1].astype(np.int32),
+      traffic_bytes=traffic.astype(float), rank=rng.permutation(m))
+
+
+@hypothesis.given(contraction=_contractions(), count=st.integers(1, 30))
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
+def test_compiled_stages_merge_what_plain_ones_do(contraction, count):
+  plain = plain_grouping.PlainMerger(contraction)
+  expected = plain_grouping.merge_stages(plain, contraction, count)
+  merger = Merger(contraction)
+  assert merge_stages(merger, contraction, count).tolist() == expected.tolist()
+  roots = plain.roots()
+  assert merger.roots().tolist() == roots and merger.num_sets == plain.num_sets
+  assert [merger.weight_us(u) for u in roots] == [plain.weight_us[u] for u in roots]
+  assert [merger.mask(u) for u in roots] == [plain.mask[u] for u in roots]
+  assert [merger.neighbours(u) for u in roots] == [plain.neighbours[u] for u in roots]
+
+
+@hypothesis.given(contraction=_contractions(), count=st.integers(1, 30))
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
+def test_nodes_on_different_devices_have_devices_of_their_own(contraction, count):
+  node_devices = np.random.default_rng(count).integers(0, 3, contraction.num_nodes)
+  masks = [mask << 3 * int(d) for mask, d in zip(contraction.node_masks, node_devices)]
+  plain = plain_grouping.PlainMerger(contraction)
+  plain.mask = masks
+  expected = plain_grouping.merge_stages(plain, contraction, count)
+  start = Merger(contraction)
+  for _ in range(2):  # what is merged leaves the start as it was
+    found = merge_stages(start.placed(node_devices, 3), contraction, count)
+    assert found.tolist() == expected.tolist()

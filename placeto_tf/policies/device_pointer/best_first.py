@@ -14,6 +14,7 @@ Legend: N ops, G groups, M of them, D devices.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Optional, Sequence, Tuple
 
 import numpy as np
@@ -22,7 +23,9 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.compiling import compiled, part
 
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
 
@@ -133,33 +136,40 @@ class BestFirst(PlacedGroups):
 
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
     """Improves the placement by moves of this level's groups until none is left to be tried."""
-    problem, movable, forget = self.problem, self.tables.movable, self._config.forget
-    failures = np.zeros(self.tables.allowed.shape, np.float32)  # [G, D]
-    untried = self.tables.allowed.copy()  # since the placement changed
-    while not problem.exhausted(budget):
-      some = movable[untried[movable].any(axis=1)]
-      if len(some) > self._config.most_groups:
-        some = self._rng.choice(some, self._config.most_groups, replace=False)
-      scores = self.scores(some) - forget * failures[some]
-      untried[some, self.groups[some]] = False
-      scores[~untried[some]] = -np.inf
-      if not np.isfinite(scores).any():
+    problem, config, tables = self.problem, self._config, self.tables
+    failures = np.zeros(tables.allowed.shape, np.float32)  # [G, D]
+    untried = tables.allowed.copy()  # since the placement changed
+    with CompiledEvaluations(problem, budget) as evaluations:
+      more = evaluations.more()
+      while more:
+        some = tables.movable[untried[tables.movable].any(axis=1)]
         if len(some) == 0:
           return
-        continue
-      while np.isfinite(scores).any() and not problem.exhausted(budget):
-        drawn = scores
-        if temperature > 0:
-          drawn = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
-        i, device = divmod(int(drawn.argmax()), scores.shape[1])
-        group, before_us = some[i], self.objective_us
-        scores[i, device], untried[group, device] = -np.inf, False
-        failures[group, device] += 1
-        if self.propose(group, device):
-          failures[group] += 1
-          if self.objective_us < before_us:
-            untried[:] = self.tables.allowed
-          break
+        if len(some) > config.most_groups:
+          some = self._rng.choice(some, config.most_groups, replace=False)
+        scores = self.scores(some) - config.forget * failures[some]
+        untried[some, self.groups[some]] = False
+        scores[~untried[some]] = -np.inf
+        evaluations.evaluator.row[0] = self.level.grouping.expand(self.groups)
+        end = BLOCK_OVER
+        while more and end == BLOCK_OVER:
+          group, device, now_us, end = _try_moves(
+              scores, some, tables.op_groups, self.groups, failures, untried, self.objective_us,
+              float(temperature), self._rng, evaluations.evaluator)
+          if end == TAKEN:
+            failures[group] += 1
+            if now_us < self.objective_us:
+              untried[:] = tables.allowed
+            self._move(group, device, now_us, evaluations.evaluator)
+          more = evaluations.more()
+
+  def _move(self, group: int, device: int, objective_us: float, evaluator: Evaluator) -> None:
+    """Takes the move that was evaluated last."""
+    self.placement, self.objective_us = evaluator.row[0].copy(), objective_us
+    self._seen = (evaluator.start_us[0].copy(), float(evaluator.step_time_us[0]),
+                  evaluator.peak_bytes[0].copy())
+    self.groups[group] = device
+    self.look()
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
@@ -167,3 +177,75 @@ class BestFirst(PlacedGroups):
     found = np.empty(pairs.shape[:2], np.float32)
     score(pairs.reshape(-1, pairs.shape[-1]), self._weights, found.reshape(-1))
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
+
+
+NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # how `_try_moves` ends
+
+
+@compiled(nogil=True)
+def _try_moves(
+    scores, some, group_of_op, groups, failures, untried, objective_us, temperature, rng,
+    evaluator):
+  """Evaluates moves, what scores most first, until one makes the placement no worse.
+
+  Args:
+    scores: [M, D] float32; -inf for what is not to be tried.
+    some: [M] int32 groups that the scores are of.
+    group_of_op: [N] int32; groups: [G] int32 devices.
+    failures: [G, D] float32; untried: [G, D] bool.
+    objective_us: of the placement.
+    temperature: of the draws; 0 takes the best.
+    rng: decides the draws.
+    evaluator: `Evaluator`, whose row is the placement.
+
+  Returns:
+    (group, device, objective_us) of the move that was taken, and how it ended.
+  """
+  row = evaluator.row[0]
+  while not over(evaluator):
+    if not _any_left(scores):  # and nothing is drawn
+      return -1, -1, objective_us, NONE_LEFT
+    best, best_i, best_device = np.float32(-np.inf), -1, -1
+    for i in range(scores.shape[0]):
+      for d in range(scores.shape[1]):
+        value = scores[i, d]
+        if temperature > 0:
+          value += np.float32(temperature * _gumbel(rng))
+        if value > best:
+          best, best_i, best_device = value, i, d
+    group = some[best_i]
+    scores[best_i, best_device], untried[group, best_device] = -np.inf, False
+    failures[group, best_device] += 1
+    _put(row, group_of_op, group, best_device)
+    now_us = evaluate(evaluator)
+    if now_us <= objective_us:
+      return group, best_device, now_us, TAKEN
+    _put(row, group_of_op, group, groups[group])
+  return -1, -1, objective_us, BLOCK_OVER
+
+
+@part
+def _any_left(scores):
+  """Whether a score [M, D] is not -inf."""
+  for i in range(scores.shape[0]):
+    for d in range(scores.shape[1]):
+      if scores[i, d] > -np.inf:
+        return True
+  return False
+
+
+@part
+def _gumbel(rng):
+  """A draw as numpy's `Generator.gumbel` makes it."""
+  u = 1.0 - rng.random()
+  while u >= 1.0:
+    u = 1.0 - rng.random()
+  return -math.log(-math.log(u))
+
+
+@part
+def _put(placement, group_of_op, group, device):
+  """Puts a group on a device in a placement [N]."""
+  for op in range(placement.shape[0]):
+    if group_of_op[op] == group:
+      placement[op] = device

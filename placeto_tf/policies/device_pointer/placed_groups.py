@@ -56,16 +56,6 @@ class PlacedGroups:
     features_of(groups, self.tables.pair_arguments, self.state.states[0], self._scratch, found)
     return found
 
-  def propose(self, group: int, device: int) -> bool:
-    """Simulates the placement with one group on another device, and takes it if it is no worse."""
-    groups = self.groups.copy()
-    groups[group] = device
-    if not self.keep_if_no_worse(self.level.grouping.expand(groups)):
-      return False
-    self.groups = groups
-    self.look()
-    return True
-
   def keep_if_no_worse(self, placement: np.ndarray) -> bool:
     """Simulates a placement [N] and takes it if it is no worse; the features do not follow yet."""
     found = self.problem.evaluate_ops(placement, start_times=True)

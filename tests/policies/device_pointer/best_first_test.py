@@ -4,9 +4,11 @@ import pytest
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods.device_pointer.placers import search
+from placeto_tf.policies.device_pointer import best_first
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -24,26 +26,82 @@ def start_of(problem):
   return np.zeros(problem.graph.num_ops, np.int32)
 
 
-class Recording(BestFirst):
-  """Notes what is proposed, and whether it was taken."""
+class PlainBestFirst(BestFirst):
+  """A level search in plain Python, with what compiled loops must agree."""
 
-  def propose(self, group, device):
-    scores = self.scores(np.array([group], np.int32))[0]
-    here = int(self.groups[group])
-    taken = super().propose(group, device)
-    self.seen.append((int(group), int(device), here, float(scores[device]), taken))
-    return taken
+  def level_search(self, budget, temperature=0.0):
+    problem, movable = self.problem, self.tables.movable
+    failures = np.zeros(self.tables.allowed.shape, np.float32)
+    untried = self.tables.allowed.copy()
+    while not problem.exhausted(budget):
+      some = movable[untried[movable].any(axis=1)]
+      if len(some) == 0:
+        return
+      if len(some) > self._config.most_groups:
+        some = self._rng.choice(some, self._config.most_groups, replace=False)
+      scores = self.scores(some) - self._config.forget * failures[some]
+      untried[some, self.groups[some]] = False
+      scores[~untried[some]] = -np.inf
+      while np.isfinite(scores).any() and not problem.exhausted(budget):
+        drawn = scores
+        if temperature > 0:
+          drawn = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
+        i, device = divmod(int(drawn.argmax()), scores.shape[1])
+        group, before_us = some[i], self.objective_us
+        scores[i, device], untried[group, device] = -np.inf, False
+        failures[group, device] += 1
+        groups = self.groups.copy()
+        groups[group] = device
+        if self.keep_if_no_worse(self.level.grouping.expand(groups)):
+          self.groups = groups
+          self.look()
+          failures[group] += 1
+          if self.objective_us < before_us:
+            untried[:] = self.tables.allowed
+          break
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_moves_are_those_of_plain_python(seed):
+  found = []
+  for kind in (BestFirst, PlainBestFirst):
+    problem = random_problem(num_ops=200, num_groups=24, devices=f"k80:{2 + seed % 3}", seed=seed)
+    config = BestFirstConfig(rounds=(20, 30), long_evaluations=300, most_groups=16 if seed % 2 else
+                             256)
+    run = kind(problem, start_of(problem), balancer(), config=config, seed=seed)
+    run.run(Budget(max_evaluations=320))
+    found.append((run.placement.tolist(), [each[::2] for each in problem.history],
+                  problem.evaluations, run._rng.bit_generator.state))
+  assert found[0] == found[1]
+
+
+@pytest.fixture(name="seen")
+def seen_fixture(monkeypatch):
+  """Filled with each move that is simulated: (group, device, score, whether it was taken)."""
+  moves, try_moves = [], best_first._try_moves
+  monkeypatch.setattr(compiled_evaluation, "FIRST_BLOCK", 1)
+  monkeypatch.setattr(compiled_evaluation, "LONGEST_BLOCK", 1)
+
+  def watched(scores, some, *arguments):
+    before = scores.copy()
+    found = try_moves(scores, some, *arguments)
+    for i, device in np.argwhere(scores != before):
+      moves.append((int(some[i]), int(device), float(before[i, device]),
+                    found[-1] == best_first.TAKEN))
+    return found
+
+  monkeypatch.setattr(best_first, "_try_moves", watched)
+  return moves
 
 
 def on_a_level(problem, groups, weights=None, **config):
-  found = Recording(problem, start_of(problem), weights or balancer(), config=BestFirstConfig(
+  found = BestFirst(problem, start_of(problem), weights or balancer(), config=BestFirstConfig(
       **config))
-  found.seen = []
   found.regroup(groups)
   return found
 
 
-def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_better():
+def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_better(seen):
   problem = random_problem(num_ops=200, num_groups=24)
   run = on_a_level(problem, 24)
   movable = run.tables.movable
@@ -51,19 +109,19 @@ def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_bette
   scores[np.arange(len(movable)), run.groups[movable]] = -np.inf
   before_us = run.objective_us
   run.level_search(Budget(problem.evaluations + 1))
-  ((group, device, _, score, taken),) = run.seen
+  ((_, _, score, taken),) = seen
   assert score == pytest.approx(scores.max(), abs=2e-4)
   assert taken == (run.objective_us < before_us)
   assert problem.evaluate_ops(run.placement).objective_us[0] == run.objective_us
 
 
-def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried():
+def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried(seen):
   problem = random_problem(num_ops=200, num_groups=12)
   run = on_a_level(problem, 12)
   run.level_search(Budget())
-  last = max(i for i, seen in enumerate(run.seen) if seen[4])  # moves of equal worth count as taken
-  tail = {(group, device) for group, device, *_ in run.seen[last + 1:]}
-  assert len(tail) == len(run.seen) - last - 1  # none twice
+  last = max(i for i, move in enumerate(seen) if move[3])  # moves of equal worth count as taken
+  tail = {(group, device) for group, device, *_ in seen[last + 1:]}
+  assert len(tail) == len(seen) - last - 1  # none twice
   groups, allowed = run.groups, run.tables.allowed
   for group in run.tables.movable:
     for device in np.flatnonzero(allowed[group]):
@@ -74,23 +132,23 @@ def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried()
             run.level.grouping.expand(moved)).objective_us[0] >= run.objective_us
 
 
-def test_what_failed_comes_later_from_the_next_placement_on():
+def test_what_failed_comes_later_from_the_next_placement_on(seen):
   problem = random_problem(num_ops=200, num_groups=12)
   run = on_a_level(problem, 12, forget=100.0)
   run.level_search(Budget(problem.evaluations + 60))
   times = {}
-  for group, device, *_ in run.seen:
+  for group, device, *_ in seen:
     # Nothing is proposed again before all else has been.
     times[group, device] = times.get((group, device), 0) + 1
   failed_often = [pair for pair, count in times.items() if count > 2]
   assert not failed_often or len(times) > len(failed_often)
 
 
-def test_groups_beyond_the_most_are_scored_in_turn():
+def test_groups_beyond_the_most_are_scored_in_turn(seen):
   problem = random_problem(num_ops=200, num_groups=24)
   run = on_a_level(problem, 24, most_groups=5)
   run.level_search(Budget())
-  assert {group for group, *_ in run.seen} == set(run.tables.movable.tolist())
+  assert {group for group, *_ in seen} == set(run.tables.movable.tolist())
 
 
 @pytest.mark.parametrize("evaluations", [2, 7, 40, 150, 400])
@@ -124,16 +182,16 @@ def test_equal_seeds_give_equal_placements_and_others_other_draws():
 def test_short_rounds_go_through_all_levels_and_the_long_one_through_its_own():
   class Levels(BestFirst):
     def level_search(self, budget, temperature=0.0):
-      self.seen.append((self.level.num_groups, temperature, budget.max_evaluations))
+      seen.append((self.level.num_groups, temperature, budget.max_evaluations))
       super().level_search(budget, temperature)
 
   problem = random_problem(num_ops=200, num_groups=24)
   run = Levels(problem, start_of(problem), balancer(), config=BestFirstConfig(
       rounds=(20, 20), levels=(0.25, 1.0), vary=0.0, long_levels=((0.5, 0.5), (1.0, 0.5)),
       temperature=0.1))
-  run.seen = []
+  seen = []
   run.run(Budget(200))
-  counts, temperatures, ends = zip(*run.seen)
+  counts, temperatures, ends = zip(*seen)
   assert temperatures == (0.0,) * 4 + (0.1,) * 2
   assert counts[0] < counts[1] == counts[5] and counts[0] < counts[4] < counts[1]
   assert ends[0] == 1 + 10 and ends[1] <= 1 + 20 and sorted(ends) == list(ends)

@@ -1,0 +1,283 @@
+"""`NodeSets`: disjoint sets of nodes and the traffic between them, as compiled loops read them.
+
+`merging.Merger` is what other modules use. A set is named by one of its nodes, its root. The
+traffic between two sets is an edge, which both list. An edge e is two half-edges, 2e in the list of
+one end and 2e+1 in that of the other. A table of pairs of roots finds the edge between them.
+
+Where order decides, it is that of numbers, never that of lists or tables: so a result does not
+depend on how sets are kept. Roots and half-edges are int64 in loops: numba would compile a function
+again for each other type.
+
+Legend: M nodes, F edges, T places in the table, S slots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placeto_tf.simulation.compiling import compiled, part
+
+NONE = -1  # no half-edge, no edge, no slot
+MAX_SLOTS = 64  # of a set; more are joined into one: what overlaps it then is overstated
+_SPREAD = 0x9E3779B97F4A7C1  # odd; a multiple's upper bits are what the table goes by
+
+
+class NodeSets(NamedTuple):
+  """The sets of one merging; only entries of roots are kept up to date.
+
+  `slots` are for groupings that keep parallel branches apart: when each set would run, in order and
+  disjoint, as linked lists. Others have none.
+  """
+
+  weight_us: np.ndarray  # [M] float64 compute time
+  pattern: np.ndarray  # [M] int32, equal where the same devices are allowed
+  parent: np.ndarray  # [M] int32, towards the root
+  degree: np.ndarray  # [M] int32, number of edges
+  head: np.ndarray  # [M] int32, first half-edge of the set's list
+  after: np.ndarray  # [2F] int32, next half-edge of the list
+  before: np.ndarray  # [2F] int32
+  to: np.ndarray  # [2F] int32, root at the other end
+  traffic: np.ndarray  # [F] float64 bytes, both directions
+  keys: np.ndarray  # [T] int64, smaller root * M + larger one, or NONE
+  edges: np.ndarray  # [T] int32
+  slot_head: np.ndarray  # [M] int32, first slot of the set
+  slot_after: np.ndarray  # [S] int32
+  slot_us: np.ndarray  # [S, 2] float64 start and end
+  overlap: np.ndarray  # [1] float64, of the lighter set's time, at which sets may still be merged
+  num_sets: np.ndarray  # [1] int64
+
+  @classmethod
+  def of(
+      cls, weight_us: np.ndarray, pattern: np.ndarray, producers: np.ndarray, consumers: np.ndarray,
+      traffic_bytes: np.ndarray) -> NodeSets:
+    """A set for each node, without slots; see `Contraction` for the arguments."""
+    m, f = len(weight_us), len(producers)
+    room = 8
+    while room < 2 * f:
+      room *= 2
+    sets = cls(
+        np.array(weight_us, dtype=np.float64), np.array(pattern, dtype=np.int32),
+        np.arange(m, dtype=np.int32), np.zeros(m, np.int32), np.full(m, NONE, np.int32),
+        np.empty(2 * f, np.int32), np.empty(2 * f, np.int32), np.empty(2 * f, np.int32),
+        np.empty(f), np.full(room, NONE, np.int64), np.empty(room, np.int32),
+        np.full(m, NONE, np.int32), np.empty(0, np.int32), np.empty((0, 2)), np.ones(1),
+        np.array([m], dtype=np.int64))
+    _add_edges(sets, producers, consumers, traffic_bytes)
+    return sets
+
+  def copy(self) -> NodeSets:
+    """The same sets, to be merged apart from these."""
+    return NodeSets(*(array.copy() for array in self))
+
+
+@part
+def find(sets, node):
+  """Root of the node's set."""
+  parent = sets.parent
+  while parent[node] != node:
+    parent[node] = parent[parent[node]]
+    node = parent[node]
+  return node
+
+
+@compiled(nogil=True)
+def labels(sets):
+  """[M] int64 root of each node's set."""
+  found = np.empty(sets.parent.shape[0], np.int64)
+  for node in range(found.shape[0]):
+    found[node] = find(sets, node)
+  return found
+
+
+@part
+def key_of(sets, u, v):
+  """Two roots as one number."""
+  return min(u, v) * sets.parent.shape[0] + max(u, v)
+
+
+@part
+def _home(keys, key):
+  """Where the search for a key begins."""
+  return ((key * _SPREAD) >> 20) & (keys.shape[0] - 1)
+
+
+@part
+def _place_of(keys, key):
+  """Where a key is, or where it would be put."""
+  at = _home(keys, key)
+  while keys[at] != NONE and keys[at] != key:
+    at = (at + 1) & (keys.shape[0] - 1)
+  return at
+
+
+@part
+def edge_of(sets, key):
+  """The edge of a pair of roots, or NONE."""
+  at = _place_of(sets.keys, key)
+  return sets.edges[at] if sets.keys[at] == key else np.int32(NONE)
+
+
+@part
+def _forget(sets, key):
+  """Takes a key out of the table, and moves up those that stood behind it for want of room."""
+  keys, edges = sets.keys, sets.edges
+  last = keys.shape[0] - 1
+  hole = at = _place_of(keys, key)
+  while True:
+    at = (at + 1) & last
+    if keys[at] == NONE:
+      keys[hole] = NONE
+      return
+    if ((at - _home(keys, keys[at])) & last) >= ((at - hole) & last):
+      keys[hole], edges[hole] = keys[at], edges[at]
+      hole = at
+
+
+@part
+def _enlist(sets, u, half):
+  """Puts a half-edge into the list of a set."""
+  first = sets.head[u]
+  sets.after[half], sets.before[half] = first, NONE
+  if first != NONE:
+    sets.before[first] = half
+  sets.head[u] = half
+  sets.degree[u] += 1
+
+
+@part
+def _strike(sets, u, half):
+  """Takes a half-edge off the list of a set."""
+  after, before = sets.after[half], sets.before[half]
+  if before == NONE:
+    sets.head[u] = after
+  else:
+    sets.after[before] = after
+  if after != NONE:
+    sets.before[after] = before
+  sets.degree[u] -= 1
+
+
+@compiled(nogil=True)
+def _add_edges(sets, producers, consumers, traffic_bytes):
+  """Fills the edges of sets of one node each; a pair's two directions become one edge."""
+  count = 0
+  for k in range(producers.shape[0]):
+    u, v = np.int64(producers[k]), np.int64(consumers[k])
+    key = key_of(sets, u, v)
+    at = _place_of(sets.keys, key)
+    if sets.keys[at] == key:
+      sets.traffic[sets.edges[at]] += traffic_bytes[k]
+      continue
+    sets.keys[at], sets.edges[at] = key, count
+    sets.traffic[count] = traffic_bytes[k]
+    sets.to[2 * count], sets.to[2 * count + 1] = v, u
+    _enlist(sets, u, 2 * count)
+    _enlist(sets, v, 2 * count + 1)
+    count += 1
+
+
+@part
+def common_us(sets, u, v):
+  """How long the slots of two sets overlap."""
+  i, j, common = sets.slot_head[u], sets.slot_head[v], 0.0
+  slot_us = sets.slot_us
+  while i != NONE and j != NONE:
+    common += max(0.0, min(slot_us[i, 1], slot_us[j, 1]) - max(slot_us[i, 0], slot_us[j, 0]))
+    if slot_us[i, 1] <= slot_us[j, 1]:
+      i = sets.slot_after[i]
+    else:
+      j = sets.slot_after[j]
+  return common
+
+
+@part
+def unite_slots(sets, i, j):
+  """First slot of the union of two rows of disjoint slots, given by their first ones."""
+  slot_us, after = sets.slot_us, sets.slot_after
+  first, last, count = np.int32(NONE), np.int32(NONE), 0
+  while i != NONE or j != NONE:
+    from_i = j == NONE or (i != NONE and (
+        slot_us[i, 0] < slot_us[j, 0]
+        or (slot_us[i, 0] == slot_us[j, 0] and slot_us[i, 1] <= slot_us[j, 1])))
+    taken = i if from_i else j
+    if from_i:
+      i = after[i]
+    else:
+      j = after[j]
+    if last != NONE and slot_us[taken, 0] <= slot_us[last, 1]:
+      slot_us[last, 1] = max(slot_us[last, 1], slot_us[taken, 1])
+      continue
+    if last == NONE:
+      first = taken
+    else:
+      after[last] = taken
+    after[taken] = NONE
+    last = taken
+    count += 1
+  while count > MAX_SLOTS:
+    at, narrowest, gap_us = first, first, np.inf
+    while after[at] != NONE:
+      now_us = slot_us[after[at], 0] - slot_us[at, 1]
+      if now_us < gap_us:
+        narrowest, gap_us = at, now_us
+      at = after[at]
+    slot_us[narrowest, 1] = slot_us[after[narrowest], 1]
+    after[narrowest] = after[after[narrowest]]
+    count -= 1
+  return first
+
+
+@compiled(nogil=True)
+def add_slots(sets, order, start_us, end_us, node_of_op):
+  """Fills slots [N], one for each op that takes time, into the sets of nodes.
+
+  Args: order: [N] ops by start; start_us, end_us: [N] float64; node_of_op: [N] int32.
+  """
+  for i in range(order.shape[0]):
+    op = order[i]
+    if end_us[op] > start_us[op]:
+      sets.slot_us[op, 0], sets.slot_us[op, 1] = start_us[op], end_us[op]
+      sets.slot_after[op] = NONE
+      node = node_of_op[op]
+      sets.slot_head[node] = unite_slots(sets, sets.slot_head[node], np.int32(op))
+
+
+@part
+def may_merge(sets, u, v, cap_us):
+  """Whether two sets have equal devices, stay under the cap together and do not run at once."""
+  if sets.pattern[u] != sets.pattern[v] or sets.weight_us[u] + sets.weight_us[v] > cap_us:
+    return False
+  lighter = min(sets.weight_us[u], sets.weight_us[v])
+  return common_us(sets, u, v) <= sets.overlap[0] * lighter
+
+
+@part
+def merge(sets, u, v):
+  """Merges the sets of two different roots; the one with more edges stays root, and is returned."""
+  if sets.degree[u] < sets.degree[v]:
+    u, v = v, u
+  half = np.int64(sets.head[v])
+  while half != NONE:
+    following, twin, other = sets.after[half], half ^ 1, np.int64(sets.to[half])
+    _forget(sets, key_of(sets, v, other))
+    if other == u:
+      _strike(sets, u, twin)
+    else:
+      key = key_of(sets, u, other)
+      at = _place_of(sets.keys, key)
+      if sets.keys[at] == key:
+        sets.traffic[sets.edges[at]] += sets.traffic[half >> 1]
+        _strike(sets, other, twin)
+      else:
+        sets.keys[at], sets.edges[at] = key, half >> 1
+        sets.to[twin] = u
+        _enlist(sets, u, half)
+    half = following
+  sets.head[v], sets.degree[v] = NONE, 0
+  sets.parent[v] = u
+  sets.weight_us[u] += sets.weight_us[v]
+  sets.slot_head[u] = unite_slots(sets, sets.slot_head[u], sets.slot_head[v])
+  sets.num_sets[0] -= 1
+  return u

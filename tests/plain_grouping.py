@@ -1,0 +1,312 @@
+"""Contraction, merging and neighbours in plain Python, with which compiled loops must agree."""
+
+import heapq
+import math
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.grouping.contraction import CONTROL_BYTES, TRANSFER_BYTES, contract
+from placeto_tf.grouping.critical_path import OVERLAP, chains, earliest_slots
+from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN, CHEAP_OVER_MEAN
+from placeto_tf.grouping.node_sets import MAX_SLOTS
+
+
+def traffic_between(graph, costs, node_of_op, m):
+  """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it."""
+  producers = node_of_op[graph.edge_producers].astype(np.int64)
+  consumers = node_of_op[graph.edge_consumers].astype(np.int64)
+  control = graph.edge_ports == CONTROL
+  # Control edges of one producer to one node are one signal, hence a negative id by producer.
+  tensors = np.where(control, -1 - graph.edge_producers.astype(np.int64), graph.edge_outputs)
+  apart = producers != consumers
+  keys = tensors[apart] * m + consumers[apart]  # unique: a tensor has one producer
+  _, first = np.unique(keys, return_index=True)
+  index = np.flatnonzero(apart)[first]
+  output_bytes = costs.output_bytes if len(costs.output_bytes) else np.zeros(1)
+  weight = np.where(
+      control[index], CONTROL_BYTES, output_bytes[np.maximum(tensors[index], 0)] + TRANSFER_BYTES)
+  pairs, inverse = np.unique(producers[index] * m + consumers[index], return_inverse=True)
+  traffic = np.bincount(inverse.reshape(-1), weight, minlength=len(pairs))
+  return (pairs // m).astype(np.int32), (pairs % m).astype(np.int32), traffic
+
+
+class PlainMerger:
+  """Disjoint sets of the nodes of a `Contraction`, each named by one of its nodes, its root.
+
+  Attributes:
+    weight_us: [M] compute time of the set, by root.
+    mask: [M] bit mask of the devices all of the set may use, by root; never 0.
+    neighbours: [M] traffic in bytes to every other set, by root of either, both directions.
+    num_sets: how many sets there are.
+  """
+
+  def __init__(self, contraction):
+    m = contraction.num_nodes
+    self.weight_us: List[float] = contraction.weight_us.tolist()
+    self.mask: List[int] = contraction.node_masks
+    self.neighbours: List[Dict[int, float]] = [{} for _ in range(m)]
+    for u, v, traffic in zip(
+        contraction.producers.tolist(), contraction.consumers.tolist(),
+        contraction.traffic_bytes.tolist()):
+      self.neighbours[u][v] = self.neighbours[u].get(v, 0.0) + traffic
+      self.neighbours[v][u] = self.neighbours[u][v]
+    self._parent = list(range(m))
+    self.num_sets = m
+
+  def find(self, node: int) -> int:
+    """Root of the node's set."""
+    parent = self._parent
+    while parent[node] != node:
+      parent[node] = parent[parent[node]]
+      node = parent[node]
+    return node
+
+  def roots(self) -> List[int]:
+    """Root of every set, in the order of the nodes."""
+    return [node for node, parent in enumerate(self._parent) if node == parent]
+
+  def labels(self) -> np.ndarray:
+    """[M] root of each node's set."""
+    return np.array([self.find(node) for node in range(len(self._parent))], dtype=np.int64)
+
+  def may_merge(self, u: int, v: int, cap_us: float) -> bool:
+    """Whether two sets have equal masks and stay under the cap together."""
+    return self.mask[u] == self.mask[v] and self.weight_us[u] + self.weight_us[v] <= cap_us
+
+  def merge(self, u: int, v: int) -> int:
+    """Merges the sets of two different roots; the one with more neighbours stays root."""
+    u, v = self._order(u, v)
+    ours, theirs = self.neighbours[u], self.neighbours[v]
+    ours.pop(v, None)
+    theirs.pop(u, None)
+    for other, traffic in theirs.items():
+      total = ours.get(other, 0.0) + traffic
+      ours[other] = total
+      back = self.neighbours[other]
+      del back[v]
+      back[u] = total
+    self.neighbours[v] = {}
+    self._parent[v] = u
+    self.weight_us[u] += self.weight_us[v]
+    self.mask[u] &= self.mask[v]
+    self.num_sets -= 1
+    return u
+
+  def _order(self, u: int, v: int) -> Tuple[int, int]:
+    """The root that stays and the one that is absorbed when two sets are merged."""
+    return (v, u) if len(self.neighbours[u]) < len(self.neighbours[v]) else (u, v)
+
+  def heaviest_neighbour(self, u: int, cap_us: float) -> Optional[int]:
+    """The set with equal mask and most traffic that stays under the cap together with `u`."""
+    best: Optional[int] = None
+    most = -1.0
+    for v, traffic in self.neighbours[u].items():
+      ahead = best is None or traffic > most or (traffic == most and v < best)
+      if ahead and self.may_merge(u, v, cap_us):
+        best, most = v, traffic
+    return best
+
+  def merge_single_device(self) -> None:
+    """Merges all sets that may use the same single device only: there is nothing to decide."""
+    representative: Dict[int, int] = {}
+    for u in self.roots():
+      mask = self.mask[u]
+      if mask & (mask - 1) == 0:
+        known = representative.get(mask)
+        representative[mask] = u if known is None else self.merge(known, u)
+
+  def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
+    """Merges along the edge with most traffic until there are `max_sets` or the cap forbids all.
+
+    Only sets with equal masks are merged.
+    """
+    heap = [
+        (-traffic, u, v) for u in self.roots() for v, traffic in self.neighbours[u].items()
+        if u < v and self.mask[u] == self.mask[v]]
+    heapq.heapify(heap)
+    while heap and self.num_sets > max_sets:
+      traffic, u, v = heapq.heappop(heap)
+      # Entries are not removed when a set changes; the stale ones are passed over here.
+      if self.neighbours[u].get(v) != -traffic:
+        continue
+      if not self.may_merge(u, v, cap_us):
+        continue
+      # The entries of the set with more neighbours stay valid where traffic did not grow, so
+      # new entries are needed for the neighbours of the smaller one alone.
+      root, absorbed = self._order(u, v)
+      changed = list(self.neighbours[absorbed])
+      self.merge(u, v)
+      for other in changed:
+        if other not in (u, v) and self.mask[other] == self.mask[root]:
+          entry = (-self.neighbours[root][other], min(root, other), max(root, other))
+          heapq.heappush(heap, entry)
+
+  def merge_isolated(self, max_sets: int, cap_us: float) -> None:
+    """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
+    by_mask: Dict[int, list] = {}
+    for u in self.roots():
+      if not any(self.mask[v] == self.mask[u] for v in self.neighbours[u]):
+        by_mask.setdefault(self.mask[u], []).append((self.weight_us[u], u))
+    for heap in by_mask.values():
+      heapq.heapify(heap)
+      while len(heap) > 1 and self.num_sets > max_sets:
+        weight, u = heapq.heappop(heap)
+        if weight + heap[0][0] > cap_us:
+          break
+        root = self.merge(u, heapq.heappop(heap)[1])
+        heapq.heappush(heap, (self.weight_us[root], root))
+
+  def merge_compatible(self, max_sets: int) -> None:
+    """Last resort: merges sets whose masks differ but intersect, the lightest first."""
+    order = sorted(self.roots(), key=lambda u: (self.weight_us[u], u))
+    kept: List[int] = []
+    for position, u in enumerate(order):
+      if len(kept) + len(order) - position <= max_sets:
+        return
+      for i, v in enumerate(kept):
+        if self.mask[u] & self.mask[v]:
+          kept[i] = self.merge(u, v)
+          break
+      else:
+        kept.append(u)
+
+  def relax(self) -> None:
+    """Called when nothing more can be merged and the cap has been raised."""
+
+  def merge_down(self, max_sets: int, cap_us: float) -> None:
+    """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
+    total = math.fsum(self.weight_us[u] for u in self.roots())
+    while self.num_sets > max_sets:
+      self.merge_heaviest_edges(max_sets, cap_us)
+      self.merge_isolated(max_sets, cap_us)
+      if cap_us > total:
+        break
+      cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
+      self.relax()
+    self.merge_compatible(max_sets)
+
+
+class PlainSlotMerger(PlainMerger):
+  """A merger that knows when each set would run: `slots` [M] hold disjoint, sorted intervals."""
+
+  def __init__(self, contraction, graph, costs):
+    super().__init__(contraction)
+    self._overlap = OVERLAP
+    start, end = earliest_slots(graph, costs)
+    self.slots: List[List[Tuple[float, float]]] = [[] for _ in range(contraction.num_nodes)]
+    for op in np.argsort(start, kind="stable").tolist():
+      if end[op] > start[op]:
+        slots = self.slots[contraction.node_of_op[op]]
+        slots[:] = union(slots, [(float(start[op]), float(end[op]))])
+
+  def may_merge(self, u: int, v: int, cap_us: float) -> bool:
+    if not super().may_merge(u, v, cap_us):
+      return False
+    lighter = min(self.weight_us[u], self.weight_us[v])
+    return common_us(self.slots[u], self.slots[v]) <= self._overlap * lighter
+
+  def merge(self, u: int, v: int) -> int:
+    root = super().merge(u, v)
+    self.slots[root] = union(self.slots[u], self.slots[v])
+    return root
+
+  def relax(self) -> None:
+    self._overlap *= 2
+
+
+def critical_path(graph, costs, allowed_ops, max_groups):
+  """[N] labels of groups that hold ops of different branches only where they must."""
+  contraction = contract(graph, costs, allowed_ops, graph.colocation)
+  merger = PlainSlotMerger(contraction, graph, costs)
+  merger.merge_single_device()
+  mean_us = float(contraction.weight_us.sum()) / max_groups
+  for u, v in zip(*chains(graph, costs)):
+    a, b = merger.find(contraction.node_of_op[u]), merger.find(contraction.node_of_op[v])
+    if a != b and merger.may_merge(a, b, mean_us):
+      merger.merge(a, b)
+  return merge_stages(merger, contraction, max_groups)
+
+
+def union(
+    first: List[Tuple[float, float]], second: List[Tuple[float, float]]
+) -> List[Tuple[float, float]]:
+  """The union of two rows of disjoint intervals, as a row of disjoint intervals."""
+  joined: List[Tuple[float, float]] = []
+  for start, end in sorted(first + second):
+    if joined and start <= joined[-1][1]:
+      joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+    else:
+      joined.append((start, end))
+  while len(joined) > MAX_SLOTS:
+    gaps = [(joined[i + 1][0] - joined[i][1], i) for i in range(len(joined) - 1)]
+    i = min(gaps)[1]
+    joined[i:i + 2] = [(joined[i][0], joined[i + 1][1])]
+  return joined
+
+
+def common_us(first: List[Tuple[float, float]], second: List[Tuple[float, float]]) -> float:
+  """How long two rows of disjoint intervals overlap."""
+  i = j = 0
+  common = 0.0
+  while i < len(first) and j < len(second):
+    common += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))
+    if first[i][1] <= second[j][1]:
+      i += 1
+    else:
+      j += 1
+  return common
+
+
+def merge_stages(merger, contraction, max_groups):
+  """[N] labels after stages 2 and 3."""
+  merger.merge_single_device()
+  mean_us = float(contraction.weight_us.sum()) / max_groups
+  join_single_consumers(merger, contraction, CHEAP_OVER_MEAN * mean_us)
+  join_cheap(merger, contraction, CHEAP_OVER_MEAN * mean_us, CAP_OVER_MEAN * mean_us, max_groups)
+  merger.merge_down(max_groups, CAP_OVER_MEAN * mean_us)
+  return merger.labels()[contraction.node_of_op]
+
+
+def join_single_consumers(merger, contraction, cap_us: float) -> None:
+  """Joins nodes to their only consumer while the two weigh no more than the cap."""
+  m = contraction.num_nodes
+  num_consumers = np.bincount(contraction.producers, minlength=m)
+  starts = np.searchsorted(contraction.producers, np.arange(m))
+  single = np.flatnonzero(num_consumers == 1)
+  # Last first, so that a chain grows from its end and its joints fall where the cap is met.
+  single = single[np.argsort(-contraction.rank[single], kind="stable")]
+  for node, consumer in zip(
+      single.tolist(), contraction.consumers[starts[single]].tolist()):
+    u, v = merger.find(node), merger.find(consumer)
+    if u != v and merger.may_merge(u, v, cap_us):
+      merger.merge(u, v)
+
+
+def join_cheap(
+    merger, contraction, cheap_us: float, cap_us: float, max_groups: int
+) -> None:
+  """Joins sets lighter than `cheap_us` to the neighbour they exchange most bytes with."""
+  for node in np.argsort(contraction.rank, kind="stable").tolist():
+    if merger.num_sets <= max_groups:
+      return
+    u = merger.find(node)
+    if merger.weight_us[u] < cheap_us:
+      v = merger.heaviest_neighbour(u, cap_us)
+      if v is not None:
+        merger.merge(u, v)
+
+
+def neighbours(producers, consumers, count):
+  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge."""
+  edges = len(producers)
+  owner, other = np.concatenate([producers, consumers]), np.concatenate([consumers, producers])
+  turn = np.tile(np.arange(edges), 2)
+  order = np.lexsort((turn, other, owner))
+  first = np.ones(len(order), dtype=bool)
+  first[1:] = (np.diff(owner[order]) != 0) | (np.diff(other[order]) != 0)
+  order = order[first]
+  order = order[np.lexsort((turn[order], owner[order]))]
+  return (np.concatenate([[0], np.cumsum(np.bincount(owner[order], minlength=count))]),
+          np.ascontiguousarray(other[order], dtype=np.int32))
