@@ -91,6 +91,8 @@ class GainTrainer(CollectingRun):
 
   policy = "device_pointer"
   config: GainTrainingConfig
+  _features: np.ndarray  # [M, F] of the moves of all iterations
+  _targets: np.ndarray  # [M]
 
   def __init__(
       self, config: GainTrainingConfig, root_dir: str, *,
