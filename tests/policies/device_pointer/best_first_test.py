@@ -3,6 +3,7 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
+from placeto_tf.methods.device_pointer import placers
 from placeto_tf.methods.device_pointer.placers import search
 from placeto_tf.policies.device_pointer import best_first
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
@@ -159,6 +160,22 @@ def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluation
       problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=evaluations))
   assert problem.evaluations <= evaluations
   assert problem.evaluate_ops(found).objective_us[0] <= start_us
+
+
+@pytest.mark.parametrize("evaluations, fresh", [(3000, False), (7000, True)])
+def test_annealing_begins_anew_where_it_has_many_evaluations(monkeypatch, evaluations, fresh):
+  problem, begun = random_problem(), []
+  start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
+
+  def anneal(problem, budget, seed, start):
+    begun.append((problem.evaluations, start))
+    return problem.best_known
+
+  monkeypatch.setattr(placers, "anneal", anneal)
+  search(problem, start, ScorerWeights.untrained(0), Budget(evaluations))
+  (used, where), = begun
+  assert used <= placers.FRESH_LONG_EVALUATIONS + 300 if fresh else used > 0
+  assert where is None if not fresh else (where == start).all()
 
 
 def test_without_limits_the_rounds_end():
