@@ -44,6 +44,19 @@ flags.DEFINE_integer("episodes", 4, "Episodes of an update.", lower_bound=1)
 flags.DEFINE_integer("cores", 1000, "Cores on paper.")
 flags.DEFINE_integer("graphs", 10_000, "Graphs on paper.")
 
+_COSTS = {
+    "problem_s": "making a problem, s",
+    "problem_bytes": "a problem, bytes, sent to a node once",
+    "share_s": "putting it into the object store, s",
+    "unpickle_s": "unpickling it, s",
+    "start_s": "starting a head and two nodes, s",
+    "connect_s": "connecting, s",
+    "first_task_s": "first task, with its process, s",
+    "one_task_s": "a task and waiting for it, s",
+    "task_s": "a task of 1,000 at once, s",
+    "task_bytes": "a task besides its problem, bytes",
+    "answer_bytes": "what it answers, bytes",
+}
 _FIRST = 2  # updates that are not measured: actors start and load in them
 _GIGABIT_S = 125e6  # bytes
 
@@ -125,8 +138,9 @@ def costs() -> Dict[str, float]:
       found["task_s"] = _timed(lambda: ray.get([nothing.remote() for _ in range(1000)]))[0] / 1000
       found["share_s"], _ = _timed(lambda: tasks.share(ray, portable))
   print("| what Ray costs | |\n|---|---:|")
-  for name, value in found.items():
-    print(f"| {name} | {value:,.0f} |" if name.endswith("bytes") else f"| {name} | {value:.4g} |")
+  for name, label in _COSTS.items():
+    value = f"{found[name]:,.0f}" if name.endswith("bytes") else f"{found[name]:.3g}"
+    print(f"| {label} | {value} |")
   print(flush=True)
   return found
 
@@ -137,7 +151,7 @@ def _nothing() -> None:
 
 def evaluate() -> None:
   """Prints how long all rows take on one node and on two."""
-  from placeto_tf.evaluation import evaluate as evaluation
+  from placeto_tf.evaluation import evaluate as evaluate_rows
 
   print(f"{FLAGS.tasks} tasks of {FLAGS.seconds:g} s each\n\n| nodes | first row s | all rows s "
         "| ratio | of the cores' time |\n|" + "---:|" * 5)
@@ -146,8 +160,8 @@ def evaluate() -> None:
     ends: List[float] = []
     with _nodes(count) as (cluster, *_), _folder() as out:
       began = time.monotonic()
-      evaluation.evaluate(_evaluation(), out, ray=cluster.address,
-                          progress=lambda *_: ends.append(time.monotonic()))  # noqa: B023
+      evaluate_rows(_evaluation(), out, ray=cluster.address,
+                    progress=lambda *_: ends.append(time.monotonic()))  # noqa: B023
     all_s = ends[-1] - began
     first_s = first_s or all_s
     print(f"| {count} | {ends[0] - began:.1f} | {all_s:.1f} | {first_s / all_s:.2f} "
@@ -209,7 +223,7 @@ def _learning(config: Any) -> float:
 
 def killed() -> None:
   """Prints whether all rows are there although a node died."""
-  from placeto_tf.evaluation import evaluate as evaluation
+  from placeto_tf.evaluation import evaluate as evaluate_rows
   from placeto_tf.evaluation import validate
 
   with _nodes(2) as (cluster, nodes, _), _folder() as out:
@@ -221,7 +235,7 @@ def killed() -> None:
         gone.append(time.monotonic() - began)
         cluster.remove_node(nodes[0], allow_graceful=False)
 
-    rows = evaluation.evaluate(_evaluation(), out, ray=cluster.address, progress=kill_once)
+    rows = evaluate_rows(_evaluation(), out, ray=cluster.address, progress=kill_once)
     seconds = time.monotonic() - began
     wrong = validate(os.path.join(out, "results.csv"))
   print(f"A node was killed after {gone[0]:.1f} s: {len(rows)} of {FLAGS.tasks} rows after "
