@@ -26,6 +26,12 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # again: a fifth of the suite's CPU time at the default of 700.
 gc.set_threshold(50_000, 20, 100)
 
+
+
+def pytest_collection_finish():
+  gc.freeze()
+
+
 _CPU_SECONDS = {}  # test -> of this process and of its children that ended, fixtures included
 
 

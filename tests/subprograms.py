@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
+# With the collector as in tests/conftest.py.
+_START = ("import gc, runpy, sys; gc.set_threshold(50_000, 20, 100); sys.argv = sys.argv[1:]; "
+          "runpy.run_path(sys.argv[0], run_name='__main__')")
 
 
 def run(program, *arguments, timeout=900, without=(), **variables):
@@ -19,13 +22,14 @@ def run(program, *arguments, timeout=900, without=(), **variables):
     without: environment variables that it is not to see.
     **variables: environment variables it is to see besides.
   """
-  path = os.pathsep.join(
-      [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+  path = os.pathsep.join([
+      str(_ROOT), str(_ROOT / "tests"), str(pathlib.Path(program).parent),
+      *filter(None, [os.environ.get("PYTHONPATH")])])
   environment = {**os.environ, "PYTHONPATH": path, **variables}
   for name in without:
     environment.pop(name, None)
   done = subprocess.run(
-      [sys.executable, str(program), *arguments], capture_output=True, text=True, timeout=timeout,
-      env=environment, check=False)
+      [sys.executable, "-c", _START, str(program), *arguments], capture_output=True, text=True,
+      timeout=timeout, env=environment, check=False)
   assert done.returncode == 0, done.stderr[-3000:]
   return json.loads(done.stdout.splitlines()[-1])

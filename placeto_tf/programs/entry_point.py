@@ -13,6 +13,7 @@ from typing import Any, Callable, List
 
 from absl import app, flags, logging
 
+from placeto_tf import collector
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import shared_flags
 
@@ -32,7 +33,8 @@ def import_tensorflow_quietly() -> None:
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     try:
-      import tensorflow
+      with collector.no_collections():
+        import tensorflow
     except BaseException:
       held.seek(0)
       os.write(shown, held.read())

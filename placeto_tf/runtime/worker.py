@@ -30,6 +30,7 @@ import sys
 import threading
 from typing import List, Optional, Sequence
 
+from placeto_tf.collector import no_collections
 from placeto_tf.runtime import loopback
 
 JOB = "worker"
@@ -64,7 +65,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   if options.prompt_messages and not prompt:
     print("messages wait for compute: real-time scheduling is not permitted", file=sys.stderr)
 
-  import tensorflow as tf
+  with no_collections():
+    import tensorflow as tf
 
   config = tf.compat.v1.ConfigProto(
       device_count={"CPU": options.cpu_devices},
