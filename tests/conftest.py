@@ -8,6 +8,7 @@ import collections
 import gc
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -61,3 +62,12 @@ def pytest_terminal_summary(terminalreporter, config):
     slowest = sorted(_CPU_SECONDS.items(), key=lambda entry: -entry[1])[:config.getoption("--cpu")]
     for test, seconds in slowest:
       terminalreporter.write_line(f"{seconds:8.2f} {test}")
+
+
+@pytest.fixture
+def signal_handlers_kept():
+  """For programs that run in this process and set handlers of their own."""
+  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+  yield
+  for number, handler in handlers.items():
+    signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """Runs programs of the tests in processes of their own and reads the JSON that they print."""
 
+import gc
 import json
 import os
 import pathlib
@@ -7,9 +8,9 @@ import subprocess
 import sys
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-# With the collector as in tests/conftest.py.
-_START = ("import gc, runpy, sys; gc.set_threshold(50_000, 20, 100); sys.argv = sys.argv[1:]; "
-          "runpy.run_path(sys.argv[0], run_name='__main__')")
+# With the collector as tests/conftest.py has set it here.
+_START = (f"import gc, runpy, sys; gc.set_threshold(*{gc.get_threshold()}); "
+          "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
 
 
 def run(program, *arguments, timeout=900, without=(), **variables):

@@ -155,13 +155,11 @@ _PLACE = ("place", _GRAPH, "--cluster=k80:2", "--max_groups=8", "--out={out}", "
 CASES: Dict[str, Case] = {
     "place": Case((*_PLACE, "--max_evaluations=400", "--seed=2"), _placed,
                   (*_PLACE, "--max_evaluations=20", "--seed=1"), resumes=False),
-    "train rnn": _train("rnn", 4, "--set=batch_size=2"),
+    "train rnn": _train("rnn", 4, *program_inputs.SMALL_TRAINING["rnn"]),
     "train hierarchical": _train("hierarchical", 4, "--set=batch_size=2"),
-    "train placeto": _train(
-        "placeto", 2, "--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
+    "train placeto": _train("placeto", 2, *program_inputs.SMALL_TRAINING["placeto"]),
     "train device_pointer": _train(
-        "device_pointer", 4, "--set=max_groups=8", "--set=steps=2", "--set=batch=32",
-        "--set=rounds=1", "--set=states=1", "--set=moves=4", "--set=width=8"),
+        "device_pointer", 4, *program_inputs.SMALL_TRAINING["device_pointer"]),
     "train pointer_pass": _train(
         "pointer_pass", 2, "--set=max_groups=8", "--set=annealed=3", "--set=environment.rows=2",
         "--set=steps=3"),

@@ -14,11 +14,16 @@ _TINY = f"zoo:{shortcuts.TINY}"
 _PLACE = ("place", _GRAPH, "--max_evaluations=5", "--max_groups=8", "--method=single")
 _TRAIN = ("train", f"--graphs={_TINY}", "--clusters=k80:2", "--iterations=2",
           "--checkpoint_every=1", "--root_dir={in}")
-_RNN = (*_TRAIN, "--policy=rnn", "--set=batch_size=2")
-_PLACETO = (*_TRAIN, "--policy=placeto", "--set=max_groups=6", "--set=num_episodes=2",
-            "--set=network.rounds=1")
-_POINTER = (*_TRAIN, "--policy=device_pointer", "--set=max_groups=8", "--set=steps=2",
-            "--set=batch=32", "--set=rounds=1", "--set=states=1", "--set=moves=4", "--set=width=8")
+# Policy -> settings with which its training takes a moment.
+SMALL_TRAINING = {
+    "rnn": ("--set=batch_size=2",),
+    "placeto": ("--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
+    "device_pointer": (
+        "--set=max_groups=8", "--set=steps=2", "--set=batch=32", "--set=rounds=1", "--set=states=1",
+        "--set=moves=4", "--set=width=8")}
+_RNN = (*_TRAIN, "--policy=rnn", *SMALL_TRAINING["rnn"])
+_PLACETO = (*_TRAIN, "--policy=placeto", *SMALL_TRAINING["placeto"])
+_POINTER = (*_TRAIN, "--policy=device_pointer", *SMALL_TRAINING["device_pointer"])
 _EVALUATE = ("evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2",
              "--methods=single,expert", "--max_evaluations=5", "--out={in}")
 _MAKE_GRAPHS = ("make_graphs", "--family=tiny", "--count=1", "--cluster=k80:2", "--max_groups=6",

@@ -8,13 +8,7 @@ import pytest
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import entry_point
 
-
-@pytest.fixture(autouse=True)
-def handlers_kept():
-  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-  yield
-  for number, handler in handlers.items():
-    signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signal_handlers_kept")
 
 
 def _ended(monkeypatch, main):

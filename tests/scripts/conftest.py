@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import pathlib
-import signal
 import sys
 
 import pytest
@@ -43,7 +42,7 @@ def _load(program):
 
 
 @pytest.fixture(name="run_program")
-def run_program_fixture(monkeypatch, capfd):
+def run_program_fixture(monkeypatch, capfd, signal_handlers_kept):
   """`run_program("place", "--flag=value", ...)` -> exit code and what was printed."""
 
   def run(program, *args):
@@ -58,10 +57,7 @@ def run_program_fixture(monkeypatch, capfd):
     captured = capfd.readouterr()
     return Finished(exited.value.code or 0, captured.out, captured.err)
 
-  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
   yield run
-  for number, handler in handlers.items():
-    signal.signal(number, handler)
   _forget_programs()
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
