@@ -1,14 +1,14 @@
 """Islands of a search as Ray tasks, which meet at an actor.
 
 The same islands as on threads (`placeto_tf.search.islands`), with the same result where evaluations
-are the limit. One whose node dies begins again elsewhere, from its seed, and gets the answers
-from the actor that it got before.
+are the limit. One whose node dies is run again elsewhere: where evaluations are the limit from its
+seed, with the answers from the actor that it got before, otherwise from what it had found.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from placeto_tf.distributed import tasks
 from placeto_tf.distributed.session import import_ray
@@ -26,6 +26,13 @@ class _RemoteExchange:
 
   def __init__(self, ray: Any, actor: Any, waits: bool):
     self._ray, self._actor, self._waits = ray, actor, waits
+
+  def join(self, island: int) -> Optional[Account]:
+    """See `Exchange.join`."""
+    try:
+      return self._ray.get(self._actor.join.remote(island))
+    except self._ray.exceptions.RayActorError:
+      return None
 
   def meet(self, *args: Any) -> Answer:
     """See `Exchange.meet`; without an actor an island goes on alone, if nobody waits for it."""

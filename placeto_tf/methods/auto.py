@@ -8,8 +8,9 @@ budget is used up or the best placement meets the lower bound:
 2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
    the groups cannot be split, the search is over.
 3. The policies, from the best of these; `auto_unlearned` skips them.
-4. The searches. Annealing gains most and gets most of the budget; the rest goes, slice by slice,
-   to the search that gained most per slice the last time it ran.
+4. The searches. Annealing gains most and gets most of the budget; with much of it left it begins
+   where the policies began, from where it ends lower. The rest goes, slice by slice, to the search
+   that gained most per slice the last time it ran.
 
 With a limit on evaluations alone, shares are shares of evaluations, nothing depends on the clock,
 and a seed gives the same placement again.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
@@ -101,9 +102,12 @@ class Auto:
         self._construct(method, budget)
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
+    begin, evaluations, seconds = problem.best_known.copy(), problem.evaluations, problem.seconds
     for method in self._policies:
       self._improve(method)
-    self._search()
+    # Without policies there is nothing to begin before.
+    left = problem.expected_evaluations(budget, evaluations, seconds) if self._policies else 0
+    self._search(begin, left)
     ledger.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
     return problem.best_known.copy()
 
@@ -112,11 +116,11 @@ class Auto:
     self._run(method.name, self._placer(method),
               budget if share is None else budget.share(self._problem, share))
 
-  def _placer(self, method: Method) -> Called:
-    """The method as it runs here, loaded when it is run."""
+  def _placer(self, method: Method, **own: Any) -> Called:
+    """The method as it runs here, with arguments of its own; loaded when it is run."""
     method = dataclasses.replace(method, load=_part(method).load or method.load)
     return functools.partial(
-        _run_method, method, self._root_dir, lambda *_: self.ledger.announce(method.name))
+        _run_method, method, self._root_dir, lambda *_: self.ledger.announce(method.name), own)
 
   def _over(self) -> bool:
     return self.ledger.proven or self._problem.exhausted(self._budget)
@@ -151,17 +155,24 @@ class Auto:
     except SetupError as error:  # the libraries of the policies are not installed; all else works
       self.ledger.skip(method.name, str(error))
 
-  def _search(self) -> None:
-    """Runs every search once, then gives slices to the one that does best."""
+  def _search(self, begin: np.ndarray, left: float) -> None:
+    """Runs every search once, then gives slices to the one that does best.
+
+    Args:
+      begin: [N] where the policies began.
+      left: about how many more placements there is budget for.
+    """
     problem, budget = self._problem, self._budget
     searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)
                 if _part(method).condition(problem)}
     gains: Dict[str, float] = {}
     for name, method in searches.items():
       if not self._over() and self._time_for_a_search():
-        share = _part(method).share
+        part = _part(method)
+        own = {"start": begin} if part.anew is not None and left >= part.anew else {}
         gains[name] = self._run(
-            name, self._placer(method), budget if share is None else budget.share(problem, share))
+            name, self._placer(method, **own),
+            budget if part.share is None else budget.share(problem, part.share))
     repeating = [name for name in gains if _part(searches[name]).repeats]
     for i in range(SLICES):
       if self._over() or not repeating or not self._time_for_a_search():
@@ -193,9 +204,9 @@ def _part(method: Method) -> AutoPart:
 
 
 def _run_method(
-    method: Method, root_dir: Optional[str], progress: Progress, problem: PlacementProblem,
-    budget: Budget, seed: int) -> np.ndarray:
-  return running.run(problem, method, budget, seed, root_dir=root_dir, progress=progress)
+    method: Method, root_dir: Optional[str], progress: Progress, own: Dict[str, Any],
+    problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
+  return running.run(problem, method, budget, seed, root_dir=root_dir, progress=progress, **own)
 
 
 def run_auto(

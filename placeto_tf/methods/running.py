@@ -16,7 +16,7 @@ Legend: N ops.
 from __future__ import annotations
 
 import functools
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -54,12 +54,16 @@ def run(
     weights: Optional[str] = None,
     root_dir: Optional[str] = None,
     progress: Optional[Progress] = None,
+    **own: Any,
 ) -> np.ndarray:
-  """[N] the best placement that one method finds within the budget; arguments as for `Run`."""
+  """[N] the best placement that one method finds within the budget; arguments as for `Run`.
+
+  `own` are more arguments that this method takes.
+  """
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
     return problem.best_known
-  placer = functools.partial(method.load(), weights=weights)
+  placer = functools.partial(method.load(), weights=weights, **own)
   if not method.islands:
     return placer(problem, budget, seed, root_dir=root_dir, progress=progress)
   # Islands may be on other machines, to which nothing that shows progress can travel; those who

@@ -1,6 +1,8 @@
 """TensorBoard of a placing run, written while the search runs.
 
   StepTime/best_ms     best simulated step time against evaluations, as it is found
+  Evaluations/a_second of the whole search, and Evaluations/island_N_a_second of each island, where
+                       searches run as islands
   Timeline/before      picture of the step with the graph's own devices, if that was simulated
   Timeline/best        picture of the best step
   graph                the placed graph without the values of its constants, which TensorBoard does
@@ -18,8 +20,9 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import io
+import itertools
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -32,6 +35,7 @@ from placeto_tf.simulation import SimulationResult, timeline
 
 RUN_METADATA_TAG = "simulated step"
 _FLUSH_SECONDS = 5
+_RATE_SECONDS = 2  # over which evaluations a second are taken
 _KEPT_CONSTANT_BYTES = 64  # axes, shapes and numbers stay readable
 _MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 
@@ -48,6 +52,7 @@ class PlacingSummaries:
 
     self._writer = EventFileWriter(directory, flush_secs=_FLUSH_SECONDS)
     self._improvements = 0  # of the history, those that are written
+    self._counted: Tuple[float, Tuple[int, ...]] = (0.0, (0,))  # seconds; evaluations: all, islands
 
   def __enter__(self) -> PlacingSummaries:
     return self
@@ -56,12 +61,14 @@ class PlacingSummaries:
     self._writer.close()
 
   def __call__(self, problem: PlacementProblem, stage: str) -> None:
-    """Writes the improvements since the last call."""
+    """Writes the improvements since the last call and, now and then, evaluations a second."""
     del stage
     history = problem.history
     if len(history) > self._improvements:
       self._write_history(history[self._improvements:], time.time() - problem.seconds)
       self._improvements = len(history)
+    if problem.seconds > self._counted[0] + _RATE_SECONDS:
+      self._write_rates(problem)
 
   def flush(self) -> None:
     """Flushes events, which also happens every few seconds."""
@@ -95,6 +102,16 @@ class PlacingSummaries:
     """Args: history: (evaluations, seconds, objective_us); began: when, in seconds of the epoch."""
     for evaluations, seconds, objective_us in history:
       self._scalar("StepTime/best_ms", objective_us / 1e3, evaluations, began + seconds)
+
+  def _write_rates(self, problem: PlacementProblem) -> None:
+    """Writes evaluations a second since they were written last."""
+    seconds, counts = problem.seconds, (problem.evaluations, *problem.evaluations_of_islands)
+    for i, (count, before) in enumerate(
+        itertools.zip_longest(counts, self._counted[1], fillvalue=0)):
+      name = f"island_{i - 1}_a_second" if i else "a_second"
+      self._scalar(f"Evaluations/{name}", (count - before) / (seconds - self._counted[0]),
+                   problem.evaluations, time.time())
+    self._counted = seconds, counts
 
   def _pictures(self, result: PlacingResult, now: float) -> None:
     """The timelines before and after."""

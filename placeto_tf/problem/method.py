@@ -134,6 +134,8 @@ class AutoPart:
     condition: tells whether it takes part, given the problem.
     repeats: whether a search also takes part in the slices at the end.
     load: its `load` in `auto`, if that differs from the one it has alone.
+    anew: with more evaluations left than this, a search begins where the policies began, not at
+      what they found; its `Run` then takes that placement [N] as `start`. None: it never does.
   """
 
   stage: Stage
@@ -143,6 +145,7 @@ class AutoPart:
   condition: Callable[[PlacementProblem], bool] = lambda problem: True
   repeats: bool = True
   load: Optional[Loader] = None
+  anew: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,14 +179,17 @@ class Method:
 
 
 def plain(placer: Placer) -> Loader:
-  """The loader of a `Placer`, which takes no weights, writes no files and reports no progress."""
+  """The loader of a `Placer`, which takes no weights, writes no files and reports no progress.
+
+  Arguments of its own, beyond those of a `Run`, are passed on.
+  """
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
       weights: Optional[str] = None, root_dir: Optional[str] = None,
-      progress: Optional[Progress] = None) -> np.ndarray:
+      progress: Optional[Progress] = None, **own: Any) -> np.ndarray:
     del weights, root_dir, progress
-    return placer(problem, budget, seed)
+    return placer(problem, budget, seed, **own)
 
   functools.update_wrapper(run, placer)
   return lambda: run

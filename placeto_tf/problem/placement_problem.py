@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
+import math
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -74,10 +76,15 @@ class Improvement(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Account:
-  """What has been evaluated: one for all groupings under which a problem is looked at."""
+  """What has been evaluated: one for all groupings under which a problem is looked at.
+
+  Attributes:
+    of_islands: how many of the evaluations each island made, where searches ran as islands.
+  """
 
   started: float
   evaluations: int = 0
+  of_islands: Tuple[int, ...] = ()
   best_placement: Optional[np.ndarray] = None
   best_objective_us: float = float("inf")
   best_fits: bool = False
@@ -191,6 +198,13 @@ class PlacementProblem:
       self.evaluate_ops(np.asarray(placement, dtype=np.int32))
     self._account.evaluations = evaluations
 
+  def resume(self, account: Account) -> None:
+    """Goes on from what was evaluated elsewhere."""
+    best = account.best_placement
+    self._account = dataclasses.replace(
+        account, improvements=list(account.improvements), observer=None, stopped=False,
+        best_placement=None if best is None else best.copy())  # Ray's own cannot be written to
+
   def island_view(self, island: int) -> PlacementProblem:
     """The same problem for one of several islands, which counts on from here by itself."""
     other = copy.copy(self)
@@ -225,7 +239,8 @@ class PlacementProblem:
     An island's n-th evaluation counts as the last one of every island's first n, so that threads
     cannot change the order.
     """
-    used = sum(island.evaluations - before.evaluations for island in islands)
+    each_used = [island.evaluations - before.evaluations for island in islands]
+    used = sum(each_used)
     found = sorted(
         (min(used, len(islands) * (each.evaluations - before.evaluations)), number, each)
         for number, island in enumerate(islands) for each in island.improvements)
@@ -238,6 +253,8 @@ class PlacementProblem:
     best = min((before, *islands), key=lambda each: (not each.best_fits, each.best_objective_us))
     account = self._account
     account.improvements, account.evaluations = improvements, before.evaluations + used
+    account.of_islands = tuple(
+        map(sum, itertools.zip_longest(before.of_islands, each_used, fillvalue=0)))
     account.best_placement, account.best_fits = best.best_placement, best.best_fits
     account.best_objective_us = best.best_objective_us
     if account.observer is not None:
@@ -255,6 +272,11 @@ class PlacementProblem:
   def evaluations(self) -> int:
     """Placements evaluated so far."""
     return self._account.evaluations
+
+  @property
+  def evaluations_of_islands(self) -> Tuple[int, ...]:
+    """How many of the evaluations each island made; empty where no search ran as islands."""
+    return self._account.of_islands
 
   @property
   def best_placement(self) -> Optional[np.ndarray]:
@@ -315,6 +337,21 @@ class PlacementProblem:
     if budget.max_evaluations is None:
       return None
     return max(0, budget.max_evaluations - self.evaluations)
+
+  def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
+    """About how many more placements the budget allows; infinitely many without a limit.
+
+    Args:
+      budget: of the rest.
+      evaluations, seconds: the problem's own when it began what tells how many it does a second.
+    """
+    found = math.inf
+    if budget.max_evaluations is not None:
+      found = max(0, budget.max_evaluations - self.evaluations)
+    if budget.max_seconds is not None:
+      rate = (self.evaluations - evaluations) / max(1e-9, self.seconds - seconds)
+      found = min(found, rate * max(0.0, budget.max_seconds - self.seconds))
+    return found
 
   def evaluate(
       self, group_placements: np.ndarray, *, start_times: bool = False) -> Evaluation:

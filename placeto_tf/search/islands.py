@@ -12,7 +12,8 @@ a restart in place of migrants).
 - Limited by evaluations alone, each island gets an equal part of them, and at an exchange waits for
   all others that still search. So the result depends on the seed and the number of islands, neither
   on the number of cores nor on who is faster.
-- Limited by time, nobody waits: an island is compared with what the others had last.
+- Limited by time, nobody waits: an island is compared with what the others had last. One that is
+  run once more, because its machine went away, goes on from what it had when it met last.
 
 Legend: N ops.
 """
@@ -128,6 +129,9 @@ def run_on_threads(
 def run_island(view: PlacementProblem, placer: Called, job: Job, exchange: Exchange) -> Account:
   """Runs one job on its view of the problem; what it did is its account."""
   number = itertools.count()
+  known = exchange.join(job.island)
+  if known is not None:
+    view.resume(known)
 
   def meet(placement: np.ndarray, objective_us: float) -> Tuple[np.ndarray, float]:
     answer = exchange.meet(
@@ -171,6 +175,14 @@ class Exchange:
     # All of them, for an island that is run once more because its machine went away.
     self._rounds: List[_Chosen] = []
     self._stopped = False
+
+  def join(self, island: int) -> Optional[Account]:
+    """What an island goes on from that is run once more; None where it begins.
+
+    Where islands wait for one another it begins again: it gets the answers that it got.
+    """
+    with self._condition:
+      return None if self._rules.waits else self._accounts.get(island)
 
   def meet(
       self, island: int, number: int, placement: np.ndarray, objective_us: float,

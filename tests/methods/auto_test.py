@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.methods import registry
+from placeto_tf.methods import auto, registry, running
 from placeto_tf.methods.auto import EXACT_GROUPS, Auto, run_auto
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.ledger import NO_BUDGET
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.search.exact import prove
+from placeto_tf.search.local_search import search_locally
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 
@@ -85,6 +86,31 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
   assert problem.evaluations == 2000
   assert rows["annealing"].evaluations > rows["local_search"].evaluations > 0
   assert rows["refine"].evaluations > 0
+
+
+@pytest.mark.parametrize("evaluations, anew", [(1500, False), (9000, True)])
+def test_annealing_begins_where_policies_began_if_much_is_left(
+    make_problem, make_cluster, monkeypatch, evaluations, anew):
+  problem = _wide(make_problem, make_cluster)
+  began, at_policy = [], []
+
+  def policy(problem, budget, seed):
+    at_policy.append(problem.best_known.copy())
+    return search_locally(problem, budget, seed)
+
+  def run(problem, method, budget, seed, **own):
+    if method.name == "annealing":
+      began.append(own.get("start"))
+      return problem.best_known
+    return run_method(problem, method, budget, seed, **own)
+
+  run_method = running.run
+  monkeypatch.setattr(auto.running, "run", run)
+  Auto(problem, Budget(max_evaluations=evaluations), policies=(_policy(policy),)).run()
+  assert not np.array_equal(at_policy[0], problem.best_known)
+  assert (began[0] is not None) == anew and began[1:] == [None] * len(began[1:])
+  if anew:
+    np.testing.assert_array_equal(began[0], at_policy[0])
 
 
 def test_fewer_devices_are_tried_where_there_are_some_to_leave_out(make_problem, make_cluster):

@@ -50,8 +50,24 @@ def test_step_time_is_written_in_ms_while_the_search_runs(written):
       (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
 
 
-def test_no_chart_has_anything_but_step_times(written):
-  assert written[1].Tags()["scalars"] == ["StepTime/best_ms"]
+def test_charts_are_of_step_times_and_evaluations(written):
+  assert set(written[1].Tags()["scalars"]) <= {"StepTime/best_ms", "Evaluations/a_second"}
+
+
+def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path, monkeypatch):
+  monkeypatch.setattr(summaries, "_RATE_SECONDS", 0.0)
+  with PlacingSummaries(str(tmp_path)) as writer:
+    result = place(graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90,
+                   max_groups=8, islands=2, progress=writer)
+  events = _reload(tmp_path)
+  of_all, first, second = (
+      {each.step: each.value
+       for each in events.Scalars(f"Evaluations/{name}a_second") if each.value}
+      for name in ("", "island_0_", "island_1_"))
+  both = first.keys() & second.keys()
+  assert both and max(of_all) == result.evaluations
+  for step in both:
+    assert of_all[step] == pytest.approx(first[step] + second[step], rel=1e-5)
 
 
 def test_settings_are_values_for_the_hparams_tab(written):

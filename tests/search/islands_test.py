@@ -111,6 +111,28 @@ def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
     assert again.placement is answers[number].placement
 
 
+def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_had(make):
+  exchange = islands.Exchange(islands.Rules(2, False, None))
+  problem, budget = make(2), Budget(max_seconds=60)
+  problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
+
+  def dies(view, budget, seed):
+    view.exchange(registry.find("metis").load()(view, budget, seed), 1.0)
+    raise KeyError("its machine")
+
+  def goes_on(view, budget, seed):
+    return view.best_known
+
+  with pytest.raises(KeyError):
+    islands.run_island(problem.island_view(1), dies, islands.Job(1, budget, 0), exchange)
+  found = exchange.accounts()[1]
+  again = islands.run_island(
+      problem.island_view(1), goes_on, islands.Job(1, budget, 0), exchange)
+  assert again.evaluations == found.evaluations > problem.evaluations == 1
+  assert again.best_objective_us == found.best_objective_us < problem.best_objective_us
+  assert again.improvements == found.improvements
+
+
 def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(make):
   problem = make(2)
 

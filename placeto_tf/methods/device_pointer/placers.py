@@ -26,10 +26,6 @@ from placeto_tf.problem.method import Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-# With so many evaluations annealing ends lower from the start than from what the scorer found:
-# 0.801 against 0.805 over the start after 10,000 (docs/results/device_pointer.md).
-FRESH_EVALUATIONS, FRESH_LONG_EVALUATIONS = 6000, 1000
-
 ONE_PASS = SweepConfig(
     levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, thorough=0, block=1, anneal=False)
 
@@ -126,16 +122,11 @@ def search(
     annealing: whether annealing gets what the scorer leaves of the budget; where that is much, it
       begins at the start again.
   """
-  placement = np.asarray(start, dtype=np.int32)
-  left = problem.remaining_evaluations(budget)
-  fresh = annealing and left is not None and left >= FRESH_EVALUATIONS
-  if fresh:
-    config = dataclasses.replace(
-        config or BestFirstConfig(), long_evaluations=FRESH_LONG_EVALUATIONS)
+  placement, plenty = np.asarray(start, dtype=np.int32), False
   if not problem.exhausted(budget):
-    BestFirst(problem, placement, weights, config=config, seed=seed).run(budget)
+    plenty = BestFirst(problem, placement, weights, config=config, seed=seed).run(budget)
   if annealing and not problem.exhausted(budget):
-    return anneal(problem, budget, seed, start=placement if fresh else None)
+    return anneal(problem, budget, seed, start=placement if plenty else None)
   return best_so_far(problem, placement)
 
 

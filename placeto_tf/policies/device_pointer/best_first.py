@@ -25,6 +25,7 @@ from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.annealing import PLENTY
 from placeto_tf.simulation.compiling import compiled, part
 
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
@@ -42,6 +43,9 @@ class BestFirstConfig:
     long_levels: (groups over the problem's groups, share of the round) of the long round.
     long_share: how much the long round takes of what the short ones leave.
     long_evaluations: what it takes at most.
+    plenty: how many evaluations left after the short rounds are so many that annealing gets further
+      from the start than from what the scorer found (docs/results/device_pointer.md).
+    long_of_plenty: what the long round takes at most where there are so many.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
     most_groups: how many groups are scored at once, at most; drawn anew each time.
@@ -55,12 +59,14 @@ class BestFirstConfig:
       (8.0, 0.1))
   long_share: float = 1.0
   long_evaluations: int = 3000
+  plenty: int = PLENTY
+  long_of_plenty: int = 1000
   temperature: float = 0.01
   forget: float = 0.1
   most_groups: int = 256
 
   def __post_init__(self) -> None:
-    for name in ("long_evaluations", "most_groups"):
+    for name in ("long_evaluations", "plenty", "long_of_plenty", "most_groups"):
       if getattr(self, name) < 1:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
     for name in ("vary", "temperature", "forget"):
@@ -92,18 +98,26 @@ class BestFirst(PlacedGroups):
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
 
-  def run(self, budget: Budget) -> None:
-    """Goes through all rounds, or as many as the budget allows."""
+  def run(self, budget: Budget) -> bool:
+    """Goes through all rounds, or as many as the budget allows.
+
+    Returns:
+      Whether plenty of evaluations were left after the short rounds; see the configuration.
+    """
     problem, config = self.problem, self._config
+    began = problem.evaluations, problem.seconds
     for number, evaluations in enumerate(config.rounds):
       if problem.exhausted(budget):
-        return
+        return False
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
       self.round(levels, self._at_most(evaluations, budget))
-    long = self._at_most(config.long_evaluations, budget.share(problem, config.long_share))
+    plenty = problem.expected_evaluations(budget, *began) >= config.plenty
+    at_most = min(config.long_evaluations, config.long_of_plenty if plenty else math.inf)
+    long = self._at_most(int(at_most), budget.share(problem, config.long_share))
     if not problem.exhausted(budget):
       self.round(config.long_levels, long, config.temperature)
+    return plenty
 
   def _at_most(self, evaluations: int, budget: Budget) -> Budget:
     end = self.problem.evaluations + evaluations

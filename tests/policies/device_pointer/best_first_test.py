@@ -174,7 +174,7 @@ def test_annealing_begins_anew_where_it_has_many_evaluations(monkeypatch, evalua
   monkeypatch.setattr(placers, "anneal", anneal)
   search(problem, start, ScorerWeights.untrained(0), Budget(evaluations))
   (used, where), = begun
-  assert used <= placers.FRESH_LONG_EVALUATIONS + 300 if fresh else used > 0
+  assert used <= BestFirstConfig().long_of_plenty + 300 if fresh else used > 0
   assert where is None if not fresh else (where == start).all()
 
 
