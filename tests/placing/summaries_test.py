@@ -1,5 +1,7 @@
 """TensorBoard events of a placing run."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,20 +56,28 @@ def test_charts_are_of_step_times_and_evaluations(written):
   assert set(written[1].Tags()["scalars"]) <= {"StepTime/best_ms", "Evaluations/a_second"}
 
 
-def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path, monkeypatch):
-  monkeypatch.setattr(summaries, "_RATE_SECONDS", 0.0)
+def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
   with PlacingSummaries(str(tmp_path)) as writer:
-    result = place(graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90,
-                   max_groups=8, islands=2, progress=writer)
+    for seconds, evaluations, of_islands in (
+        (1.0, 50, ()), (4.0, 100, ()), (5.0, 150, (30, 20)), (14.0, 1100, (580, 420))):
+      writer(types.SimpleNamespace(
+          history=[], seconds=seconds, evaluations=evaluations,
+          evaluations_of_islands=of_islands), "annealing")
   events = _reload(tmp_path)
-  of_all, first, second = (
-      {each.step: each.value
-       for each in events.Scalars(f"Evaluations/{name}a_second") if each.value}
-      for name in ("", "island_0_", "island_1_"))
-  both = first.keys() & second.keys()
-  assert both and max(of_all) == result.evaluations
-  for step in both:
-    assert of_all[step] == pytest.approx(first[step] + second[step], rel=1e-5)
+  assert {tag: [(each.step, each.value) for each in events.Scalars(tag)]
+          for tag in events.Tags()["scalars"]} == {
+      "Evaluations/a_second": [(100, 25.0), (1100, 100.0)],
+      "Evaluations/island_0_a_second": [(1100, 58.0)],
+      "Evaluations/island_1_a_second": [(1100, 42.0)]}
+
+
+def test_islands_are_counted_one_by_one_in_a_search():
+  counts = []
+  result = place(
+      graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90, max_groups=8,
+      islands=2, progress=lambda problem, _: counts.append(problem.evaluations_of_islands))
+  assert len(counts[-1]) == 2 and min(counts[-1]) > 20
+  assert sum(counts[-1]) < result.evaluations
 
 
 def test_settings_are_values_for_the_hparams_tab(written):
