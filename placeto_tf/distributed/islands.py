@@ -58,6 +58,13 @@ def _run(shared: bytes, placer: Called, job: Job, actor: Any, waits: bool) -> Ac
   return islands.run_island(problem.island_view(job.island), placer, job, exchange)
 
 
+def _here(ray: Any) -> Any:
+  """Has an actor be on the node of this process, which ends with it anyway."""
+  from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+  return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+
+
 def _writable(account: Account) -> Account:
   """The account with a placement that is not Ray's own: numba compiles anew for those."""
   best = account.best_placement
@@ -77,7 +84,7 @@ def run_on_ray(
   before, shared = problem.snapshot(), tasks.share(
       ray, problem.island_view(0).portable(with_shapes=False))
   actor = ray.remote(Exchange).options(
-      num_cpus=0, max_concurrency=len(jobs) + 2).remote(rules)
+      num_cpus=0, max_concurrency=len(jobs) + 2, scheduling_strategy=_here(ray)).remote(rules)
   remote = tasks.remote(ray, _run, min(1.0, int(1000 * cores / len(jobs)) / 1000))
   references = {
       remote.options(name=f"island {job.island}").remote(
