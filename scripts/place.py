@@ -42,7 +42,8 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "which go on learning from them; "
                     "methods such as placeto_zero_shot and gdp_fine_tune need them.")
 shared_flags.define_islands_flag(
-    "default: 1, or with --ray and a limit of time alone one for each of Ray's cores")
+    "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
+    "--max_evaluations 1, so that the result is the same on any machine")
 shared_flags.define_ray_flag()
 shared_flags.define_replicas_flag()
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "

@@ -10,8 +10,10 @@ from placeto_tf.methods import learned_groups, registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.islands import check_islands
+from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
+MOST_DEFAULT_ISLANDS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
 
 # A callback that long work calls from time to time, with the problem and the name of its stage.
@@ -40,8 +42,9 @@ class PlacingConfig:
     max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`; by
-      default 1, on any machine.
+    islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`. By
+      default one for each core, 8 at most; with `max_evaluations` 1, on any machine, so that the
+      result does not depend on it.
     ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
@@ -101,7 +104,8 @@ class PlacingConfig:
   @property
   def num_islands(self) -> int:
     """`islands`, with the default where none is given."""
-    return self.islands or 1
+    default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_ISLANDS)
+    return self.islands or default
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:
