@@ -7,10 +7,29 @@ import pytest
 
 
 class Trained:
-  """What five steps of a graph give: the losses, and all variables by name."""
+  """What five steps of a graph give: the losses, and all variables by name.
 
-  def __init__(self, losses, variables):
-    self.losses, self.variables = losses, variables
+  Attributes:
+    copies: name of a variable -> its values in the other replicas, if each has its own.
+  """
+
+  def __init__(self, losses, variables, copies):
+    self.losses, self.variables, self.copies = losses, variables, copies
+
+
+def copies_of_variables(graph):
+  """Name of a variable -> tensors of its values in the other replicas; may add reads."""
+  import tensorflow as tf
+
+  found = {}
+  for op in graph.get_operations():
+    prefix, _, name = op.name.partition("/")
+    if op.type in ("VarHandleOp", "VariableV2") and prefix.startswith("replica_"):
+      with graph.as_default():
+        found.setdefault(f"{name}:0", []).append(
+            op.outputs[0] if op.type == "VariableV2" else
+            tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=op.get_attr("dtype")))
+  return found
 
 
 def run(graph, init_op, feeds, fetches, steps=5):
@@ -27,11 +46,12 @@ def run(graph, init_op, feeds, fetches, steps=5):
 
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
+  copies = copies_of_variables(graph)
   with tf.compat.v1.Session(graph=graph, config=config) as session:
     session.run(init_op)
     losses = [session.run(list(fetches), feeds(step))[1] for step in range(steps)]
     variables = graph.get_collection("variables")
-    return Trained(losses, {v.name: session.run(v) for v in variables})
+    return Trained(losses, {v.name: session.run(v) for v in variables}, session.run(copies))
 
 
 def assert_equal(one, other, tolerance):
@@ -46,7 +66,7 @@ def assert_equal(one, other, tolerance):
 
 @pytest.fixture(scope="session")
 def proof():
-  """(build, inputs, replicas, dtype) -> the replicas, or an AssertionError.
+  """(build, inputs, replicas, dtype, mirrored=...) -> the replicas, or an AssertionError.
 
   `build(batch, dtype)` builds a training graph in the default graph and returns train op and loss;
   `inputs(batch, generator, dtype)` gives arrays by placeholder.
@@ -69,7 +89,7 @@ def proof():
     graph, train, loss = built(build, size, dtype)
     return load_graph(graph, fetches=[train, loss]), train, loss
 
-  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None):
+  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None, mirrored=False):
     tolerance = tolerance or {"float64": 1e-10, "float32": 1e-5}[dtype]
 
     def arrays(step):
@@ -78,12 +98,17 @@ def proof():
     single, train, loss = built(build, batch * replicas, dtype)
     expected = run(single, "init", arrays, (train, loss))
     loaded, train, loss = part(build, batch, dtype)
-    replicated = replicate(loaded, replicas)
+    replicated = replicate(loaded, replicas, mirrored=mirrored)
     # The variables' initial values are drawn by ops whose seeds follow from their places.
     found = run(
         replicated.graph.source.tf_graph, "init",
         lambda step: replicated.cut_batch(arrays(step)), (train, loss))
     assert_equal(expected, found, tolerance)
+    assert found.copies.keys() == (expected.variables.keys() if mirrored else set())
+    for name, values in found.copies.items():
+      assert len(values) == replicas - 1
+      for value in values:
+        np.testing.assert_array_equal(value, found.variables[name], err_msg=name)
     assert min(abs(a - b) for a, b in zip(found.losses, found.losses[1:])) > 0, "nothing learned"
     return replicated
 
