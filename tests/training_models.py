@@ -1,4 +1,4 @@
-"""Small training graphs, by `build(batch, dtype)`, and batches for them."""
+"""Small training graphs, by `build(batch, dtype)`, batches for them, and replicas' variables."""
 
 import functools
 
@@ -120,3 +120,24 @@ def lstm(trainer, clip, unrolled):
     return minimize(loss, trainer, clip), loss
 
   return build
+
+
+def mirrored_variables(graph):
+  """Name of a variable -> tensors of its value in each replica, the first one first.
+
+  Variables that replicas share are left out. Ops that read variables are added to the graph.
+  """
+  import tensorflow as tf
+
+  found = {}
+  for op in graph.get_operations():
+    prefix, _, name = op.name.partition("/")
+    if op.type in ("VarHandleOp", "VariableV2") and prefix.startswith("replica_"):
+      found.setdefault(f"{name}:0", [graph.get_operation_by_name(name)]).append(op)
+
+  def value(op):
+    return op.outputs[0] if op.type == "VariableV2" else tf.raw_ops.ReadVariableOp(
+        resource=op.outputs[0], dtype=op.get_attr("dtype"))
+
+  with graph.as_default():
+    return {name: [value(op) for op in ops] for name, ops in found.items()}

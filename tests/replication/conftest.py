@@ -5,31 +5,18 @@ import functools
 import numpy as np
 import pytest
 
+from training_models import mirrored_variables
+
 
 class Trained:
   """What five steps of a graph give: the losses, and all variables by name.
 
   Attributes:
-    copies: name of a variable -> its values in the other replicas, if each has its own.
+    copies: name of a variable -> its value in each replica, if each has its own.
   """
 
   def __init__(self, losses, variables, copies):
     self.losses, self.variables, self.copies = losses, variables, copies
-
-
-def copies_of_variables(graph):
-  """Name of a variable -> tensors of its values in the other replicas; may add reads."""
-  import tensorflow as tf
-
-  found = {}
-  for op in graph.get_operations():
-    prefix, _, name = op.name.partition("/")
-    if op.type in ("VarHandleOp", "VariableV2") and prefix.startswith("replica_"):
-      with graph.as_default():
-        found.setdefault(f"{name}:0", []).append(
-            op.outputs[0] if op.type == "VariableV2" else
-            tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=op.get_attr("dtype")))
-  return found
 
 
 def run(graph, init_op, feeds, fetches, steps=5):
@@ -46,7 +33,7 @@ def run(graph, init_op, feeds, fetches, steps=5):
 
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
-  copies = copies_of_variables(graph)
+  copies = mirrored_variables(graph)
   with tf.compat.v1.Session(graph=graph, config=config) as session:
     session.run(init_op)
     losses = [session.run(list(fetches), feeds(step))[1] for step in range(steps)]
@@ -106,7 +93,7 @@ def proof():
     assert_equal(expected, found, tolerance)
     assert found.copies.keys() == (expected.variables.keys() if mirrored else set())
     for name, values in found.copies.items():
-      assert len(values) == replicas - 1
+      assert len(values) == replicas
       for value in values:
         np.testing.assert_array_equal(value, found.variables[name], err_msg=name)
     assert min(abs(a - b) for a, b in zip(found.losses, found.losses[1:])) > 0, "nothing learned"
