@@ -55,22 +55,28 @@ class ReplicaSource:
         source, **self._options)
     self.free_batch = (
         part is not None or self._spec is not None or _unknown_batch(self.graph))
-    self._made: Dict[int, ReplicatedGraph] = {}
+    self._parts: Dict[int, ComputationGraph] = {}
+    self._made: Dict[Tuple[int, bool], ReplicatedGraph] = {}
 
-  def replicas(self, count: int) -> ReplicatedGraph:
-    """The graph as `count` replicas.
+  def replicas(self, count: int, mirrored: bool = False) -> ReplicatedGraph:
+    """The graph as `count` replicas, which share variables or have their own.
 
     Raises:
       GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
         results.
     """
     count = check_replicas(count)
-    if count not in self._made:
-      self._made[count] = replicate(self.part(count), count)
-    return self._made[count]
+    if (count, mirrored) not in self._made:
+      self._made[count, mirrored] = replicate(self.part(count), count, mirrored=mirrored)
+    return self._made[count, mirrored]
 
   def part(self, count: int) -> ComputationGraph:
     """One of `count` replicas, before it is replicated."""
+    if count not in self._parts:
+      self._parts[count] = self._part(count)
+    return self._parts[count]
+
+  def _part(self, count: int) -> ComputationGraph:
     if count == 1 or not self.free_batch:
       return self.graph
     if self._divide is not None:

@@ -384,6 +384,7 @@ def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_i
       @tf.function
       def reset(handle):
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([5, 3]))
+        return tf.constant(1)
 
       loss = tf.reduce_mean(tf.compat.v1.placeholder(tf.float32, [4, 5], name="x") @ w)
       tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
@@ -393,7 +394,7 @@ def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_i
 
   def remote(function, handle):
     function.add_to_graph()
-    tf.raw_ops.RemoteCall(target="/CPU:0", args=[handle], Tout=[], f=function, name="call")
+    tf.raw_ops.RemoteCall(target="/CPU:0", args=[handle], Tout=[tf.int32], f=function, name="call")
 
   found = replicate(graph(lambda function, handle: function(handle)), 2, mirrored=True)
   placed = tf.Graph()
