@@ -176,8 +176,8 @@ def _result(
   for each in candidates:
     found = each.problem.simulator.simulate(each.problem.best_known)
     rows[each.form] = ReplicaRow(
-        each.replicas, each.mirrored, each.global_batch, float(found.step_time_us), found.peak_memory_bytes,
-        bool(found.fits), each.problem.evaluations, each.dropped)
+        each.replicas, each.mirrored, each.global_batch, float(found.step_time_us),
+        found.peak_memory_bytes, bool(found.fits), each.problem.evaluations, each.dropped)
   baselines = _baselines(candidates, best, baseline, baseline_batch, cluster)
   bound_us = lower_bound_us(problem)
   graph = problem.graph

@@ -76,9 +76,9 @@ def _needed(flow: Dataflow, spread: Spread, cut: Cut) -> Set[int]:
   for op in sorted(once):
     if op_roles.is_update(flow.types[op]) and flow.origin(flow.inputs[op][0])[0] not in once:
       raise GraphError(
-          f"op {flow.graph.op_names[op]!r} ({flow.types[op]}) writes a variable in a loop that only "
-          "one replica can run, so that replicas cannot have variables of their own; take it out "
-          "of the loop, or share the variables")
+          f"op {flow.graph.op_names[op]!r} ({flow.types[op]}) writes a variable in a loop that "
+          "only one replica can run, so that replicas cannot have variables of their own; take it "
+          "out of the loop, or share the variables")
   return several - once
 
 

@@ -2,7 +2,8 @@
 
 Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
 a sum and its scaling for a mean, a concatenation for rows. Small means are taken together,
-"joined/pack_k" (see `packing`). Fetches keep their names.
+"joined/pack_k", and large ones in pieces, "joined/pack_k/piece_i" (see `packing`). Fetches keep
+their names.
 
 Ops that are no copies (variables, the optimizer) exist once under their own names. With mirrored
 variables they are the first replica's, and those of replica r are "replica_r/a". A mean is taken
@@ -27,7 +28,7 @@ from placeto_tf.replication import cuts, op_roles
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure, known_dims
 from placeto_tf.replication.mirroring import Mirrors
-from placeto_tf.replication.packing import find_packs
+from placeto_tf.replication.packing import Pack, find_packs
 from placeto_tf.replication.propagation import Spread
 
 _COLOCATED = b"loc:@"
@@ -114,7 +115,9 @@ class _Writer:
     sums = {tensor: f"{names[0]}/sum" for tensor, names in self._joined.items()}
     # Written first, for they name what is joined; put last, behind what they read.
     whole, self._result = self._result, type(self._result)()
-    packs = find_packs(flow, self._spread, cut, self._replicas, frozenset(self._fetched))
+    packs = find_packs(
+        flow, self._spread, cut, self._replicas, frozenset(self._fetched),
+        in_pieces=bool(self._mirrors.needed))
     for k, pack in enumerate(packs):
       sums.update(self._pack(k, pack))
     packed, self._result = self._result, whole
@@ -308,8 +311,8 @@ class _Writer:
       return self._input_outside(text)
     if text.startswith("^"):
       awaited, own = text[1:], self._names[op] in self._mirrors
-      return [f"^{self._in_replica(awaited, q) if self._is_copy(awaited) else self._name(awaited, q)}"
-              for q in ((r,) if own else range(self._replicas))]
+      as_read = self._in_replica if self._is_copy(awaited) else self._name
+      return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
     name, port = _endpoint(text)
     joined = self._joined.get((self._flow.graph.op_index[name], port))
     return (joined[r] if joined else _tensor_name(self._name(name, r), port),)
@@ -366,45 +369,58 @@ class _Writer:
       if not whole:
         self._scale(name, rows, dtype)
 
-  def _pack(self, k: int, pack: Sequence[Tensor]) -> Dict[Tensor, str]:
-    """One mean of several tensors laid end to end; returns the op that sums each."""
-    name = f"{self._joined_prefix}/pack_{k}"
-    dtype = self._flow.dtype(pack[0]) % 100
-    shapes = [known_dims(self._flow.shape(tensor)) for tensor in pack]
-    parts = [self._packed_part(name, pack, shapes, r, dtype) for r in range(self._replicas)]
-    total = self._mean(name, parts, dtype)
-    joined = [self._for_each(self._joined[tensor][0]) for tensor in pack]
-    for r, split in self._each(self._for_each(f"{name}/split")):
-      sizes = self._constant(f"{split}/sizes", [math.prod(shape) for shape in shapes], _INT64)
-      axis = self._constant(f"{split}/axis", 0)
-      node = self._new(split, "SplitV", [name, sizes, axis])
-      node.attr["num_split"].i = len(pack)
-      node.attr["T"].type, node.attr["Tlen"].type = dtype, _INT64
-      for i, shape in enumerate(shapes):
-        piece = _tensor_name(split, i)
-        if len(shape) == 1:
+  def _pack(self, k: int, pack: Pack) -> Dict[Tensor, str]:
+    """Writes the mean of a pack; returns an op that sums each tensor."""
+    name, tensors = f"{self._joined_prefix}/pack_{k}", pack.tensors
+    dtype = self._flow.dtype(tensors[0]) % 100
+    shapes = [known_dims(self._flow.shape(tensor)) for tensor in tensors]
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = np.arange(pack.pieces + 1) * sum(sizes) // pack.pieces
+    parts = []  # [R][pieces]
+    for r, prefix in enumerate(self._prefixes):
+      with self._owned(r):
+        flat = self._laid_out(f"{name}/{prefix}", tensors, shapes, r, dtype)
+        parts.append(self._cut_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
+    means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
+    sums = [self._mean(mean, each, dtype) for mean, each in zip(means, zip(*parts))]
+    joined = [self._for_each(self._joined[tensor][0]) for tensor in tensors]
+    for r, own in self._each(self._for_each(f"{name}/split")):
+      mean = means[0]
+      if len(means) > 1:
+        mean = self._concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
+      for i, piece in enumerate(self._cut_up(own, mean, sizes, dtype)):
+        if len(shapes[i]) == 1:
           joined[i][r] = piece
         else:
-          self._reshape(joined[i][r], piece, shape, dtype)
-    for tensor, names in zip(pack, joined):
+          self._reshape(joined[i][r], piece, shapes[i], dtype)
+    for tensor, names in zip(tensors, joined):
       # One split serves all replicas unless each has its own.
       self._joined[tensor] = names if self._mirrors.needed else [names[0]] * self._replicas
-    self._packed.update(pack)
-    return {tensor: total for tensor in pack}
+    self._packed.update(tensors)
+    return dict.fromkeys(tensors, sums[0])
 
-  def _packed_part(
-      self, name: str, pack: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int, dtype: int
-  ) -> str:
-    """Replica r's tensors of a pack, laid end to end."""
-    part = f"{name}/{self._prefixes[r]}"
+  def _laid_out(
+      self, name: str, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int,
+      dtype: int) -> str:
+    """Replica r's tensors, laid end to end."""
     flat = []
-    with self._owned(r):
-      for i, (tensor, shape) in enumerate(zip(pack, shapes)):
-        text = self._of_replica(tensor, r)
-        if len(shape) != 1:
-          text = self._reshape(f"{part}/flat_{i}", text, [math.prod(shape)], dtype)
-        flat.append(text)
-      return self._concat(part, f"{part}/axis", flat, dtype)
+    for i, (tensor, shape) in enumerate(zip(tensors, shapes)):
+      text = self._of_replica(tensor, r)
+      if len(shape) != 1:
+        text = self._reshape(f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
+      flat.append(text)
+    return flat[0] if len(flat) == 1 else self._concat(name, f"{name}/axis", flat, dtype)
+
+  def _cut_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
+    """A tensor of one dimension in stretches of these sizes."""
+    if len(sizes) == 1:
+      return [tensor]
+    inputs = [tensor, self._constant(f"{name}/sizes", list(sizes), _INT64),
+              self._constant(f"{name}/axis", 0)]
+    split = self._new(name, "SplitV", inputs)
+    split.attr["num_split"].i = len(sizes)
+    split.attr["T"].type, split.attr["Tlen"].type = dtype, _INT64
+    return [_tensor_name(name, i) for i in range(len(sizes))]
 
   def _concat(self, name: str, axis: str, parts: Sequence[str], dtype: int) -> str:
     node = self._new(name, "ConcatV2", [*parts, self._constant(axis, 0)])

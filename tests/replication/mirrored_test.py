@@ -1,5 +1,7 @@
 """Replicas with variables of their own do the step of the global batch, and stay equal."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication import replicate, replicated_costs
+from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
@@ -408,3 +410,35 @@ def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_i
     assert not equal_copies(session, copies)["w:0"].any()
   with pytest.raises(GraphError, match="'call' .RemoteCall. may write variables of the step"):
     replicate(graph(remote), 2, mirrored=True)
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+def test_a_large_mean_is_taken_in_pieces_on_all_devices(proof, replicas, monkeypatch):
+  """Weights of 35 elements: 3 pieces of 11, 12 and 12."""
+  monkeypatch.setattr(packing, "PACK_BYTES", 8.0 * 20)
+  replicated = proof(models.perceptron("momentum"), models.dense_inputs, replicas, mirrored=True)
+  graph = replicated.graph
+  pieces = [op for op, name in enumerate(graph.op_names) if re.search("piece_[0-9]+/sum$", name)]
+  assert len(pieces) == 2 * replicas  # of two matrices
+  cluster = Cluster.parse(f"k80:{replicas}")
+  costs = replicated_costs(replicated, cluster)
+  sizes = costs.output_bytes[graph.output_offsets[pieces]]
+  assert sizes.sum() == 8 * (35 + 21) and sizes[:replicas].max() - sizes[:replicas].min() <= 8
+  spread = layouts(replicated, costs, list(range(replicas)))[1]
+  assert len({int(spread[op]) for op in pieces[:replicas]}) == replicas
+
+
+@pytest.mark.parametrize("spec, cluster", [
+    ("zoo:rnnlm:layers=1:steps=4:batch=64:hidden=256:vocab=40000", "v100:4"),
+    ("zoo:nmt:batch=64:steps=4:hidden=256:vocab=20000", "a100:4")])
+def test_a_large_variable_costs_mirrored_replicas_less(spec, cluster):
+  """Shared, it is sent to and from one device; mirrored, its mean is taken by all devices."""
+  cluster, source = Cluster.parse(cluster), ReplicaSource(spec)
+  found = {}
+  for mirrored in (False, True):
+    replicated = source.replicas(4, mirrored)
+    problem = PlacementProblem.build(
+        replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
+    problem.replicated = replicated
+    found[mirrored] = problem.simulator.simulate(place_shares(problem)).step_time_us
+  assert found[True] < found[False]
