@@ -76,7 +76,7 @@ def place_replicas(
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
   forms = {(count, mirrored and count > 1) for count in counts for mirrored in kinds}
-  made, refused = _replicate(source, forms, (parallel, False), config, stage)
+  made, refused = _replicate(source, forms, (parallel, False), cluster, config, stage)
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
   parallel = max((count for (count, mirrored), each in made.items()
                   if each is not None and not mirrored), default=1)
@@ -120,7 +120,7 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
 
 
 def _replicate(
-    source: ReplicaSource, forms: Set[Form], parallel: Form, config: PlacingConfig,
+    source: ReplicaSource, forms: Set[Form], parallel: Form, cluster: Cluster, config: PlacingConfig,
     stage: Callable[[str], ContextManager],
 ) -> Tuple[Dict[Form, Optional[ReplicatedGraph]], str]:
   """Replicas by their form, and why there are fewer than asked for; one is always there."""
@@ -130,7 +130,7 @@ def _replicate(
     named = form_name(count, mirrored)
     try:
       with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
-        made[count, mirrored] = source.replicas(count, mirrored)
+        made[count, mirrored] = source.replicas(count, mirrored, cluster)
     except GraphError as error:
       if mirrored and config.mirrored_variables is None:
         continue  # not every graph can have them; sharing stays

@@ -2,8 +2,8 @@
 
 In the step these are all ops that a shared form has once: variables, the optimizer, what follows
 the means. Exceptions stay single: what holds state that is no variable (an input pipeline, a
-table), a generator's variable (replicas with equal ones would draw equal noise), draws, and
-placeholders. All replicas' variables stay equal, because they start equal and get the same updates.
+table), a generator's variable (replicas with equal ones would draw equal noise), draws,
+placeholders, and what is asked for. All replicas' variables stay equal, because they start equal and get the same updates.
 
 Outside the step, every op that writes such a variable has twins that write the same value to the
 other replicas' variables, so that initialisers and restoring from a checkpoint serve all of them.
@@ -14,12 +14,15 @@ Legend: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, FrozenSet, List, Mapping, Set
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Set
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.cuts import Cut
@@ -49,36 +52,50 @@ class Mirrors:
     return name in self.needed or name in self.outside
 
 
-def find_mirrors(flow: Dataflow, spread: Spread, cut: Cut) -> Mirrors:
-  """Finds them.
+def find_mirrors(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Mirrors:
+  """Finds them; `single` are names of variables that replicas share all the same.
 
   Raises:
     GraphError: a variable may be written where it cannot be followed.
   """
   names = flow.graph.op_names
-  needed = _needed(flow, spread, cut)
+  needed = _needed(flow, spread, cut, single)
   variables = {names[op] for op in needed if flow.types[op] in op_roles.VARIABLES}
   return Mirrors(frozenset(names[op] for op in needed), _Outside(flow, variables).run())
 
 
-def _needed(flow: Dataflow, spread: Spread, cut: Cut) -> Set[int]:
+def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
+  """Names of variables that must be on hosts though the cluster has other devices.
+
+  Replicas share hosts. Were these variables mirrored, one host would do each update R times.
+  """
+  hosts = np.array([device.host for device in cluster.devices], dtype=bool)
+  held = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1) | hosts.all()
+  return frozenset(graph.op_names[op] for op in np.flatnonzero(~held)
+                   if graph.op_types[op] in op_roles.VARIABLES)
+
+
+def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Set[int]:
   """Ops of the step that every replica has, besides its copies."""
   several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
   once = {op for op in several if not _of_one_replica(flow.types[op])}
+  once.update(flow.graph.op_index[name] for name in single)
   once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
               if kind in op_roles.VARIABLE_NOISE)
-  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
-    if op in several and any(
-        tensor[0] in once and _is_handle(flow.dtype(tensor)) for tensor in flow.inputs[op]):
-      once.add(op)
-  if any(flow.frames[op] for op in once):  # a loop runs as a whole
-    once.update(op for op in several if flow.frames[op])
-  for op in sorted(once):
-    if op_roles.is_update(flow.types[op]) and flow.origin(flow.inputs[op][0])[0] not in once:
-      raise GraphError(
-          f"op {flow.graph.op_names[op]!r} ({flow.types[op]}) writes a variable in a loop that "
-          "only one replica can run, so that replicas cannot have variables of their own; take it "
-          "out of the loop, or share the variables")
+  handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
+             for op in several}
+  order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist() if handles.get(op)]
+  size = -1
+  while size != len(once):
+    size = len(once)
+    for op in order:
+      if any(producer in once for producer, _ in handles[op]):
+        once.add(op)
+    if any(flow.frames[op] for op in once):  # a loop runs as a whole
+      once.update(op for op in several if flow.frames[op])
+    for op in order:
+      if op in once and op_roles.is_update(flow.types[op]):
+        once.update(flow.origin(tensor)[0] for tensor in handles[op])
   return several - once
 
 
@@ -117,11 +134,12 @@ class _Outside:
       size = len(self._variables)
       for some in ways.values():
         if any(way[-1] in self._variables for way in some):
-          self._variables.update(way[-1] for way in some)
+          self._variables.update(way[-1] for way in some if way[-1] not in self._needed)
     found: Dict[str, FrozenSet[str]] = {}
     for node in writes:
+      mixed = len({way[-1] in self._variables for way in ways[node.name]}) > 1
       for way in ways[node.name]:
-        if self._nodes[way[-1]].op not in _ROOTS:
+        if self._nodes[way[-1]].op not in _ROOTS or mixed:
           raise self._unseen(node)
         if way[-1] in self._variables:
           found[node.name] = frozenset(self._handles(node))

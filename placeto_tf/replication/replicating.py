@@ -30,7 +30,7 @@ Legend: N needed ops, R replicas.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import AbstractSet, Any, List, Tuple
 
 import numpy as np
 
@@ -65,7 +65,8 @@ def check_replicas(replicas: Any) -> int:
 
 
 def replicate(
-    graph: Any, replicas: int, *, split_feeds: bool = False, mirrored: bool = False
+    graph: Any, replicas: int, *, split_feeds: bool = False, mirrored: bool = False,
+    single: AbstractSet[str] = frozenset(),
 ) -> ReplicatedGraph:
   """Makes R replicas of a training graph; see the module.
 
@@ -77,6 +78,8 @@ def replicate(
     split_feeds: whether the graph takes the global batch and cuts it itself; otherwise every
       replica has feeds of its own. A ConcreteFunction always takes the global batch.
     mirrored: whether each replica has variables and an optimizer of its own.
+    single: names of variables that are shared all the same, such as those on a host that replicas
+      share.
 
   Returns:
     The replicas; with R = 1 the unchanged graph.
@@ -113,7 +116,7 @@ def replicate(
         graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
         count, found.batch, {name: (name,) for name in graph.feeds}, notes=notes)
   written = rewriting.rewrite(
-      flow, found, cut, find_mirrors(flow, found, cut) if mirrored else Mirrors(), replicas,
+      flow, found, cut, find_mirrors(flow, found, cut, single) if mirrored else Mirrors(), replicas,
       split_feeds or function, fetched, run)
   result = _load(graph, written, replicas, live is not None)
   names = graph.op_index
@@ -211,7 +214,7 @@ def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
 def _notes(flow: Dataflow, found: Spread, replicas: int, mirrored: bool) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
   if mirrored:
-    notes += ("every replica has its own variables; all are equal, so saving those with the "
+    notes += ("replicas have variables of their own; all are equal, so saving those with the "
               "original names is enough, and the graph's own init and restore ops write all",)
   if not found.statistics or replicas == 1:
     return notes

@@ -308,7 +308,7 @@ class _Writer:
   def _input(self, op: int, r: int, text: str) -> Sequence[str]:
     """An input of an op of the step, of replica r if it is mirrored."""
     if self._names[op] in self._flow.graph.origin.cut_ops:
-      return self._input_outside(text)
+      return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
       awaited, own = text[1:], self._names[op] in self._mirrors
       as_read = self._in_replica if self._is_copy(awaited) else self._name
@@ -321,23 +321,23 @@ class _Writer:
     """An op that the fetches do not need, with its twins."""
     handles = self._mirrors.outside.get(node.name, frozenset())
     for r in self._owners(node.name):
-      own = self._no_copy(node, r, lambda text, r=r: (  # type: ignore[misc]
-          (_tensor_name(self._name(_endpoint(text)[0], r), _endpoint(text)[1]),)
-          if text in handles else self._input_outside(text)))
+      own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
       if r:
         self._rename(own, r, _NAMES_BEYOND)
       if "frame_name" in own.attr and own.attr["frame_name"].s in frames:
         self._rename(own, 0, ("frame_name",))  # into the first replica's loop
 
-  def _input_outside(self, text: str) -> Sequence[str]:
-    """For ops that the fetches do not need: where there are several, the first replica's."""
+  def _input_outside(self, handles: FrozenSet[str], r: int, text: str) -> Sequence[str]:
+    """For ops that the fetches do not need: the first replica's values, replica r's handles."""
     if text.startswith("^"):
       awaited = text[1:]
       if self._is_copy(awaited):
         return (f"^{self._in_replica(awaited, 0)}",)
-      return [f"^{self._name(awaited, r)}" for r in self._owners(awaited)]
-    name, _ = _endpoint(text)
-    return (self._copy_input(text, 0) if self._is_copy(name) else text,)
+      return [f"^{self._name(awaited, q)}" for q in self._owners(awaited)]
+    name, port = _endpoint(text)
+    if self._is_copy(name):
+      return (self._copy_input(text, 0),)
+    return (_tensor_name(self._name(name, r if text in handles else 0), port),)
 
   # Joining.
 

@@ -76,22 +76,24 @@ def proof():
     graph, train, loss = built(build, size, dtype)
     return load_graph(graph, fetches=[train, loss]), train, loss
 
-  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None, mirrored=False):
+  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None, mirrored=False,
+            single=()):
     tolerance = tolerance or {"float64": 1e-10, "float32": 1e-5}[dtype]
 
     def arrays(step):
       return inputs(batch * replicas, np.random.default_rng(step), dtype)
 
-    single, train, loss = built(build, batch * replicas, dtype)
-    expected = run(single, "init", arrays, (train, loss))
+    whole, train, loss = built(build, batch * replicas, dtype)
+    expected = run(whole, "init", arrays, (train, loss))
     loaded, train, loss = part(build, batch, dtype)
-    replicated = replicate(loaded, replicas, mirrored=mirrored)
+    replicated = replicate(loaded, replicas, mirrored=mirrored, single=frozenset(single))
     # The variables' initial values are drawn by ops whose seeds follow from their places.
     found = run(
         replicated.graph.source.tf_graph, "init",
         lambda step: replicated.cut_batch(arrays(step)), (train, loss))
     assert_equal(expected, found, tolerance)
-    assert found.copies.keys() == (expected.variables.keys() if mirrored else set())
+    assert found.copies.keys() == (
+        expected.variables.keys() - {f"{name}:0" for name in single} if mirrored else set())
     for name, values in found.copies.items():
       assert len(values) == replicas
       for value in values:
