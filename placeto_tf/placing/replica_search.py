@@ -120,8 +120,8 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
 
 
 def _replicate(
-    source: ReplicaSource, forms: Set[Form], parallel: Form, cluster: Cluster, config: PlacingConfig,
-    stage: Callable[[str], ContextManager],
+    source: ReplicaSource, forms: Set[Form], parallel: Form, cluster: Cluster,
+    config: PlacingConfig, stage: Callable[[str], ContextManager],
 ) -> Tuple[Dict[Form, Optional[ReplicatedGraph]], str]:
   """Replicas by their form, and why there are fewer than asked for; one is always there."""
   made: Dict[Form, Optional[ReplicatedGraph]] = {}
