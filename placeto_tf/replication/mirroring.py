@@ -3,8 +3,8 @@
 In the step these are all ops that a shared form has once: variables, the optimizer, what follows
 the means. Exceptions stay single: what holds state that is no variable (an input pipeline, a
 table), a generator's variable (replicas with equal ones would draw equal noise), draws,
-placeholders, and what is asked for. All replicas' variables stay equal, because they start equal and
-get the same updates.
+placeholders, and what is asked for. All replicas' variables stay equal, because they start equal
+and get the same updates.
 
 Outside the step, every op that writes such a variable has twins that write the same value to the
 other replicas' variables, so that initialisers and restoring from a checkpoint serve all of them.
