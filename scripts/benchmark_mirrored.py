@@ -2,12 +2,13 @@
 
   scripts/with_env python scripts/benchmark_mirrored.py --out=runs/mirrored
 
-Five training graphs, SGD with momentum, two workers of one core each. For one and for two replicas
-the graph is calibrated, placed by simulated times, and then by measured ones. These two and one
-worker run some steps in turn, which decides; the fastest is then timed beside one worker, and
-beside `tf.distribute.MultiWorkerMirroredStrategy` with two processes of one core each at the same
-global batch: some steps of each in turn, so that all see the same machine. One JSON line a model in
-OUT/rows.jsonl; models that are there are not timed again. The machine must do no other work.
+Five training graphs, SGD with momentum, two workers of one core each. For one replica, and for two
+that share their variables or have their own, the graph is calibrated, placed by simulated times,
+and then by measured ones. These three and one worker run some steps in turn, which decides; the
+fastest is then timed beside one worker, and beside `tf.distribute.MultiWorkerMirroredStrategy` with
+two processes of one core each at the same global batch: some steps of each in turn, so that all see
+the same machine. One JSON line a model in OUT/rows.jsonl; models that are there are not timed
+again. The machine must do no other work.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ flags.DEFINE_list("models", ["towers", "perceptron", "convolutions", "lstm", "tr
 flags.DEFINE_integer("rounds", 6, "Turns of each.", lower_bound=2)
 flags.DEFINE_integer("steps", 8, "Steps a turn.", lower_bound=1)
 flags.DEFINE_float("search_seconds", 15.0, "Of the simulated search.", lower_bound=1.0)
-flags.DEFINE_integer("measurements", 10, "Placements measured for each number of replicas.",
+flags.DEFINE_integer("measurements", 10, "Placements measured for each form of replicas.",
                      lower_bound=1)
 flags.DEFINE_string("mirrored", None, "Used by the program itself: MODEL of a mirrored process.")
 
@@ -279,8 +280,11 @@ def mirrored(name: str) -> Iterator[Callable[[int], List[float]]]:
 
 
 def best_placements(
-    path: str, model: Model, cluster: Any, runtime: Any) -> Dict[int, Tuple[Any, Any]]:
-  """R -> (graph, the placement with the best measured step) for one and two replicas."""
+    path: str, model: Model, cluster: Any, runtime: Any) -> Dict[str, Tuple[Any, Any]]:
+  """Form -> (graph, the placement with the best measured step), for one replica and for two.
+
+  Two share their variables, or have their own ("2 mirrored").
+  """
   from placeto_tf.costs import estimate_costs
   from placeto_tf.methods import measured_search, replica_search
   from placeto_tf.placements import Placement
@@ -293,8 +297,8 @@ def best_placements(
   from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 
   source, found = ReplicaSource(path, {"batch_size": model.batch}), {}
-  for replicas in range(1, _WORKERS + 1):
-    replicated = source.replicas(replicas)
+  for replicas, own in ((1, False), (_WORKERS, False), (_WORKERS, True)):
+    replicated = source.replicas(replicas, own)
     graph = replicated.graph
     calibration = calibrating.calibrate(cluster, runtime, graph, calibrating.CalibrationConfig(
         graph_runs=8, max_seconds=10.0, placements=4, placement_seconds=5.0))
@@ -306,7 +310,7 @@ def best_placements(
     problem = PlacementProblem.build(graph, calibration.cluster, costs=costs)
     if replicas > 1:
       problem.replicated = replicated
-    candidate = replica_search.Candidate(replicas, model.batch, problem, Ledger(problem))
+    candidate = replica_search.Candidate(replicas, model.batch, problem, Ledger(problem), own)
     replica_search.search_replicas(
         [candidate], Budget(max_seconds=FLAGS.search_seconds), 0, lambda problem, name: None)
     known = {entry.name: entry.placement for entry in candidate.ledger.entries
@@ -317,14 +321,14 @@ def best_placements(
         speed=speed) as measurer:
       measured = measured_search.search_measured(
           problem, measurer, known, max_measurements=FLAGS.measurements)
-    found[replicas] = graph, Placement.from_indices(
+    found[replicated.form] = graph, Placement.from_indices(
         graph, calibration.cluster, measured.placement)
-    if replicas == _WORKERS:
+    if replicas == _WORKERS and not own:
       baseline = data_parallel(
           replicated, costs, calibration.cluster, list(range(_WORKERS)), np.full(graph.num_ops, -1))
-      print(f"  mirrored variables, simulated: {baseline.step_time_us / 1e3:.1f} ms",
+      print(f"  mirrored strategy, simulated: {baseline.step_time_us / 1e3:.1f} ms",
             file=sys.stderr, flush=True)
-    print(f"  {replicas} replicas: simulated "
+    print(f"  {replicated.form} replicas: simulated "
           f"{problem.simulator.simulate(problem.best_known).step_time_us / 1e3:.1f} ms, measured "
           f"{measured.step.step_time_us / 1e3:.1f} ms", file=sys.stderr, flush=True)
   return found
@@ -345,14 +349,13 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
   with LocalWorkers(WorkerConfig(num_workers=_WORKERS)) as runtime:
     devices = match_devices(cluster.device_names, runtime.devices, None)
     found = best_placements(path, model, cluster, runtime)
-    single = Placement.from_indices(
-        found[1][0], cluster, np.zeros(found[1][0].num_ops, dtype=np.int32))
+    whole, _ = found["1"]
+    single = Placement.from_indices(whole, cluster, np.zeros(whole.num_ops, dtype=np.int32))
     with contextlib.ExitStack() as stack:
-      # 0: one worker.
       runs = {}
-      for number, (graph, placement) in {0: (found[1][0], single), **found}.items():
-        runs[number] = PlacedRun(graph, placement, devices, runtime, optimizations=True)
-        stack.callback(runs[number].close)
+      for form, (graph, placement) in {"one": (whole, single), **found}.items():
+        runs[form] = PlacedRun(graph, placement, devices, runtime, optimizations=True)
+        stack.callback(runs[form].close)
       steps_of_mirrored = stack.enter_context(mirrored(name))
       steps_of_mirrored(5)
       for run in runs.values():
@@ -360,15 +363,18 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
           run.step()
       # Measuring in the search counts times at a core's full speed. Two workers that are busy at
       # once may both be slower for it, which only steps by the clock show.
-      trials = [{number: np.median([run.step() for _ in range(FLAGS.steps)])
-                 for number, run in runs.items()} for _ in range(_TRIALS)]
-      ours = min(runs, key=lambda number: np.median([trial[number] for trial in trials]))
+      trials = [{form: np.median([run.step() for _ in range(FLAGS.steps)])
+                 for form, run in runs.items()} for _ in range(_TRIALS)]
+      ours = min(runs, key=lambda form: np.median([trial[form] for trial in trials]))
       for _ in range(FLAGS.rounds):
-        for label, number in (("one", 0), ("ours", ours)):
-          times[label].append([runs[number].step() for _ in range(FLAGS.steps)])
+        for label, form in (("one", "one"), ("ours", ours)):
+          times[label].append([runs[form].step() for _ in range(FLAGS.steps)])
         times["mirrored"].append(steps_of_mirrored(FLAGS.steps))
   medians = {label: np.median(np.array(each), axis=1) * 1e3 for label, each in times.items()}
-  row: Dict[str, Any] = {"model": name, "batch": model.batch, "replicas": max(1, ours)}
+  row: Dict[str, Any] = {
+      "model": name, "batch": model.batch, "replicas": "1" if ours == "one" else ours,
+      "trials_ms": {form: 1e3 * float(np.median([trial[form] for trial in trials]))
+                    for form in runs}}
   for label, each in medians.items():
     row[f"{label}_ms"], row[f"{label}_deviation_ms"] = float(np.median(each)), float(np.std(each))
   row["over_one"] = row["one_ms"] / row["ours_ms"]

@@ -37,7 +37,7 @@ flags.DEFINE_list("methods", None, "Methods, comma separated.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
-shared_flags.define_replicas_flag()
+shared_flags.define_replicas_flags()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
                     "policy, with half of each search's budget.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
@@ -73,6 +73,7 @@ def _evaluate_replicas() -> None:
   config = replica_table.ReplicaTableConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       seeds=shared_flags.whole_numbers("seeds"), replicas=shared_flags.replicas(),
+      mirrored_variables=shared_flags.mirrored_variables(),
       max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       max_groups=FLAGS.max_groups, graph_options=shared_flags.graph_options())
   result_directory.check(FLAGS.out)

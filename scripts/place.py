@@ -45,7 +45,7 @@ shared_flags.define_islands_flag(
     "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
     "--max_evaluations 1, so that the result is the same on any machine")
 shared_flags.define_ray_flag()
-shared_flags.define_replicas_flag()
+shared_flags.define_replicas_flags()
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
                   "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
@@ -70,7 +70,8 @@ def main() -> None:
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
-      islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas())
+      islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas(),
+      mirrored_variables=shared_flags.mirrored_variables())
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -5,7 +5,8 @@ of `place(replicas="auto")`, appended as soon as it is done, and `placements/`. 
 goes on where it stopped. Placement alone has a run of its own with the same budget.
 
   graph, cluster, seed, max_seconds
-  replicas              that won, and its global batch
+  replicas              the number that won, "4 mirrored" if each has variables of its own, and
+                        its global batch
   step_time_us          of the best, for its global batch; fits; lower_bound_us. Where nothing fits,
                         fits is False and all figures are empty
   examples_per_second   of the best
@@ -50,6 +51,7 @@ class ReplicaTableConfig:
   clusters: Tuple[str, ...]
   seeds: Tuple[int, ...] = (0,)
   replicas: Any = "auto"
+  mirrored_variables: Optional[bool] = None
   max_seconds: Optional[float] = None
   max_evaluations: Optional[int] = None
   max_groups: int = 128
@@ -59,7 +61,8 @@ class ReplicaTableConfig:
     """The options for placing one row."""
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
-        max_groups=self.max_groups, replicas=replicas)
+        max_groups=self.max_groups, replicas=replicas,
+        mirrored_variables=self.mirrored_variables)
 
 
 def evaluate_replicas(
@@ -155,16 +158,16 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
   replication = found.replication
   assert replication is not None
   chosen = replication.chosen
-  count = chosen.replicas if chosen is not None else 1
+  form = chosen.form if chosen is not None else "1"
   batch = chosen.global_batch if chosen is not None else None
-  one_batch = replication.rows[1].global_batch
+  one_batch = replication.rows["1"].global_batch
   parallel = replication.data_parallel
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(key))
   placement = os.path.join("placements", f"{stem}.json")
   found.placement.save(os.path.join(out, placement))
   return {name: "" if value is None else str(value) for name, value in {
       "graph": graph, "cluster": cluster_name, "seed": seed, "max_seconds": config.max_seconds,
-      "max_evaluations": config.max_evaluations, "replicas": count, "global_batch": batch,
+      "max_evaluations": config.max_evaluations, "replicas": form, "global_batch": batch,
       "step_time_us": found.step_time_us, "fits": found.fits,
       "lower_bound_us": found.lower_bound_us,
       "examples_per_second": batch / found.step_time_us * 1e6 if batch else None,

@@ -47,8 +47,11 @@ class PlacingConfig:
       result does not depend on it.
     ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
-    replicas: how many replicas of the graph share its variables: a number, or "auto" for the one
-      that trains most examples a second.
+    replicas: how many replicas of the graph train together: a number, or "auto" for the one that
+      trains most examples a second.
+    mirrored_variables: whether each replica has variables and an optimizer of its own, which stay
+      equal, instead of sharing those of the graph; None for what is faster. A Keras model or
+      ConcreteFunction can only share.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
       weights.
   """
@@ -70,9 +73,14 @@ class PlacingConfig:
   islands: Optional[int] = None
   ray: Optional[str] = None
   replicas: Union[int, str] = 1
+  mirrored_variables: Optional[bool] = None
 
   def __post_init__(self) -> None:
     _check_replicas(self.replicas)
+    if self.mirrored_variables not in (None, True, False):
+      raise PlacementError(
+          f"mirrored_variables is {self.mirrored_variables!r}; expected True, False, or None for "
+          "what is faster")
     if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
       raise PlacementError(
           f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "

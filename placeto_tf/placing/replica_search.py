@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
@@ -31,7 +31,11 @@ from placeto_tf.replication import (
   replicated_costs,
 )
 from placeto_tf.replication.batches import is_spec, split_spec
+from placeto_tf.replication.replicated_graph import form_name
 from placeto_tf.search.lower_bounds import lower_bound_us
+
+# (number of replicas, whether each has variables of its own)
+Form = Tuple[int, bool]
 
 DATA_PARALLEL = "data_parallel"
 
@@ -70,25 +74,28 @@ def place_replicas(
   """
   source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
   counts, parallel = _counts(cluster, config.replicas)
-  made, refused = _replicate(source, counts, parallel, config.replicas, stage)
+  kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
+  forms = {(count, mirrored and count > 1) for count in counts for mirrored in kinds}
+  made, refused = _replicate(source, forms, (parallel, False), cluster, config, stage)
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  parallel = max((count for count, each in made.items() if each is not None), default=1)
+  parallel = max((count for (count, mirrored), each in made.items()
+                  if each is not None and not mirrored), default=1)
   candidates: List[Candidate] = []
   baseline = baseline_batch = None
-  for count, replicated in made.items():
+  for (count, mirrored), replicated in made.items():
     graph = source.graph if replicated is None else replicated.graph
-    with stage(f"Estimating costs of {count} replicas"):
+    with stage(f"Estimating costs of {form_name(count, mirrored)} replicas"):
       problem = _problem(graph, replicated, cluster, config)
-    if count == parallel > 1 and replicated is not None:
+    if count == parallel > 1 and replicated is not None and not mirrored:
       devices = compute_devices(problem)[:count]
       hosts = np.where(
           problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
       baseline = data_parallel(replicated, problem.costs, cluster, devices, hosts)
       baseline_batch = replicated.global_batch
-    if count in counts:
+    if (count, mirrored) in forms:
       batch = replicated.global_batch if replicated is not None else None
       candidates.append(Candidate(
-          count, batch, problem, Ledger(problem),
+          count, batch, problem, Ledger(problem), mirrored,
           reference=config.replicas not in (AUTO, count)))
   if all(each.reference for each in candidates):
     candidates = [dataclasses.replace(each, reference=False) for each in candidates]
@@ -113,22 +120,25 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
 
 
 def _replicate(
-    source: ReplicaSource, counts: List[int], parallel: int, wanted: Union[int, str],
-    stage: Callable[[str], ContextManager],
-) -> Tuple[Dict[int, Optional[ReplicatedGraph]], str]:
-  """Replicas by their number, and why there are fewer than asked for; 1 is always there."""
-  made: Dict[int, Optional[ReplicatedGraph]] = {}
+    source: ReplicaSource, forms: Set[Form], parallel: Form, cluster: Cluster,
+    config: PlacingConfig, stage: Callable[[str], ContextManager],
+) -> Tuple[Dict[Form, Optional[ReplicatedGraph]], str]:
+  """Replicas by their form, and why there are fewer than asked for; one is always there."""
+  made: Dict[Form, Optional[ReplicatedGraph]] = {}
   refused = ""
-  for count in sorted({*counts, parallel}):
+  for count, mirrored in sorted({*forms, parallel}):
+    named = form_name(count, mirrored)
     try:
-      with stage(f"Replicating {count} times") if count > 1 else contextlib.nullcontext():
-        made[count] = source.replicas(count)
+      with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
+        made[count, mirrored] = source.replicas(count, mirrored, cluster)
     except GraphError as error:
-      if count == wanted and wanted != 1:
+      if mirrored and config.mirrored_variables is None:
+        continue  # not every graph can have them; sharing stays
+      if count == config.replicas != 1 and (count, mirrored) in forms:
         raise
       refused = str(error)
       if count == 1:
-        made[count] = None
+        made[count, mirrored] = None
   return made, refused
 
 
@@ -152,7 +162,7 @@ def _problem(
 
 
 def _result(
-    source: ReplicaSource, made: Dict[int, Optional[ReplicatedGraph]],
+    source: ReplicaSource, made: Dict[Form, Optional[ReplicatedGraph]],
     candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
     baseline_batch: Optional[int], refused: str, cluster: Cluster, config: PlacingConfig,
     seconds: float) -> PlacingResult:
@@ -160,14 +170,14 @@ def _result(
   simulated = problem.simulator.simulate(problem.best_known)
   if not simulated.fits:
     raise PlacementError(
-        f"no placement was found that fits, of any number of replicas ({best.replicas} come "
+        f"no placement was found that fits, of any number of replicas ({best.form} come "
         "closest); add devices or memory, or lower the batch size")
   rows = {}
   for each in candidates:
     found = each.problem.simulator.simulate(each.problem.best_known)
-    rows[each.replicas] = ReplicaRow(
-        each.replicas, each.global_batch, float(found.step_time_us), found.peak_memory_bytes,
-        bool(found.fits), each.problem.evaluations, each.dropped)
+    rows[each.form] = ReplicaRow(
+        each.replicas, each.mirrored, each.global_batch, float(found.step_time_us),
+        found.peak_memory_bytes, bool(found.fits), each.problem.evaluations, each.dropped)
   baselines = _baselines(candidates, best, baseline, baseline_batch, cluster)
   bound_us = lower_bound_us(problem)
   graph = problem.graph
@@ -178,7 +188,7 @@ def _result(
       peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
       baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
                  for name, row in baselines.items()})
-  chosen = made[best.replicas]
+  chosen = made[best.replicas, best.mirrored]
   notes = graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
   if refused:
     notes += (f"no more replicas: {refused}",)

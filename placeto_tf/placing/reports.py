@@ -230,7 +230,7 @@ def table_of_signatures(result: SignaturesResult, *, verbose: bool = False) -> s
 
 
 def replica_table(replication: Replication) -> List[str]:
-  """Lines of a table with a row for each number of replicas, and one for data parallelism."""
+  """Lines of a table with a row for each form of replicas, and one for data parallelism."""
   rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
            "evaluations", ""]]
 
@@ -240,10 +240,10 @@ def replica_table(replication: Replication) -> List[str]:
                  "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
                  said])
 
-  chosen = replication.chosen.replicas if replication.chosen is not None else 1
-  for row in replication.rows.values():
-    add(str(row.replicas), row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
-        f"{row.evaluations:,}", "placed" if row.replicas == chosen else row.dropped)
+  chosen = replication.chosen.form if replication.chosen is not None else "1"
+  for form, row in replication.rows.items():
+    add(form, row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
+        f"{row.evaluations:,}", "placed" if form == chosen else row.dropped)
   found = replication.data_parallel
   if found is not None:
     add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
@@ -254,17 +254,18 @@ def replica_table(replication: Replication) -> List[str]:
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """The figures of every R as JSON, and how to feed the replicas that were placed."""
+  """The figures of every form as JSON, and how to feed the replicas that were placed."""
   found = replication.data_parallel
   return {
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {
-          str(row.replicas): {
+          form: {
+              "replicas": row.replicas, "mirrored_variables": row.mirrored,
               "step_time_us": row.step_time_us, "global_batch": row.global_batch,
               "examples_per_second": row.examples_per_second, "fits": row.fits,
               "peak_memory_bytes": row.peak_memory_bytes.tolist(),
               "evaluations": row.evaluations, "dropped": row.dropped}
-          for row in replication.rows.values()},
+          for form, row in replication.rows.items()},
       "data_parallel": None if found is None else {
           "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
           "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),

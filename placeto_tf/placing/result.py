@@ -62,10 +62,11 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicaRow:
-  """The result for one number of replicas: a row of the table of replicas.
+  """The result for one number of replicas in one form: a row of the table of replicas.
 
   Attributes:
     replicas: R.
+    mirrored: whether each replica has variables of its own.
     global_batch: examples of a step; None where that is not known.
     step_time_us: of the best placement found.
     peak_memory_bytes: [D].
@@ -75,6 +76,7 @@ class ReplicaRow:
   """
 
   replicas: int
+  mirrored: bool
   global_batch: Optional[int]
   step_time_us: float
   peak_memory_bytes: np.ndarray
@@ -94,14 +96,14 @@ class Replication:
 
   Attributes:
     chosen: the replicas that were placed.
-    rows: R -> its row.
+    rows: "R", or "R mirrored" for replicas with variables of their own -> its row.
     data_parallel: the baseline of mirrored variables; None if the graph does not allow it.
     data_parallel_batch: its global batch.
     refused: why the graph is not replicated, or not so often, or "".
   """
 
   chosen: Optional[ReplicatedGraph]
-  rows: Dict[int, ReplicaRow]
+  rows: Dict[str, ReplicaRow]
   data_parallel: Optional[DataParallel]
   data_parallel_batch: Optional[int]
   refused: str = ""

@@ -94,10 +94,19 @@ def define_ray_flag() -> None:
       "or ray://host:port of another one.")
 
 
-def define_replicas_flag() -> None:
-  """--replicas."""
-  flags.DEFINE_string("replicas", "1", "Replicas that share the graph's variables: a number, or "
+def define_replicas_flags() -> None:
+  """--replicas and --mirrored_variables."""
+  flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number, or "
                       "auto for as many as train most examples a second.")
+  flags.DEFINE_enum(
+      "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has variables and "
+      "an optimizer of its own, which stay equal, instead of sharing the graph's; auto: what is "
+      "faster.")
+
+
+def mirrored_variables() -> Optional[bool]:
+  """What --mirrored_variables says; None for auto."""
+  return {"auto": None, "yes": True, "no": False}[FLAGS.mirrored_variables]
 
 
 def replicas() -> Union[int, str]:

@@ -1,4 +1,4 @@
-"""A training graph as R replicas that share its variables: data parallelism as a graph to place."""
+"""A training graph as R replicas, variables shared or mirrored: data parallelism as a graph."""
 
 from placeto_tf.replication.batches import (
   ReplicaSource,

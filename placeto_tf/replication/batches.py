@@ -8,16 +8,18 @@ is baked into shapes, the unchanged graph becomes one replica, and the global ba
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf import zoo
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs import training_function as one_training_function
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.op_roles import captured_ops
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import check_replicas, replicate
@@ -55,22 +57,39 @@ class ReplicaSource:
         source, **self._options)
     self.free_batch = (
         part is not None or self._spec is not None or _unknown_batch(self.graph))
-    self._made: Dict[int, ReplicatedGraph] = {}
+    self._parts: Dict[int, ComputationGraph] = {}
+    self._made: Dict[Any, ReplicatedGraph] = {}
 
-  def replicas(self, count: int) -> ReplicatedGraph:
-    """The graph as `count` replicas.
+  def replicas(
+      self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None
+  ) -> ReplicatedGraph:
+    """The graph as `count` replicas, which share variables or have their own.
+
+    Args:
+      count: R.
+      mirrored: see `replicate`.
+      cluster: for which replicas share the variables that must be on its hosts, even if mirrored.
 
     Raises:
       GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
         results.
     """
     count = check_replicas(count)
-    if count not in self._made:
-      self._made[count] = replicate(self.part(count), count)
-    return self._made[count]
+    single: FrozenSet[str] = frozenset()
+    if mirrored and cluster is not None:
+      single = host_variables(self.part(count), cluster)
+    key = count, mirrored, single
+    if key not in self._made:
+      self._made[key] = replicate(self.part(count), count, mirrored=mirrored, single=single)
+    return self._made[key]
 
   def part(self, count: int) -> ComputationGraph:
     """One of `count` replicas, before it is replicated."""
+    if count not in self._parts:
+      self._parts[count] = self._part(count)
+    return self._parts[count]
+
+  def _part(self, count: int) -> ComputationGraph:
     if count == 1 or not self.free_batch:
       return self.graph
     if self._divide is not None:

@@ -2,7 +2,8 @@
 
 Each replica has an equal share of the devices. Ops that exist once are on the first device, or
 spread so that every device holds about as many bytes of variables. Ops that join replicas are on
-the device of the variable that they are for.
+the device of the variable that they are for. If each replica has variables of its own, these are
+with it, and the means are spread by their bytes over the devices whose gradients they take.
 
 Legend: N ops, D devices, R replicas, C sets of ops that must share a device.
 """
@@ -31,7 +32,7 @@ def layouts(
     replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int],
     pieces: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """Placements by share, with variables on one device, on all, or on those with replicas.
+  """Placements by share, with what exists once on one device, on all, or on those with replicas.
 
   Args:
     replicated: the replicas.
@@ -47,8 +48,7 @@ def layouts(
   copied = replicated.replica_of_op != SHARED
   piece = np.zeros(graph.num_ops, dtype=np.int64)
   if pieces is not None:
-    known = replicated.original_of_op >= 0
-    piece[known] = np.asarray(pieces)[replicated.original_of_op[known]]
+    piece = np.asarray(pieces)[replicated.nearest_original]
   table = np.array([[share[p % len(share)] for p in range(max(map(len, of_replica)))]
                     for share in of_replica])
   placement = np.full(graph.num_ops, devices[0], dtype=np.int32)
@@ -60,32 +60,45 @@ def layouts(
   found = []
   for targets in targets_of_layouts:
     whole = placement.copy()
-    spread = _spread(replicated, costs, targets)
+    spread = _spread(replicated, costs, targets, placement)
     moved = spread >= 0
     whole[moved] = spread[moved]
     found.append(whole)
   return np.stack(found[:1] if len(devices) == 1 else found)
 
 
-def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int]) -> np.ndarray:
-  """[N] the device of ops that exist once, and of ops that must be with them; -1 elsewhere."""
+def _spread(
+    replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int], placement: np.ndarray
+) -> np.ndarray:
+  """[N] the device of ops that exist once, and of ops that must be with them; -1 elsewhere.
+
+  Args:
+    replicated, costs: see `layouts`.
+    devices: to spread over.
+    placement: [N] of the copies.
+  """
   graph = replicated.graph
   colocation = graph.colocation
   shared = replicated.replica_of_op == SHARED
-  constant = np.array([kind == "Const" for kind in graph.op_types])
-  weight = np.bincount(
-      colocation, np.where(constant, 0.0, costs.persistent_bytes), minlength=graph.num_ops)
   output_bytes = np.add.reduceat(
       np.append(costs.output_bytes, 0.0), graph.output_offsets[:-1]) * (
           np.diff(graph.output_offsets) > 0)
+  types = np.array(graph.op_types)
+  held = np.where(types == "Const", 0.0, costs.persistent_bytes)
+  if replicated.mirrored:
+    held = np.where(shared & (types == "AddN") & (replicated.original_of_op < 0), output_bytes, 0.0)
+  weight = np.bincount(colocation, held, minlength=graph.num_ops)
   with_state = np.flatnonzero(weight > 0)
   packed = _packed_together(replicated, weight, output_bytes)
   merged = np.bincount(packed, weight, minlength=graph.num_ops)
   load = np.zeros(len(devices))
   home = np.full(graph.num_ops, -1, dtype=np.int64)  # by label of the set
   heads = with_state[packed[with_state] == with_state]
+  parts = _neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
   for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
-    target = int(load.argmin())
+    near = {int(placement[op]) for op in parts(label)} if replicated.mirrored else set(devices)
+    choice = [i for i, device in enumerate(devices) if device in near] or range(len(devices))
+    target = min(choice, key=load.__getitem__)
     load[target] += merged[label]
     home[label] = devices[target]
   home[with_state] = home[packed[with_state]]
@@ -93,9 +106,8 @@ def _spread(replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int])
   # An op without a variable goes to a reader, else to an op that it reads.
   order = graph.topological_order.tolist()
   producers, consumers = graph.edge_producers, graph.edge_consumers
-  inputs = _neighbours(consumers, producers, graph.num_ops)
   outputs = _neighbours(producers, consumers, graph.num_ops)
-  for sequence, neighbours in ((order[::-1], outputs), (order, inputs)):
+  for sequence, neighbours in ((order[::-1], outputs), (order, parts)):
     for op in sequence:
       if shared[op] and place[op] < 0:
         # Beside what has a variable, else where most bytes go.

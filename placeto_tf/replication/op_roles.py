@@ -31,6 +31,11 @@ PIPELINES = frozenset((
     "QueueDequeueMany QueueDequeueUpTo").split())
 # Made again in each step: each replica needs its own.
 STEP_CONTAINERS = frozenset("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack".split())
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+# Stateful, but of a variable alone, or of nothing that outlives the step.
+OF_VARIABLES = frozenset((*VARIABLES, *(
+    "ReadVariableOp ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp "
+    "IsVariableInitialized Assert").split()))
 _REF_UPDATES = frozenset("Assign AssignAdd AssignSub CountUpTo".split())
 _HARMLESS_STATE = frozenset((
     "ReadVariableOp VarHandleOp VarIsInitializedOp VariableV2 Variable Assert Print PrintV2 "

@@ -1,13 +1,18 @@
-"""Which means over replicas are taken together, so that many small tensors travel as one.
+"""Which means over replicas are taken together, and which in pieces.
 
 A model has hundreds of small variables. Sending each gradient on its own pays the latency of a
 transfer, and a kernel for each sum, hundreds of times a step and replica; collective libraries pack
 them (MirroredStrategy: `num_packs`, NCCL's buckets). A pack is flattened and concatenated on each
 replica, added up, scaled, and split again: the same sums in the same order.
+
+A large tensor would keep the links of one device busy while the others wait. If every replica has
+variables of its own, it is cut into R pieces, whose means can be taken on R devices: the exchange
+that a ring all-reduce does (reduce-scatter, all-gather), with the same bytes on every link.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
@@ -20,10 +25,19 @@ from placeto_tf.replication.propagation import Spread
 PACK_BYTES = 4e6
 
 
+@dataclasses.dataclass(frozen=True)
+class Pack:
+  """Tensors laid end to end, and the number of equal pieces in which their mean is taken."""
+
+  tensors: Tuple[Tensor, ...]
+  pieces: int = 1
+
+
 def find_packs(
     flow: Dataflow, spread: Spread, cut: Cut, replicas: int, fetched: FrozenSet[Tensor],
-) -> List[List[Tensor]]:
-  """Tensors whose means are taken together, in the order in which they become ready.
+    in_pieces: bool,
+) -> List[Pack]:
+  """Means that are taken together, in the order in which they become ready, or in pieces.
 
   Args:
     flow: the graph.
@@ -32,6 +46,7 @@ def find_packs(
     replicas: R; there are at least as many packs as replicas where there is enough to pack, so that
       every device can have one.
     fetched: tensors that keep a join of their own.
+    in_pieces: whether large tensors may be cut.
   """
   if any(flow.frames[op] for op in cut.shared):
     return []
@@ -44,21 +59,26 @@ def find_packs(
       continue
     kind = (flow.dtype(tensor) % 100, tensor[0] in spread.own, level[tensor[0]])
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
+  # Above half of a device's share, whole tensors do not spread evenly.
+  whole = sum(size for members in kinds.values() for _, _, size in members)
+  large = max(PACK_BYTES, whole / (2 * replicas)) if in_pieces else math.inf
   packs = []
   for members in kinds.values():
     limit = min(PACK_BYTES, sum(size for _, _, size in members) / replicas)
     pack: List[Tensor] = []
     filled = 0.0
     for _, tensor, size in sorted(members):
-      if size >= limit:
+      if size >= large:
+        packs.append(Pack((tensor,), replicas))
+      if size >= min(limit, large):
         continue  # on its own
       pack.append(tensor)
       filled += size
       if filled >= limit:
-        packs.append(pack)
+        packs.append(Pack(tuple(pack)))
         pack, filled = [], 0.0
-    packs.append(pack)
-  return [pack for pack in packs if len(pack) > 1]
+    packs.append(Pack(tuple(pack)))
+  return [pack for pack in packs if len(pack.tensors) > 1 or pack.pieces > 1]
 
 
 def _levels(flow: Dataflow, cut: Cut) -> List[int]:

@@ -114,16 +114,14 @@ def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
 
 
 def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
-  """Ops that exist once and work on the rows of all replicas, up to the updates of variables."""
-  graph = replicated.graph
+  """Ops that work on the rows of all replicas, up to the updates of variables."""
+  graph, owner = replicated.graph, replicated.replica_of_op
   reached = np.zeros(graph.num_ops, dtype=bool)
-  shared = replicated.replica_of_op == SHARED
   found = []
   for op in graph.topological_order.tolist():
-    if not shared[op]:
-      continue
     joins = replicated.original_of_op[op] < 0
-    if joins and graph.op_types[op] == "ConcatV2":
+    if joins and graph.op_types[op] == "ConcatV2" and (
+        len({owner[producer] for producer, _ in inputs[op]} - {SHARED}) > 1):
       reached[op] = True
     elif any(reached[producer] for producer, _ in inputs[op]):
       sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]

@@ -6,7 +6,8 @@ Legend: N needed ops of the replicated graph, R replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, FrozenSet, Mapping, Tuple
+import functools
+from typing import Any, Dict, FrozenSet, Mapping, Tuple
 
 import numpy as np
 
@@ -15,9 +16,14 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 SHARED = -1
 
 
+def form_name(replicas: int, mirrored: bool) -> str:
+  """A number of replicas and what they share, as tables and reports name it."""
+  return f"{replicas} mirrored" if mirrored else str(replicas)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicatedGraph:
-  """R replicas of a training graph that share its variables.
+  """R replicas of a training graph that share its variables, or have variables of their own.
 
   Attributes:
     graph: the graph to place; its fetches are those of the original.
@@ -25,8 +31,9 @@ class ReplicatedGraph:
     replicas: R.
     replica_of_op: [N] int32, the replica an op belongs to, or `SHARED`.
     original_of_op: [N] int32, index of the op of `original` that it copies, -1 for ops that join
-      replicas.
+      replicas or prepare that.
     global_batch: examples of a step, all replicas together.
+    mirrored: whether each replica has variables and an optimizer of its own.
     own_joins: names of ops that take a mean which each replica could do without: of statistics for
       moving averages, of losses that are fetched.
     feeds: original feed -> the tensors fed in its place: one for each replica, which take equal
@@ -41,8 +48,36 @@ class ReplicatedGraph:
   original_of_op: np.ndarray  # [N]
   global_batch: int
   feeds: Mapping[str, Tuple[str, ...]]
+  mirrored: bool = False
   own_joins: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
+
+  @property
+  def form(self) -> str:
+    """See `form_name`."""
+    return form_name(self.replicas, self.mirrored)
+
+  @functools.cached_property
+  def nearest_original(self) -> np.ndarray:
+    """[N] `original_of_op`, and for an op that copies none that of an op whose results it takes.
+
+    Constants of such an op have that of their reader.
+    """
+    graph, found = self.graph, self.original_of_op.astype(np.int64)
+    added = found < 0
+    inputs: Dict[int, list] = {}
+    edges = added[graph.edge_consumers]
+    for producer, consumer in zip(
+        graph.edge_producers[edges].tolist(), graph.edge_consumers[edges].tolist()):
+      inputs.setdefault(consumer, []).append(producer)
+    for op in graph.topological_order.tolist():
+      if added[op]:
+        found[op] = next((found[each] for each in inputs.get(op, ()) if found[each] >= 0), -1)
+    for consumer, producers in inputs.items():
+      for producer in producers:
+        if found[producer] < 0:
+          found[producer] = found[consumer]
+    return np.maximum(found, 0)
 
   def cut_batch(self, feed: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
     """Arrays of the global batch by the original's feeds -> arrays by the feeds of this graph."""
@@ -56,7 +91,8 @@ class ReplicatedGraph:
   def describe(self) -> Mapping[str, Any]:
     """The entry in a report, in plain values."""
     return {
-        "replicas": self.replicas, "global_batch": self.global_batch,
+        "replicas": self.replicas, "mirrored_variables": self.mirrored,
+        "global_batch": self.global_batch,
         "feeds": {name: list(tensors) for name, tensors in self.feeds.items()},
         "cutting": ("each feed takes the whole batch" if all(
             len(tensors) == 1 for tensors in self.feeds.values()) else

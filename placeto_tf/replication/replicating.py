@@ -1,7 +1,8 @@
-"""`replicate`: a training graph becomes R replicas that share its variables.
+"""`replicate`: a training graph becomes R replicas that share its variables, or have their own.
 
 Ops that depend on a feed or on an input pipeline are copied for each replica: forward pass and
-gradients. Variables and optimizer exist once. In between,
+gradients. Variables and optimizer exist once, or with mirrored variables once for each replica. In
+between,
 
 - gradients are averaged before the optimizer, or before a nonlinear op that precedes it: clipping
   by the global norm sees the mean;
@@ -15,12 +16,21 @@ gradients. Variables and optimizer exist once. In between,
 So a step of R replicas of batch b equals a step of the graph with a batch of R b, provided that its
 loss is a mean over the batch, not a sum.
 
+With mirrored variables only means of gradients and rows travel, while the backward pass goes on.
+The first replica's variables keep their names; replica r has `w` as `replica_r/w`. All replicas'
+are equal, because every op of the graph that writes `w` outside the step has a twin for each of the
+others, on which it waits: initialisers, and the restoring ops of savers. So an
+`init = tf.compat.v1.global_variables_initializer()` of before, `w.initializer`, and
+`saver.restore` of a saver of before serve all replicas. Collections such as GLOBAL_VARIABLES have
+the originals only, so that checkpoints stay those of the graph. Writes that are added to the
+replicated graph later (a new saver, `w.load`) reach the originals alone.
+
 Legend: N needed ops, R replicas.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import AbstractSet, Any, List, Tuple
 
 import numpy as np
 
@@ -30,6 +40,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import rewriting
 from placeto_tf.replication.cuts import find_cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
+from placeto_tf.replication.mirroring import Mirrors, find_mirrors
 from placeto_tf.replication.propagation import Spread, spread
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.sparse_updates import sparse_updates
@@ -53,7 +64,10 @@ def check_replicas(replicas: Any) -> int:
   return int(replicas)
 
 
-def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> ReplicatedGraph:
+def replicate(
+    graph: Any, replicas: int, *, split_feeds: bool = False, mirrored: bool = False,
+    single: AbstractSet[str] = frozenset(),
+) -> ReplicatedGraph:
   """Makes R replicas of a training graph; see the module.
 
   Args:
@@ -63,6 +77,9 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
     replicas: R.
     split_feeds: whether the graph takes the global batch and cuts it itself; otherwise every
       replica has feeds of its own. A ConcreteFunction always takes the global batch.
+    mirrored: whether each replica has variables and an optimizer of its own.
+    single: names of variables that are shared all the same, such as those on a host that replicas
+      share.
 
   Returns:
     The replicas; with R = 1 the unchanged graph.
@@ -70,7 +87,8 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
   Raises:
     GraphError: the results would not be those of the global batch, or it is not sure that they
       are: a feed is no batch, an op draws without a seed or holds state that is no variable, or
-      nothing is trained; the message names the op.
+      nothing is trained; the message names the op. Or variables cannot be mirrored: those of a
+      ConcreteFunction, or some that are written by a function call outside the step.
   """
   replicas = check_replicas(replicas)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
@@ -78,6 +96,10 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
   if source is None or source.graph_def is None:
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
+  function = source.format == "concrete_function"
+  if function and mirrored:
+    raise GraphError("the variables of a ConcreteFunction are objects of the program, of which "
+                     "replicas cannot have their own; share them, or give the graph")
   live = source.tf_graph if source.format == "tf_graph" else None
   if live is not None:
     graph = _frozen(graph)
@@ -86,14 +108,16 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
   found = spread(flow, sparse_updates(flow))
   check_statistics(flow, found)
   cut = find_cut(flow, found, fetched, run)
-  notes = _notes(flow, found, replicas)
+  mirrored = mirrored and replicas > 1
+  notes = _notes(flow, found, replicas, mirrored)
   if replicas == 1:
     count = np.arange(graph.num_ops, dtype=np.int32)
     return ReplicatedGraph(
         graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
         count, found.batch, {name: (name,) for name in graph.feeds}, notes=notes)
-  function = source.format == "concrete_function"
-  written = rewriting.rewrite(flow, found, cut, replicas, split_feeds or function, fetched, run)
+  written = rewriting.rewrite(
+      flow, found, cut, find_mirrors(flow, found, cut, single) if mirrored else Mirrors(), replicas,
+      split_feeds or function, fetched, run)
   result = _load(graph, written, replicas, live is not None)
   names = graph.op_index
   return ReplicatedGraph(
@@ -101,7 +125,7 @@ def replicate(graph: Any, replicas: int, *, split_feeds: bool = False) -> Replic
       np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
-      found.batch * replicas, written.feeds, written.own_joins, notes)
+      found.batch * replicas, written.feeds, mirrored, written.own_joins, notes)
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
@@ -187,9 +211,13 @@ def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   return result
 
 
-def _notes(flow: Dataflow, found: Spread, replicas: int) -> Tuple[str, ...]:
+def _notes(flow: Dataflow, found: Spread, replicas: int, mirrored: bool) -> Tuple[str, ...]:
+  notes: Tuple[str, ...] = ()
+  if mirrored:
+    notes += ("replicas have variables of their own; all are equal, so saving those with the "
+              "original names is enough, and the graph's own init and restore ops write all",)
   if not found.statistics or replicas == 1:
-    return ()
+    return notes
   names = [flow.graph.op_names[op] for op in sorted(found.statistics)]
   listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
-  return (f"statistics of a batch are each replica's own in {len(names)} ops ({listed})",)
+  return (*notes, f"statistics of a batch are each replica's own in {len(names)} ops ({listed})",)

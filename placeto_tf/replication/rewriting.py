@@ -2,29 +2,41 @@
 
 Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
 a sum and its scaling for a mean, a concatenation for rows. Small means are taken together,
-"joined/pack_k" (see `packing`). Fetches keep their names.
+"joined/pack_k", and large ones in pieces, "joined/pack_k/piece_i" (see `packing`). Fetches keep
+their names.
+
+Ops that are no copies (variables, the optimizer) exist once under their own names. With mirrored
+variables they are the first replica's, and those of replica r are "replica_r/a". A mean is taken
+once for all replicas; each has rows, and what a pack is split into, of its own. A fetch, and a
+write outside the step, waits for the other replicas' twins of it.
 
 Legend: N needed ops, R replicas.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from typing import Any, Dict, FrozenSet, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication import cuts, op_roles
 from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
-from placeto_tf.replication.packing import find_packs
+from placeto_tf.replication.dataflow import Dataflow, Tensor, closure, known_dims
+from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.packing import Pack, find_packs
 from placeto_tf.replication.propagation import Spread
 
 _COLOCATED = b"loc:@"
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
 _INT32, _INT64 = 3, 9
+# Attributes that name what an op shares with others of that name in a step, and beyond it.
+_NAMES_IN_STEP = ("frame_name", "tensor_array_name", "stack_name")
+_NAMES_BEYOND = ("shared_name",)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +60,7 @@ class Rewritten:
 
 
 def rewrite(
-    flow: Dataflow, spread: Spread, cut: Cut, replicas: int, split_feeds: bool,
+    flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, replicas: int, split_feeds: bool,
     fetched: Sequence[Tensor], run: Sequence[int]) -> Rewritten:
   """Writes the replicas; see `replicate`.
 
@@ -56,20 +68,21 @@ def rewrite(
     flow: the graph.
     spread: the ops that the batch reaches.
     cut: which ops are copied.
+    mirrors: which others each replica has; empty if variables are shared.
     replicas: R.
     split_feeds: whether a feed takes the global batch, which the graph cuts.
     fetched: tensors that are fetched.
     run: ops that are fetched without a result.
   """
-  return _Writer(flow, spread, cut, replicas, split_feeds, fetched, run).run()
+  return _Writer(flow, spread, cut, mirrors, replicas, split_feeds, fetched, run).run()
 
 
 class _Writer:
 
   def __init__(
-      self, flow: Dataflow, spread: Spread, cut: Cut, replicas: int, split_feeds: bool,
-      fetched: Sequence[Tensor], run: Sequence[int]):
-    self._flow, self._spread, self._cut = flow, spread, cut
+      self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, replicas: int,
+      split_feeds: bool, fetched: Sequence[Tensor], run: Sequence[int]):
+    self._flow, self._spread, self._cut, self._mirrors = flow, spread, cut, mirrors
     self._replicas, self._split_feeds = replicas, split_feeds
     self._fetched, self._run_ops = set(fetched), run
     source = flow.graph.origin.graph_def
@@ -81,7 +94,10 @@ class _Writer:
     self._prefixes = [_fresh(f"replica_{r}", taken) for r in range(replicas)]
     self._joined_prefix = _fresh("joined", taken)
     self._names = list(flow.graph.op_names)
-    self._joined: Dict[Tensor, str] = {}
+    self._ends = {self._names[op] for op in (*run, *(op for op, _ in fetched))}
+    # What draws decide is not the same in all replicas, though it does not depend on the batch.
+    self._drawn = closure(set(spread.noise), flow.consumers) if mirrors.needed else set()
+    self._joined: Dict[Tensor, List[str]] = {}  # its joined value, as each replica reads it
     self._packed: Set[Tensor] = set()
     self._split: Dict[int, str] = {}  # fed op -> the op that splits its feed
     self._replica_of: Dict[str, int] = {}
@@ -93,29 +109,32 @@ class _Writer:
     index = flow.graph.op_index
     frames = {flow.frames[op].encode() for op in cut.copies if flow.frames[op]}
     by_op: Dict[int, List[Tensor]] = {}
-    for tensor in cut.joined:
-      by_op.setdefault(tensor[0], []).append(tensor)
-      self._joined[tensor] = ""
     for tensor in sorted(cut.joined):
-      self._joined[tensor] = self._joined_name(tensor)
-    sums = {tensor: f"{name}/sum" for tensor, name in self._joined.items()}
+      by_op.setdefault(tensor[0], []).append(tensor)
+      self._joined[tensor] = self._joined_names(tensor)
+    sums = {tensor: f"{names[0]}/sum" for tensor, names in self._joined.items()}
     # Written first, for they name what is joined; put last, behind what they read.
     whole, self._result = self._result, type(self._result)()
-    packs = find_packs(flow, self._spread, cut, self._replicas, frozenset(self._fetched))
+    packs = find_packs(
+        flow, self._spread, cut, self._replicas, frozenset(self._fetched),
+        in_pieces=bool(self._mirrors.needed))
     for k, pack in enumerate(packs):
       sums.update(self._pack(k, pack))
     packed, self._result = self._result, whole
     for node in self._source.node:
       op = index.get(node.name)
       if op is None:
-        self._rename_frame(self._shared(node, self._unneeded_input), frames)
+        self._outside(node, frames)
         continue
       if op in cut.copies:
         for r in range(self._replicas):
           self._copy(op, r)
       if op in cut.shared or op not in self._spread.copied:
-        self._shared(node, lambda text, op=op: self._shared_input(op, text))
-      for tensor in sorted(by_op.get(op, ())):
+        for r in self._owners(node.name):
+          own = self._no_copy(node, r, functools.partial(self._input, op, r))
+          if r:
+            self._rename(own, r, (*_NAMES_IN_STEP, *_NAMES_BEYOND))
+      for tensor in by_op.get(op, ()):
         if tensor not in self._packed:
           self._join(tensor)
     self._result.node.extend(packed.node)
@@ -123,10 +142,55 @@ class _Writer:
     for name in flow.graph.origin.feed_shapes:
       if name not in self._feeds:
         self._feeds[name] = (name,)
-    own = frozenset(
+    own_joins = frozenset(
         sums[tensor] for tensor, how in cut.joined.items()
         if how == cuts.MEANS and (tensor in self._fetched or tensor[0] in self._spread.own))
-    return Rewritten(self._result, self._replica_of, self._original_of, self._feeds, own)
+    return Rewritten(
+        self._result, self._replica_of, self._original_of, self._feeds, own_joins)
+
+  # Names.
+
+  def _owners(self, name: str) -> Sequence[int]:
+    """The replicas that have an op which is no copy; 0 alone if there is one of it."""
+    return range(self._replicas) if name in self._mirrors else (0,)
+
+  def _name(self, name: str, r: int) -> str:
+    """An op that is no copy, as replica r reads it."""
+    if not r or name not in self._mirrors:
+      return name
+    copied = self._flow.graph.op_index.get(name) in self._cut.copies
+    return f"{self._prefixes[r]}/" + (f"{self._joined_prefix}/{name}" if copied else name)
+
+  def _in_replica(self, name: str, r: int) -> str:
+    """An op as the copies of replica r read it."""
+    op = self._flow.graph.op_index.get(name)
+    if op in self._split:
+      return self._split[op]
+    return f"{self._prefixes[r]}/{name}" if op in self._cut.copies else self._name(name, r)
+
+  def _is_copy(self, name: str) -> bool:
+    """Whether the op exists as copies alone."""
+    op = self._flow.graph.op_index.get(name)
+    return op in self._cut.copies and op not in self._cut.shared
+
+  def _for_each(self, name: str) -> List[str]:
+    """The name of a joining op as each replica reads it, of which each has its own if mirrored."""
+    return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self._prefixes]
+
+  @contextlib.contextmanager
+  def _owned(self, r: Optional[int]) -> Iterator[None]:
+    """Gives the ops that are written inside to replica r, if it is not None."""
+    first = len(self._result.node)
+    yield
+    if r is not None:
+      self._replica_of.update((node.name, r) for node in self._result.node[first:])
+
+  def _each(self, names: Sequence[str]) -> Iterator[Tuple[int, str]]:
+    """(replica, op to write) of what replicas have of their own, or (0, op) of a single one."""
+    found = list(dict.fromkeys(names))
+    for r, name in enumerate(found):
+      with self._owned(r if len(found) > 1 else None):
+        yield r, name
 
   # Copies.
 
@@ -145,7 +209,7 @@ class _Writer:
     controls = []
     for text in flow.nodes[op].input:
       if text.startswith("^"):
-        controls.append(self._copy_control(text[1:], r))
+        controls.append(f"^{self._in_replica(text[1:], r)}")
       else:
         node.input.append(self._copy_input(text, r))
     if flow.types[op] in op_roles.PIPELINES and r:
@@ -153,31 +217,23 @@ class _Writer:
       controls.append(f"^{self._prefixes[r - 1]}/{name}")
     node.input.extend(dict.fromkeys(controls))
     if op in self._spread.copied:
-      self._colocate(node, lambda mate: self._name_in_replica(mate, r))
+      self._colocate(node, lambda mate: self._mate(mate, r))
     elif "_class" in node.attr:  # a constant of its own is wherever the replica is
       del node.attr["_class"]
-    if "frame_name" in node.attr:
-      node.attr["frame_name"].s = f"{self._prefixes[r]}/".encode() + node.attr["frame_name"].s
+    self._rename(node, r, _NAMES_IN_STEP)
     if op in self._spread.noise and r:
       self._other_noise(op, node, r)
-    for key in ("tensor_array_name", "stack_name"):
+
+  def _rename(self, node: Any, r: int, keys: Sequence[str]) -> None:
+    """Gives a replica's op loops and resources of its own."""
+    for key in keys:
       if key in node.attr and node.attr[key].s:
         node.attr[key].s = f"{self._prefixes[r]}/".encode() + node.attr[key].s
 
   def _copy_input(self, text: str, r: int) -> str:
     name, port = _endpoint(text)
-    op = self._flow.graph.op_index[name]
-    if op in self._split:
-      return f"{self._split[op]}:{r}"
-    if op in self._cut.copies:
-      return _tensor_name(f"{self._prefixes[r]}/{name}", port)
-    return text
-
-  def _copy_control(self, name: str, r: int) -> str:
-    op = self._flow.graph.op_index[name]
-    if op in self._split:
-      return f"^{self._split[op]}"
-    return f"^{self._prefixes[r]}/{name}" if op in self._cut.copies else f"^{name}"
+    split = self._flow.graph.op_index[name] in self._split
+    return _tensor_name(self._in_replica(name, r), r if split else port)
 
   def _split_feed(self, op: int, r: int) -> None:
     """The global batch, cut in equal parts."""
@@ -229,127 +285,155 @@ class _Writer:
       node.input[i] = seed.name
       self._replica_of[step] = self._replica_of[seed.name] = r
 
-  # Ops that exist once.
+  # Ops that are no copies: they exist once, or are mirrored.
 
-  def _rename_frame(self, node: Any, frames: Set[bytes]) -> None:
-    """Puts an op that the fetches do not need into the first replica's loop."""
-    if "frame_name" in node.attr and node.attr["frame_name"].s in frames:
-      node.attr["frame_name"].s = f"{self._prefixes[0]}/".encode() + node.attr["frame_name"].s
-
-  def _shared(self, original: Any, translate: Any) -> Any:
-    node = self._add(original, original.name, None, original.name)
+  def _no_copy(self, original: Any, r: int, translate: Callable[[str], Sequence[str]]) -> Any:
+    """The only one of an op, or replica r's."""
+    name, owners = original.name, self._owners(original.name)
+    node = self._add(original, self._name(name, r), r if len(owners) > 1 else None, name)
     if "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]  # rows of all replicas are more
-    data: List[str] = []
-    controls: List[str] = []
-    for text in original.input:
-      for found in translate(text):
-        (controls if found.startswith("^") else data).append(found)
+    inputs = [found for text in original.input for found in translate(text)]
+    data = [text for text in inputs if not text.startswith("^")]
+    controls = [text for text in inputs if text.startswith("^")]
+    if not r and (name in self._ends or (
+        name in self._mirrors.outside and op_roles.is_update(original.op))):
+      controls += [f"^{self._name(name, other)}" for other in owners[1:]]
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
-    self._colocate(node, self._name_once)
+    self._colocate(node, lambda mate: None if self._is_copy(mate) and (
+        self._flow.graph.op_index[mate] not in self._split) else self._name(mate, r))
     return node
 
-  def _shared_input(self, op: int, text: str) -> Sequence[str]:
-    index = self._flow.graph.op_index
+  def _input(self, op: int, r: int, text: str) -> Sequence[str]:
+    """An input of an op of the step, of replica r if it is mirrored."""
     if self._names[op] in self._flow.graph.origin.cut_ops:
-      return (self._unneeded_input(text))
+      return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
-      awaited = index[text[1:]]
-      if awaited in self._split:
-        return (f"^{self._split[awaited]}",)
-      if awaited in self._cut.shared or awaited not in self._cut.copies:
-        return (text,)
-      return [f"^{prefix}/{text[1:]}" for prefix in self._prefixes]
+      awaited, own = text[1:], self._names[op] in self._mirrors
+      as_read = self._in_replica if self._is_copy(awaited) else self._name
+      return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
     name, port = _endpoint(text)
-    return (self._joined.get((index[name], port), text),)
+    joined = self._joined.get((self._flow.graph.op_index[name], port))
+    return (joined[r] if joined else _tensor_name(self._name(name, r), port),)
 
-  def _unneeded_input(self, text: str) -> Sequence[str]:
-    """For ops that the fetches do not need: where there are several, the first replica's."""
-    control = "^" if text.startswith("^") else ""
-    name, port = _endpoint(text[len(control):])
-    op = self._flow.graph.op_index.get(name)
-    if op is None or op not in self._cut.copies or op in self._cut.shared:
-      return (text,)
-    if op in self._split:
-      return (f"^{self._split[op]}" if control else f"{self._split[op]}:0",)
-    copy = f"{self._prefixes[0]}/{name}"
-    return (f"^{copy}" if control else _tensor_name(copy, port),)
+  def _outside(self, node: Any, frames: Set[bytes]) -> None:
+    """An op that the fetches do not need, with its twins."""
+    handles = self._mirrors.outside.get(node.name, frozenset())
+    for r in self._owners(node.name):
+      own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
+      if r:
+        self._rename(own, r, _NAMES_BEYOND)
+      if "frame_name" in own.attr and own.attr["frame_name"].s in frames:
+        self._rename(own, 0, ("frame_name",))  # into the first replica's loop
+
+  def _input_outside(self, handles: FrozenSet[str], r: int, text: str) -> Sequence[str]:
+    """For ops that the fetches do not need: the first replica's values, replica r's handles."""
+    if text.startswith("^"):
+      awaited = text[1:]
+      if self._is_copy(awaited):
+        return (f"^{self._in_replica(awaited, 0)}",)
+      return [f"^{self._name(awaited, q)}" for q in self._owners(awaited)]
+    name, port = _endpoint(text)
+    if self._is_copy(name):
+      return (self._copy_input(text, 0),)
+    return (_tensor_name(self._name(name, r if text in handles else 0), port),)
 
   # Joining.
 
-  def _joined_name(self, tensor: Tensor) -> str:
-    op, port = tensor
-    how = self._cut.joined[tensor]
+  def _joined_names(self, tensor: Tensor) -> List[str]:
+    """The joined value of a tensor, as each replica reads it."""
+    op, how = tensor[0], self._cut.joined[tensor]
     if how == cuts.FIRST:
-      return self._of_replica(tensor, 0)
-    return f"{self._joined_prefix}/{self._names[op]}_{port}"
+      own = self._mirrors.needed and op not in self._drawn
+      return [self._of_replica(tensor, r if own else 0) for r in range(self._replicas)]
+    name = f"{self._joined_prefix}/{self._names[op]}_{tensor[1]}"
+    return self._for_each(name) if how == cuts.SPARSE_ROWS else [name] * self._replicas
 
   def _of_replica(self, tensor: Tensor, r: int) -> str:
     op, port = tensor
     return self._copy_input(_tensor_name(self._names[op], port), r)
 
   def _join(self, tensor: Tensor) -> None:
-    how, name = self._cut.joined[tensor], self._joined[tensor]
+    how, names = self._cut.joined[tensor], self._joined[tensor]
     if how == cuts.FIRST:
       return
     dtype = self._flow.dtype(tensor) % 100
     parts = [self._of_replica(tensor, r) for r in range(self._replicas)]
     if how == cuts.MEANS:
-      total = self._new(f"{name}/sum", "AddN", parts)
-      total.attr["N"].i, total.attr["T"].type = self._replicas, dtype
-      self._scale(name, total.name, dtype)
+      self._mean(names[0], parts, dtype)
       return
     whole = how == cuts.EXAMPLES or self._flow.is_integer(tensor)
-    axis = self._constant(f"{name}/axis", 0)
-    rows = self._new(name if whole else f"{name}/rows", "ConcatV2", [*parts, axis])
-    rows.attr["N"].i = self._replicas
-    rows.attr["T"].type, rows.attr["Tidx"].type = dtype, _INT32
-    if not whole:
-      self._scale(name, rows.name, dtype)
+    for _, name in self._each(names):
+      rows = self._concat(name if whole else f"{name}/rows", f"{name}/axis", parts, dtype)
+      if not whole:
+        self._scale(name, rows, dtype)
 
-  def _pack(self, k: int, pack: Sequence[Tensor]) -> Dict[Tensor, str]:
-    """One mean of several tensors laid end to end; returns the op that sums each."""
-    name = f"{self._joined_prefix}/pack_{k}"
-    dtype = self._flow.dtype(pack[0]) % 100
-    shapes = [known_dims(self._flow.shape(tensor)) for tensor in pack]
-    parts = [self._packed_part(name, pack, shapes, r, dtype) for r in range(self._replicas)]
-    total = self._new(f"{name}/sum", "AddN", parts)
-    total.attr["N"].i, total.attr["T"].type = self._replicas, dtype
-    self._scale(name, total.name, dtype)
-    sizes = self._constant(f"{name}/sizes", [math.prod(shape) for shape in shapes], _INT64)
-    axis = self._constant(f"{name}/axis", 0)
-    split = self._new(f"{name}/split", "SplitV", [name, sizes, axis])
-    split.attr["num_split"].i = len(pack)
-    split.attr["T"].type, split.attr["Tlen"].type = dtype, _INT64
-    for i, (tensor, shape) in enumerate(zip(pack, shapes)):
-      piece = _tensor_name(split.name, i)
-      if len(shape) == 1:
-        self._joined[tensor] = piece
-      else:
-        self._reshape(self._joined[tensor], piece, shape, dtype)
-    self._packed.update(pack)
-    return {tensor: total.name for tensor in pack}
+  def _pack(self, k: int, pack: Pack) -> Dict[Tensor, str]:
+    """Writes the mean of a pack; returns an op that sums each tensor."""
+    name, tensors = f"{self._joined_prefix}/pack_{k}", pack.tensors
+    dtype = self._flow.dtype(tensors[0]) % 100
+    shapes = [known_dims(self._flow.shape(tensor)) for tensor in tensors]
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = np.arange(pack.pieces + 1) * sum(sizes) // pack.pieces
+    parts = []  # [R][pieces]
+    for r, prefix in enumerate(self._prefixes):
+      with self._owned(r):
+        flat = self._laid_out(f"{name}/{prefix}", tensors, shapes, r, dtype)
+        parts.append(self._cut_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
+    means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
+    sums = [self._mean(mean, each, dtype) for mean, each in zip(means, zip(*parts))]
+    joined = [self._for_each(self._joined[tensor][0]) for tensor in tensors]
+    for r, own in self._each(self._for_each(f"{name}/split")):
+      mean = means[0]
+      if len(means) > 1:
+        mean = self._concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
+      for i, piece in enumerate(self._cut_up(own, mean, sizes, dtype)):
+        if len(shapes[i]) == 1:
+          joined[i][r] = piece
+        else:
+          self._reshape(joined[i][r], piece, shapes[i], dtype)
+    for tensor, names in zip(tensors, joined):
+      # One split serves all replicas unless each has its own.
+      self._joined[tensor] = names if self._mirrors.needed else [names[0]] * self._replicas
+    self._packed.update(tensors)
+    return dict.fromkeys(tensors, sums[0])
 
-  def _packed_part(
-      self, name: str, pack: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int, dtype: int
-  ) -> str:
-    """Replica r's tensors of a pack, laid end to end."""
-    first = len(self._result.node)
-    part = f"{name}/{self._prefixes[r]}"
+  def _laid_out(
+      self, name: str, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int,
+      dtype: int) -> str:
+    """Replica r's tensors, laid end to end."""
     flat = []
-    for i, (tensor, shape) in enumerate(zip(pack, shapes)):
+    for i, (tensor, shape) in enumerate(zip(tensors, shapes)):
       text = self._of_replica(tensor, r)
       if len(shape) != 1:
-        text = self._reshape(f"{part}/flat_{i}", text, [math.prod(shape)], dtype)
+        text = self._reshape(f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
       flat.append(text)
-    axis = self._constant(f"{part}/axis", 0)
-    rows = self._new(part, "ConcatV2", [*flat, axis])
-    rows.attr["N"].i = len(flat)
-    rows.attr["T"].type, rows.attr["Tidx"].type = dtype, _INT32
-    for node in self._result.node[first:]:
-      self._replica_of[node.name] = r
-    return part
+    return flat[0] if len(flat) == 1 else self._concat(name, f"{name}/axis", flat, dtype)
+
+  def _cut_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
+    """A tensor of one dimension in stretches of these sizes."""
+    if len(sizes) == 1:
+      return [tensor]
+    inputs = [tensor, self._constant(f"{name}/sizes", list(sizes), _INT64),
+              self._constant(f"{name}/axis", 0)]
+    split = self._new(name, "SplitV", inputs)
+    split.attr["num_split"].i = len(sizes)
+    split.attr["T"].type, split.attr["Tlen"].type = dtype, _INT64
+    return [_tensor_name(name, i) for i in range(len(sizes))]
+
+  def _concat(self, name: str, axis: str, parts: Sequence[str], dtype: int) -> str:
+    node = self._new(name, "ConcatV2", [*parts, self._constant(axis, 0)])
+    node.attr["N"].i = len(parts)
+    node.attr["T"].type, node.attr["Tidx"].type = dtype, _INT32
+    return name
+
+  def _mean(self, name: str, parts: Sequence[str], dtype: int) -> str:
+    """The mean of the parts; returns the op that sums them."""
+    total = self._new(f"{name}/sum", "AddN", parts)
+    total.attr["N"].i, total.attr["T"].type = len(parts), dtype
+    self._scale(name, total.name, dtype)
+    return total.name
 
   def _reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
     wanted = self._constant(f"{name}/shape", list(shape))
@@ -369,10 +453,13 @@ class _Writer:
       if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
+      name = self._names[op]
       tensors = [
-          self._joined.get((op, port)) or self._of_replica((op, port), 0)
-          for port in range(max(ports) + 1)]
-      kept = self._new(self._names[op], "IdentityN", tensors)
+          self._joined[op, port][0] if (op, port) in self._joined else
+          self._of_replica((op, port), 0) for port in range(max(ports) + 1)]
+      # What the fetch waits for changes all replicas' variables.
+      others = [f"^{prefix}/{name}" for prefix in self._prefixes] if self._mirrors.needed else []
+      kept = self._new(name, "IdentityN", [*tensors, *others])
       kept.attr["T"].list.type.extend(
           self._flow.dtype((op, port)) % 100 for port in range(len(tensors)))
       self._original_of[kept.name] = kept.name
@@ -420,17 +507,10 @@ class _Writer:
     if kept:
       node.attr["_class"].list.s.extend(kept)
 
-  def _name_in_replica(self, mate: str, r: int) -> Any:
-    op = self._flow.graph.op_index.get(mate)
-    if op is None or op in self._split or op not in self._cut.copies:
-      return mate
-    return f"{self._prefixes[r]}/{mate}"
-
-  def _name_once(self, mate: str) -> Any:
-    op = self._flow.graph.op_index.get(mate)
-    if op is None or op in self._split or op in self._cut.shared or op not in self._cut.copies:
-      return mate
-    return None
+  def _mate(self, mate: str, r: int) -> str:
+    """What a copy of replica r is colocated with."""
+    return mate if self._flow.graph.op_index.get(mate) in self._split else (
+        self._in_replica(mate, r))
 
 
 def _endpoint(text: str) -> Tuple[str, int]:

@@ -34,11 +34,12 @@ def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dic
       ops.append(initializer)
     else:
       left.append(name)
+  # An initializer may write more than its variable: that of other replicas, too.
+  left = _not_reached(left, ops)
   if left:
     init = next(filter(None, (_find(tf_graph, name) for name in _INIT_OPS)), None)
     if init is not None and init.type == "NoOp":
-      reached = _reached(init)
-      left = [name for name in left if name not in reached]
+      left = _not_reached(left, [init])
       ops.append(init)
   fed: Dict[Any, np.ndarray] = {}
   for name in left:
@@ -77,15 +78,15 @@ def _find(tf_graph: Any, name: Any) -> Any:
     return None
 
 
-def _reached(init: Any) -> set:
-  """Names of ops from which `init` is reached."""
-  seen, waiting = set(), [init]
+def _not_reached(names: List[str], ops: List[Any]) -> List[str]:
+  """The names of ops from which none of `ops` is reached."""
+  seen, waiting = set(), list(ops)
   while waiting:
     op = waiting.pop()
     if op.name not in seen:
       seen.add(op.name)
       waiting.extend(list(op.control_inputs) + [value.op for value in op.inputs])
-  return seen
+  return [name for name in names if name not in seen]
 
 
 def _assign_random(tf_graph: Any, name: str, fed: Dict[Any, np.ndarray]) -> Any:

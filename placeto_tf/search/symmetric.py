@@ -2,8 +2,9 @@
 
 If replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own;
 each replica has a permutation of the devices for that. So a graph of R replicas has hardly more
-units to move than one replica. Ops that exist once (variables, optimizer) move on their own. In
-the end the symmetry is given up, and `annealing` goes on with single groups.
+units to move than one replica. Ops that exist once (variables and optimizer that replicas share,
+means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
+groups.
 
 Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
 """
@@ -229,27 +230,11 @@ class _Quotient:
     allowed[stuck] = True
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
-    labels = own[np.maximum(replicated.original_of_op, 0)].astype(np.int64)
-    self._with_their_inputs(labels)
+    labels = own[replicated.nearest_original].astype(np.int64)
     width = int(own.max()) + 1
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
-    return np.unique(self._joined(labels, width, placement), return_inverse=True)[1].reshape(-1)
-
-  def _with_their_inputs(self, labels: np.ndarray) -> None:
-    """Gives what a replica has beside its copies, such as packed gradients, its input's label."""
-    replicated, graph = self._replicated, self._replicated.graph
-    added = (replicated.original_of_op < 0) & (replicated.replica_of_op != SHARED)
-    reads = added[graph.edge_consumers]
-    inputs: Dict[int, int] = {}
-    for producer, consumer in zip(
-        graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist()):
-      # A constant beside it says nothing.
-      if graph.op_types[producer] != "Const" or consumer not in inputs:
-        inputs[consumer] = producer
-    for op in graph.topological_order.tolist():
-      if op in inputs:
-        labels[op] = labels[inputs[op]]
+    return np.unique(self._joined(labels, placement), return_inverse=True)[1].reshape(-1)
 
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
     """[N0, ...] values that ops that must share a device have in common, or any of theirs."""
@@ -259,7 +244,7 @@ class _Quotient:
     common[~common.any(axis=1)] = True
     return common[colocation]
 
-  def _joined(self, labels: np.ndarray, width: int, placement: np.ndarray) -> np.ndarray:
+  def _joined(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
     """Gives ops that join replicas the unit of their readers, and sets of one device one unit."""
     replicated, graph = self._replicated, self._replicated.graph
     joining = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
@@ -267,15 +252,11 @@ class _Quotient:
     reader: Dict[int, int] = {}
     for producer, consumer in zip(
         graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
-      if joining[producer] and shared[consumer]:
+      if joining[producer] and shared[consumer] and placement[producer] == placement[consumer]:
         reader.setdefault(producer, consumer)
     for op in graph.topological_order[::-1].tolist():
-      if joining[op]:
-        target = reader.get(op)
-        if target is not None and placement[target] == placement[op]:
-          labels[op] = labels[target]
-        else:
-          labels[op] = labels.max() + 1
+      if op in reader:
+        labels[op] = labels[reader[op]]
     # A set with an op that exists once is a unit of that op.
     once = np.full(graph.num_ops, -1, dtype=np.int64)
     order = np.flatnonzero(shared)[::-1]

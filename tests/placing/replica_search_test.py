@@ -35,9 +35,9 @@ def placed_fixture(graph):
                max_evaluations=400, max_groups=8)
 
 
-def test_auto_has_a_row_for_every_divisor_of_the_devices(placed):
+def test_auto_has_a_row_for_every_divisor_of_the_devices_and_form(placed):
   rows = placed.replication.rows
-  assert list(rows) == [1, 2]
+  assert list(rows) == ["1", "2", "2 mirrored"]
   assert all(row.global_batch == 4096 for row in rows.values())
   assert placed.step_time_us == min(row.step_time_us for row in rows.values() if row.fits)
   assert placed.evaluations <= 400 + 20
@@ -61,14 +61,17 @@ def test_the_report_says_how_to_cut_the_batch(placed):
   found = json.loads(json.dumps(report(placed)))["replicas"]
   assert found["placed"]["feeds"] == {"x:0": ["replica_0/x:0", "replica_1/x:0"]}
   assert found["placed"]["global_batch"] == 4096
-  assert found["rows"]["2"]["examples_per_second"] == pytest.approx(
+  chosen = placed.replication.chosen
+  assert found["placed"]["mirrored_variables"] == chosen.mirrored
+  assert found["rows"][chosen.form]["examples_per_second"] == pytest.approx(
       4096e6 / placed.step_time_us)
 
 
-def test_the_table_has_a_row_for_each_number_of_replicas(placed):
+def test_the_table_has_a_row_for_each_form(placed):
   lines = replica_table(placed.replication)
-  assert [line.split()[0] for line in lines[2:]] == ["1", "2", "data"]
-  assert "placed" in next(line for line in lines if line.startswith("2"))
+  assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
+  assert [line.split("  ")[0] for line in lines if line.endswith("placed")] == [
+      placed.replication.chosen.form]
   assert "data parallelism" in table(placed)
 
 
@@ -93,7 +96,7 @@ def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
   """A batch of 6 on 4 devices: two replicas of 3."""
   found = place(load_graph(graph, fetches=["train"], batch_size=6), "k80:4", replicas="auto",
                 max_evaluations=40, max_groups=4).replication
-  assert list(found.rows) == [1, 2] and "6 examples" in found.refused
+  assert list(found.rows) == ["1", "2", "2 mirrored"] and "6 examples" in found.refused
   assert found.data_parallel is not None and found.data_parallel_batch == 6
   assert (found.data_parallel.peak_memory_bytes > 0).sum() == 2
 
@@ -136,10 +139,42 @@ def test_an_inference_graph_is_placed_as_it_is_and_says_why(graph):
   with pytest.raises(PlacetoError, match="no variable is updated"):
     place(inference, "v100:2", replicas=2, max_evaluations=10)
   found = place(inference, "v100:2", replicas="auto", max_evaluations=30, max_groups=4)
-  assert list(found.replication.rows) == [1] and found.replication.data_parallel is None
+  assert list(found.replication.rows) == ["1"] and found.replication.data_parallel is None
   assert any("no variable is updated" in note for note in found.notes)
 
 
 def test_replicas_are_searched_with_auto_only(graph):
   with pytest.raises(PlacementError, match="method auto"):
     place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", "heft", replicas=2)
+
+
+@pytest.mark.parametrize("mirrored, rows", [(True, ["1", "2 mirrored"]), (False, ["1", "2"])])
+def test_the_form_can_be_chosen(graph, mirrored, rows):
+  found = place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", replicas=2,
+                mirrored_variables=mirrored, max_evaluations=30, max_groups=4)
+  assert list(found.replication.rows) == rows
+  assert found.replication.chosen.mirrored == mirrored
+  assert found.replication.data_parallel is not None
+  assert any("saving those with the original names" in note for note in found.notes) == mirrored
+  assert ("replica_1/w0" in found.placement) == mirrored
+
+
+def test_variables_of_a_function_are_shared_unless_that_is_refused():
+  import tensorflow as tf
+
+  weights = tf.Variable(tf.ones([64, 8]))
+
+  @tf.function
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(x @ weights)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+  function = load_graph(step.get_concrete_function(tf.TensorSpec([None, 64])), batch_size=8)
+  options = {"replicas": 2, "max_evaluations": 20, "max_groups": 4}
+  assert list(place(function, "v100:2", **options).replication.rows) == ["1", "2"]
+  with pytest.raises(PlacetoError, match="variables of a ConcreteFunction"):
+    place(function, "v100:2", mirrored_variables=True, **options)
+  with pytest.raises(PlacementError, match="mirrored_variables is 'yes'"):
+    PlacingConfig(mirrored_variables="yes")

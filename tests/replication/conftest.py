@@ -5,12 +5,18 @@ import functools
 import numpy as np
 import pytest
 
+from training_models import mirrored_variables
+
 
 class Trained:
-  """What five steps of a graph give: the losses, and all variables by name."""
+  """What five steps of a graph give: the losses, and all variables by name.
 
-  def __init__(self, losses, variables):
-    self.losses, self.variables = losses, variables
+  Attributes:
+    copies: name of a variable -> its value in each replica, if each has its own.
+  """
+
+  def __init__(self, losses, variables, copies):
+    self.losses, self.variables, self.copies = losses, variables, copies
 
 
 def run(graph, init_op, feeds, fetches, steps=5):
@@ -27,11 +33,12 @@ def run(graph, init_op, feeds, fetches, steps=5):
 
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
+  copies = mirrored_variables(graph)
   with tf.compat.v1.Session(graph=graph, config=config) as session:
     session.run(init_op)
     losses = [session.run(list(fetches), feeds(step))[1] for step in range(steps)]
     variables = graph.get_collection("variables")
-    return Trained(losses, {v.name: session.run(v) for v in variables})
+    return Trained(losses, {v.name: session.run(v) for v in variables}, session.run(copies))
 
 
 def assert_equal(one, other, tolerance):
@@ -46,7 +53,7 @@ def assert_equal(one, other, tolerance):
 
 @pytest.fixture(scope="session")
 def proof():
-  """(build, inputs, replicas, dtype) -> the replicas, or an AssertionError.
+  """(build, inputs, replicas, dtype, mirrored=...) -> the replicas, or an AssertionError.
 
   `build(batch, dtype)` builds a training graph in the default graph and returns train op and loss;
   `inputs(batch, generator, dtype)` gives arrays by placeholder.
@@ -69,21 +76,28 @@ def proof():
     graph, train, loss = built(build, size, dtype)
     return load_graph(graph, fetches=[train, loss]), train, loss
 
-  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None):
+  def prove(build, inputs, replicas, dtype="float64", batch=4, tolerance=None, mirrored=False,
+            single=()):
     tolerance = tolerance or {"float64": 1e-10, "float32": 1e-5}[dtype]
 
     def arrays(step):
       return inputs(batch * replicas, np.random.default_rng(step), dtype)
 
-    single, train, loss = built(build, batch * replicas, dtype)
-    expected = run(single, "init", arrays, (train, loss))
+    whole, train, loss = built(build, batch * replicas, dtype)
+    expected = run(whole, "init", arrays, (train, loss))
     loaded, train, loss = part(build, batch, dtype)
-    replicated = replicate(loaded, replicas)
+    replicated = replicate(loaded, replicas, mirrored=mirrored, single=frozenset(single))
     # The variables' initial values are drawn by ops whose seeds follow from their places.
     found = run(
         replicated.graph.source.tf_graph, "init",
         lambda step: replicated.cut_batch(arrays(step)), (train, loss))
     assert_equal(expected, found, tolerance)
+    assert found.copies.keys() == (
+        expected.variables.keys() - {f"{name}:0" for name in single} if mirrored else set())
+    for name, values in found.copies.items():
+      assert len(values) == replicas
+      for value in values:
+        np.testing.assert_array_equal(value, found.variables[name], err_msg=name)
     assert min(abs(a - b) for a, b in zip(found.losses, found.losses[1:])) > 0, "nothing learned"
     return replicated
 

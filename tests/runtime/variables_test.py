@@ -69,3 +69,19 @@ def test_reference_variables_are_assigned_too(dtype):
   with v1.Session(graph=imported) as session:
     session.run(ops, fed)
     assert session.run("read:0").shape == (2,)
+
+
+def test_initializers_of_mirrored_variables_serve_all_replicas():
+  from placeto_tf.replication import replicate
+
+  graph = replicate(load_graph(graph_files.meta_graph_def()), 2, mirrored=True).graph
+  tf_graph = _import(graph.source.graph_def)
+  ops, fed = variables.initializers(graph, tf_graph)
+  handles = [tf_graph.get_tensor_by_name(f"{name}:0") for name, kind in zip(
+      graph.op_names, graph.op_types) if kind == "VarHandleOp"]
+  assert not fed and any(handle.name.startswith("replica_1/") for handle in handles)
+  with tf_graph.as_default():
+    set_up = [tf.raw_ops.VarIsInitializedOp(resource=handle) for handle in handles]
+  with v1.Session(graph=tf_graph) as session:
+    session.run(ops)
+    assert all(session.run(set_up))

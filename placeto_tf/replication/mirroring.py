@@ -1,0 +1,192 @@
+"""Mirrored variables: the ops besides forward and backward pass that every replica has of its own.
+
+In the step these are all ops that a shared form has once: variables, the optimizer, what follows
+the means. Exceptions stay single: what holds state that is no variable (an input pipeline, a
+table), a generator's variable (replicas with equal ones would draw equal noise), draws,
+placeholders, and what is asked for. All replicas' variables stay equal, because they start equal
+and get the same updates.
+
+Outside the step, every op that writes such a variable has twins that write the same value to the
+other replicas' variables, so that initialisers and restoring from a checkpoint serve all of them.
+
+Legend: N needed ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Set
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.colocation import RESOURCE
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.op_defs import REF, OpDefs
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.cuts import Cut
+from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.propagation import Spread
+
+# They pass on a handle or reference.
+_CARRIERS = ("Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch")
+# Where handles come from that can be followed.
+_ROOTS = (*op_roles.VARIABLES, "TemporaryVariable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mirrors:
+  """Ops that exist once for each replica, besides its copies.
+
+  Attributes:
+    needed: names of such ops in the step.
+    outside: name of such an op outside the step -> its inputs that are handles of variables. A twin
+      reads the handles of its replica, and shares all other inputs.
+  """
+
+  needed: FrozenSet[str] = frozenset()
+  outside: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+
+  def __contains__(self, name: str) -> bool:
+    return name in self.needed or name in self.outside
+
+
+def find_mirrors(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Mirrors:
+  """Finds them; `single` are names of variables that replicas share all the same.
+
+  Raises:
+    GraphError: a variable may be written where it cannot be followed.
+  """
+  names = flow.graph.op_names
+  needed = _needed(flow, spread, cut, single)
+  variables = {names[op] for op in needed if flow.types[op] in op_roles.VARIABLES}
+  return Mirrors(frozenset(names[op] for op in needed), _Outside(flow, variables).run())
+
+
+def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
+  """Names of variables that must be on hosts though the cluster has other devices.
+
+  Replicas share hosts. Were these variables mirrored, one host would do each update R times.
+  """
+  hosts = np.array([device.host for device in cluster.devices], dtype=bool)
+  held = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1) | hosts.all()
+  return frozenset(graph.op_names[op] for op in np.flatnonzero(~held)
+                   if graph.op_types[op] in op_roles.VARIABLES)
+
+
+def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Set[int]:
+  """Ops of the step that every replica has, besides its copies."""
+  several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
+  once = {op for op in several if not _of_one_replica(flow.types[op])}
+  once.update(flow.graph.op_index[name] for name in single)
+  once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
+              if kind in op_roles.VARIABLE_NOISE)
+  handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
+             for op in several}
+  order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist() if handles.get(op)]
+  size = -1
+  while size != len(once):
+    size = len(once)
+    for op in order:
+      if any(producer in once for producer, _ in handles[op]):
+        once.add(op)
+    if any(flow.frames[op] for op in once):  # a loop runs as a whole
+      once.update(op for op in several if flow.frames[op])
+    for op in order:
+      if op in once and op_roles.is_update(flow.types[op]):
+        once.update(flow.origin(tensor)[0] for tensor in handles[op])
+  return several - once
+
+
+def _of_one_replica(kind: str) -> bool:
+  """Whether each replica may have an op of this type for its own variables."""
+  return (op_roles.is_stateless(kind) or op_roles.is_update(kind)
+          or kind in op_roles.OF_VARIABLES or kind in op_roles.STEP_CONTAINERS
+          or kind.startswith(("TensorArray", "Stack")))
+
+
+def _is_handle(dtype: int) -> bool:
+  return dtype % REF == RESOURCE or dtype >= REF
+
+
+class _Outside:
+  """Ops outside the step that write mirrored variables; see `Mirrors.outside`."""
+
+  def __init__(self, flow: Dataflow, variables: Set[str]):
+    source = flow.graph.origin.graph_def
+    self._nodes = {node.name: node for node in source.node}
+    self._defs = OpDefs(source.library)
+    self._needed, self._variables = flow.graph.op_index, set(variables)
+
+  def run(self) -> Dict[str, FrozenSet[str]]:
+    """Op -> its inputs that are handles."""
+    writes, calls = [], []
+    for name, node in self._nodes.items():
+      if name not in self._needed:
+        if op_roles.is_update(node.op):
+          writes.append(node)
+        elif self._writing_functions(node):
+          calls.append(node)
+    ways = {node.name: [self._way(text) for text in self._handles(node)] for node in writes}
+    size = -1
+    while size != len(self._variables):  # an optimizer that is not run may have other slots
+      size = len(self._variables)
+      for some in ways.values():
+        if any(way[-1] in self._variables for way in some):
+          self._variables.update(way[-1] for way in some if way[-1] not in self._needed)
+    found: Dict[str, FrozenSet[str]] = {}
+    for node in writes:
+      mixed = len({way[-1] in self._variables for way in ways[node.name]}) > 1
+      for way in ways[node.name]:
+        if self._nodes[way[-1]].op not in _ROOTS or mixed:
+          raise self._unseen(node)
+        if way[-1] in self._variables:
+          found[node.name] = frozenset(self._handles(node))
+          found.update({name: frozenset(list(self._nodes[name].input)[:1])
+                        for name in way if name not in self._needed})
+    for node in calls:
+      for text in self._handles(node):
+        if self._way(text)[-1] in self._variables:
+          raise self._unseen(node)
+    return found
+
+  def _handles(self, node: Any) -> List[str]:
+    """The inputs that are handles or references."""
+    data = [text for text in node.input if not text.startswith("^")]
+    return [text for text, dtype in zip(data, self._defs.signature(node).inputs)
+            if _is_handle(dtype)]
+
+  def _way(self, text: str) -> List[str]:
+    """The ops through which a handle comes, the variable last."""
+    way = [_op(text)]
+    while self._nodes[way[-1]].op in _CARRIERS:
+      way.append(_op(self._nodes[way[-1]].input[0]))
+    return way
+
+  def _writing_functions(self, node: Any) -> bool:
+    """Whether the op calls a function that changes a variable."""
+    pending, seen = [node], set()
+    while pending:
+      called = pending.pop()
+      names = [called.op] + [name for attr in called.attr.values()
+                             for name in (attr.func.name, *(f.name for f in attr.list.func))]
+      for name in names:
+        if name in self._defs.functions and name not in seen:
+          seen.add(name)
+          for inner in self._defs.functions[name].node_def:
+            if op_roles.is_update(inner.op):
+              return True
+            pending.append(inner)
+    return False
+
+  def _unseen(self, node: Any) -> GraphError:
+    return GraphError(
+        f"op {node.name!r} ({node.op}) may write variables of the step in a way that cannot be "
+        "followed, so that replicas cannot have variables of their own; take it out of the graph, "
+        "or share the variables")
+
+
+def _op(text: str) -> str:
+  return text.lstrip("^").partition(":")[0]
