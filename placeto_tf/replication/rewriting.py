@@ -97,6 +97,9 @@ class _Writer:
     self._ends = {self._names[op] for op in (*run, *(op for op, _ in fetched))}
     # What draws decide is not the same in all replicas, though it does not depend on the batch.
     self._drawn = closure(set(spread.noise), flow.consumers) if mirrors.needed else set()
+    # Of two, each takes the means itself: as many bytes as by halves, and one transfer less to wait
+    # for. Of more, that would be more bytes.
+    self._own_means = bool(mirrors.needed) and replicas == 2
     self._joined: Dict[Tensor, List[str]] = {}  # its joined value, as each replica reads it
     self._packed: Set[Tensor] = set()
     self._split: Dict[int, str] = {}  # fed op -> the op that splits its feed
@@ -112,12 +115,12 @@ class _Writer:
     for tensor in sorted(cut.joined):
       by_op.setdefault(tensor[0], []).append(tensor)
       self._joined[tensor] = self._joined_names(tensor)
-    sums = {tensor: f"{names[0]}/sum" for tensor, names in self._joined.items()}
+    sums = {tensor: [f"{name}/sum" for name in names] for tensor, names in self._joined.items()}
     # Written first, for they name what is joined; put last, behind what they read.
     whole, self._result = self._result, type(self._result)()
     packs = find_packs(
         flow, self._spread, cut, self._replicas, frozenset(self._fetched),
-        in_pieces=bool(self._mirrors.needed))
+        in_pieces=bool(self._mirrors.needed) and not self._own_means)
     for k, pack in enumerate(packs):
       sums.update(self._pack(k, pack))
     packed, self._result = self._result, whole
@@ -143,8 +146,9 @@ class _Writer:
       if name not in self._feeds:
         self._feeds[name] = (name,)
     own_joins = frozenset(
-        sums[tensor] for tensor, how in cut.joined.items()
-        if how == cuts.MEANS and (tensor in self._fetched or tensor[0] in self._spread.own))
+        name for tensor, how in cut.joined.items()
+        if how == cuts.MEANS and (tensor in self._fetched or tensor[0] in self._spread.own)
+        for name in sums[tensor])
     return Rewritten(
         self._result, self._replica_of, self._original_of, self._feeds, own_joins)
 
@@ -348,7 +352,9 @@ class _Writer:
       own = self._mirrors.needed and op not in self._drawn
       return [self._of_replica(tensor, r if own else 0) for r in range(self._replicas)]
     name = f"{self._joined_prefix}/{self._names[op]}_{tensor[1]}"
-    return self._for_each(name) if how == cuts.SPARSE_ROWS else [name] * self._replicas
+    own = how == cuts.SPARSE_ROWS or (
+        how == cuts.MEANS and self._own_means and tensor not in self._fetched)
+    return self._for_each(name) if own else [name] * self._replicas
 
   def _of_replica(self, tensor: Tensor, r: int) -> str:
     op, port = tensor
@@ -361,7 +367,8 @@ class _Writer:
     dtype = self._flow.dtype(tensor) % 100
     parts = [self._of_replica(tensor, r) for r in range(self._replicas)]
     if how == cuts.MEANS:
-      self._mean(names[0], parts, dtype)
+      for _, name in self._each(names):
+        self._mean(name, parts, dtype)
       return
     whole = how == cuts.EXAMPLES or self._flow.is_integer(tensor)
     for _, name in self._each(names):
@@ -369,8 +376,8 @@ class _Writer:
       if not whole:
         self._scale(name, rows, dtype)
 
-  def _pack(self, k: int, pack: Pack) -> Dict[Tensor, str]:
-    """Writes the mean of a pack; returns an op that sums each tensor."""
+  def _pack(self, k: int, pack: Pack) -> Dict[Tensor, List[str]]:
+    """Writes the mean of a pack; returns the ops that sum each tensor."""
     name, tensors = f"{self._joined_prefix}/pack_{k}", pack.tensors
     dtype = self._flow.dtype(tensors[0]) % 100
     shapes = [known_dims(self._flow.shape(tensor)) for tensor in tensors]
@@ -382,9 +389,17 @@ class _Writer:
         flat = self._laid_out(f"{name}/{prefix}", tensors, shapes, r, dtype)
         parts.append(self._cut_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
     means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
-    sums = [self._mean(mean, each, dtype) for mean, each in zip(means, zip(*parts))]
-    joined = [self._for_each(self._joined[tensor][0]) for tensor in tensors]
+    # [R][pieces], or [1][pieces] for means that all replicas read.
+    of_replicas = [[f"{mean}/{prefix}/mean" for mean in means] for prefix in self._prefixes] if (
+        self._own_means) else [means]
+    sums = []
+    for r, each in enumerate(of_replicas):
+      with self._owned(r if self._own_means else None):
+        sums += [self._mean(mean, piece, dtype) for mean, piece in zip(each, zip(*parts))]
+    joined = [list(self._joined[tensor]) if self._own_means else self._for_each(
+        self._joined[tensor][0]) for tensor in tensors]
     for r, own in self._each(self._for_each(f"{name}/split")):
+      means = of_replicas[r % len(of_replicas)]
       mean = means[0]
       if len(means) > 1:
         mean = self._concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
@@ -397,7 +412,7 @@ class _Writer:
       # One split serves all replicas unless each has its own.
       self._joined[tensor] = names if self._mirrors.needed else [names[0]] * self._replicas
     self._packed.update(tensors)
-    return dict.fromkeys(tensors, sums[0])
+    return dict.fromkeys(tensors, sums)
 
   def _laid_out(
       self, name: str, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], r: int,
