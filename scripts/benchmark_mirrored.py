@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -271,8 +272,16 @@ def mirrored(name: str) -> Iterator[Callable[[int], List[float]]]:
     def run(steps: int) -> List[float]:
       for each in processes:
         print(steps, file=each.stdin, flush=True)
-      lines = [each.stdout.readline() for each in processes if each.stdout is not None]
-      if not all(lines):
+      lines = []
+      for each in processes:
+        # Where one has ended, the others would wait for it.
+        while not select.select([each.stdout], [], [], 1.0)[0]:
+          if any(other.poll() is not None for other in processes):
+            break
+        else:
+          assert each.stdout is not None
+          lines.append(each.stdout.readline())
+      if len(lines) < len(processes) or not all(lines):
         raise RuntimeError(f"a process of MultiWorkerMirroredStrategy for {name} ended")
       return np.max([json.loads(line) for line in lines], axis=0).tolist()
 
