@@ -8,7 +8,7 @@ directly or through ops that only move values, determine the range; without such
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Mapping, Union
+from typing import Any, Callable, Dict, List, Mapping, Union
 
 import numpy as np
 
@@ -65,6 +65,11 @@ def make_feeds(
     return {name: _random(tf_graph, name, shape, rng)
             for name, shape in sorted(_shapes(graph).items())}
   return _checked(graph, feeds() if callable(feeds) else feeds)
+
+
+def names(graph: ComputationGraph) -> List[str]:
+  """The names of all tensors that are fed."""
+  return list(_shapes(graph))
 
 
 def _shapes(graph: ComputationGraph) -> Dict[str, Any]:

@@ -11,8 +11,8 @@ from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import feeds as feeds_lib
+from placeto_tf.runtime import held_feeds, variables
 from placeto_tf.runtime import session as session_lib
-from placeto_tf.runtime import variables
 from placeto_tf.runtime.protocol import Runtime
 
 # A copy that newer TensorFlow makes of a small constant for each device that reads it.
@@ -33,7 +33,7 @@ class Execution:
 
 
 class PlacedRun:
-  """A session on a placed graph, its variables initialised."""
+  """A session on a placed graph, its variables initialised, what is fed on its devices."""
 
   def __init__(
       self,
@@ -74,11 +74,14 @@ class PlacedRun:
     mapped = Placement(
         {op: devices[device] for op, device in placement.items()},
         tuple(dict.fromkeys(devices.values())))
-    self.tf_graph = tf.Graph()
+    self.tf_graph, placed = tf.Graph(), mapped.apply(source.graph_def)
+    held = held_feeds.hold(placed, feeds_lib.names(graph))
     with self.tf_graph.as_default():
-      tf.import_graph_def(mapped.apply(source.graph_def), name="")
+      tf.import_graph_def(placed, name="")
     initializers, initial_values = variables.initializers(graph, self.tf_graph)
-    self.feeds = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
+    values = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
+    puts, put_values = held_feeds.put(self.tf_graph, held, values)
+    self.feeds = {name: value for name, value in values.items() if name not in held}
     self._fetches = [self._fetched(name) for name in graph.fetches]
     config = _config(runtime, optimizations)
     # Longer than the supervision's, whose error says more about the cause.
@@ -87,7 +90,8 @@ class PlacedRun:
     self._options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
     self.session = v1.Session(runtime.target, graph=self.tf_graph, config=config)
     with self._noticing_loss():
-      self.session.run(initializers, initial_values, options=self._options)
+      self.session.run(
+          [*initializers, *puts], {**initial_values, **put_values}, options=self._options)
 
   def _fetched(self, name: str) -> Any:
     return self.tf_graph.as_graph_element(name, allow_tensor=True, allow_operation=True)

@@ -1,0 +1,81 @@
+"""Fed values that wait on the device of their placeholder, as examples of a pipeline would.
+
+TensorFlow receives all that is fed on the first worker, which sends it on when its threads get
+round to it. With one thread that can be after all else that the first worker can compute, so that a
+second one that could begin at once begins when the first has ended (docs/results/replicas.md). That
+is no part of a step of the graph, and simulations do not have it. So a placeholder on a CPU becomes
+the reading of a variable, into which the value is put once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.colocation import RESOURCE
+
+_VARIANT = 21  # DT_VARIANT
+_PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+
+
+def hold(graph_def: Any, fed: Iterable[str]) -> Dict[str, str]:
+  """Makes placeholders on CPUs read variables, in place.
+
+  Args:
+    graph_def: placed, with full device names.
+    fed: names of tensors that are fed.
+
+  Returns:
+    Name of a fed tensor -> name of the variable's op. All others are to be fed.
+  """
+  names = {name[:-2] for name in fed if name.endswith(":0")}
+  taken = {node.name for node in graph_def.node}
+  found: Dict[str, str] = {}
+  for node in [node for node in graph_def.node if node.name in names]:
+    dtype = node.attr["dtype"].type
+    if node.op not in _PLACEHOLDERS or "CPU:" not in node.device or dtype in (RESOURCE, _VARIANT):
+      continue
+    held = f"{node.name}/held"
+    while held in taken:
+      held += "_"
+    handle = graph_def.node.add(name=held, op="VarHandleOp", device=node.device)
+    handle.attr["dtype"].type = dtype
+    handle.attr["shared_name"].s = held.encode()
+    if "shape" in node.attr:
+      handle.attr["shape"].shape.CopyFrom(node.attr["shape"].shape)
+    else:
+      handle.attr["shape"].shape.unknown_rank = True
+    together = node.attr["_class"].list.s[:] if "_class" in node.attr else []
+    node.op = "ReadVariableOp"
+    node.attr.clear()
+    node.attr["dtype"].type = dtype
+    if together:
+      node.attr["_class"].list.s.extend(together)
+    node.input[:] = [held]
+    found[f"{node.name}:0"] = held
+  return found
+
+
+def put(
+    tf_graph: Any, held: Mapping[str, str], values: Mapping[str, np.ndarray]
+) -> Tuple[List[Any], Dict[Any, np.ndarray]]:
+  """The ops that put values into the variables, and their feeds.
+
+  Args:
+    tf_graph: made of what `hold` changed; ops are added to it.
+    held: from `hold`.
+    values: name of a fed tensor -> its value.
+  """
+  import tensorflow as tf
+
+  ops, feeds = [], {}
+  with tf_graph.as_default():
+    for name, variable in held.items():
+      handle = tf_graph.get_operation_by_name(variable)
+      dtype = tf.dtypes.as_dtype(handle.get_attr("dtype"))
+      with tf.device(handle.device):
+        value = tf.compat.v1.placeholder(dtype, values[name].shape)
+        ops.append(tf.raw_ops.AssignVariableOp(resource=handle.outputs[0], value=value))
+      feeds[value] = values[name]
+  return ops, feeds

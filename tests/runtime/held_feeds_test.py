@@ -1,0 +1,71 @@
+"""Fed values that wait on their devices."""
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.runtime import held_feeds
+
+_CPU = "/job:localhost/replica:0/task:0/device:CPU:"
+
+
+def _graph(build):
+  with tf.Graph().as_default() as graph:
+    build()
+  return graph.as_graph_def()
+
+
+def test_values_are_put_once_and_read_where_the_placeholder_was():
+  values = {"x:0": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "ids:0": np.array([3, 1], np.int32), "words:0": np.array([b"a", b"bc"], object),
+            "rate:0": np.float32(0.5)}
+
+  def build():
+    with tf.device(_CPU + "1"):
+      x = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+      ids = tf.compat.v1.placeholder(tf.int32, name="ids")  # of unknown rank
+      words = tf.compat.v1.placeholder(tf.string, [2], name="words")
+      rate = tf.compat.v1.placeholder_with_default(np.float32(2.0), [], name="rate")
+      tf.identity(x * rate, name="scaled")
+      tf.identity(ids + 1, name="more")
+      tf.strings.length(words, name="lengths")
+
+  placed = _graph(build)
+  held = held_feeds.hold(placed, values)
+  assert held == {name: f"{name[:-2]}/held" for name in values}
+  nodes = {node.name: node for node in placed.node}
+  assert all(nodes[name[:-2]].device == nodes[held[name]].device == _CPU + "1" for name in values)
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(placed, name="")
+  puts, fed = held_feeds.put(graph, held, values)
+  config = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
+  with tf.compat.v1.Session(graph=graph, config=config) as session:
+    session.run(puts, fed)
+    for _ in range(2):  # nothing is fed
+      scaled, more, lengths = session.run(["scaled:0", "more:0", "lengths:0"])
+  np.testing.assert_array_equal(scaled, values["x:0"] * 0.5)
+  assert more.tolist() == [4, 2] and lengths.tolist() == [1, 2]
+
+
+def test_what_is_no_placeholder_on_a_cpu_is_still_fed():
+  def build():
+    with tf.device("/job:worker/replica:0/task:0/device:GPU:0"):
+      tf.compat.v1.placeholder(tf.float32, [2], name="on_gpu")
+    with tf.device(_CPU + "0"):
+      tf.compat.v1.placeholder(tf.resource, [], name="handle")
+      tf.constant(1.0, name="constant")
+      tf.compat.v1.placeholder(tf.float32, [2], name="not_fed")
+
+  placed = _graph(build)
+  before = placed.SerializeToString(deterministic=True)
+  assert held_feeds.hold(placed, ["on_gpu:0", "handle:0", "constant:0", "elsewhere:0"]) == {}
+  assert placed.SerializeToString(deterministic=True) == before
+
+
+def test_a_taken_name_is_left_to_its_op():
+  def build():
+    with tf.device(_CPU + "0"):
+      tf.identity(tf.compat.v1.placeholder(tf.float32, [2], name="x"), name="x/held")
+
+  placed = _graph(build)
+  assert held_feeds.hold(placed, ["x:0"]) == {"x:0": "x/held_"}
+  assert [node.op for node in placed.node] == ["ReadVariableOp", "Identity", "VarHandleOp"]
