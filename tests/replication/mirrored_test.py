@@ -412,7 +412,21 @@ def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_i
     replicate(graph(remote), 2, mirrored=True)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+def test_two_replicas_each_take_the_means_themselves(proof):
+  replicated = proof(models.perceptron("momentum"), models.dense_inputs, 2, mirrored=True)
+  graph = replicated.graph
+  sums = [op for op, name in enumerate(graph.op_names)
+          if graph.op_types[op] == "AddN" and name.startswith("joined/")]
+  of_replica = replicated.replica_of_op[sums].tolist()
+  # The loss is fetched: its mean is the only one that is taken once.
+  assert of_replica.count(0) == of_replica.count(1) > 0 == len(set(of_replica) - {0, 1, SHARED})
+  assert of_replica.count(SHARED) == 1
+  for op, replica in zip(sums, of_replica):
+    parts = graph.edge_producers[graph.edge_consumers == op]
+    assert sorted(replicated.replica_of_op[parts].tolist()) == [0, 1], replica
+
+
+@pytest.mark.parametrize("replicas", REPLICAS[1:])
 def test_a_large_mean_is_taken_in_pieces_on_all_devices(proof, replicas, monkeypatch):
   """Weights of 35 elements: 3 pieces of 11, 12 and 12."""
   monkeypatch.setattr(packing, "PACK_BYTES", 8.0 * 20)
