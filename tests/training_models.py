@@ -122,6 +122,20 @@ def lstm(trainer, clip, unrolled):
   return build
 
 
+def function(weights, examples):
+  """A ConcreteFunction of so many examples, or None, that trains weights, which must outlive it."""
+  import tensorflow as tf
+
+  @tf.function
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(x @ weights)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+  return step.get_concrete_function(tf.TensorSpec([examples, weights.shape[0]]))
+
+
 def mirrored_variables(graph):
   """Name of a variable -> tensors of its value in each replica, the first one first.
 

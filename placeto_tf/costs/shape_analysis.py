@@ -16,8 +16,8 @@ from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.shape_guesses import Guesser
 from placeto_tf.costs.tensor_sizes import Tensor, split_input, tensor_bytes
+from placeto_tf.graphs import shapes
 
-_PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _MERGES = ("Merge", "RefMerge")
 _NEXT = ("NextIteration", "RefNextIteration")
 _MAX_IMPORTED = 30_000  # ops; about five seconds
@@ -103,7 +103,7 @@ def _without_feeds(graph_def: Any) -> Any:
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
   for node in copy.node:
-    if node.op in _PLACEHOLDERS:
+    if node.op in shapes.FEEDABLE:
       _make_source(node, node.attr["dtype"].type, node.attr["shape"].shape)
   return copy
 

@@ -9,6 +9,7 @@ from placeto_tf.errors import GraphError
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 WITH_DEFAULT = "PlaceholderWithDefault"
+FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
 
 
 class UnknownShape(GraphError):

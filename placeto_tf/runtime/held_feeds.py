@@ -13,10 +13,10 @@ from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 import numpy as np
 
+from placeto_tf.graphs import shapes
 from placeto_tf.graphs.colocation import RESOURCE
 
 _VARIANT = 21  # DT_VARIANT
-_PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 
 
 def hold(graph_def: Any, fed: Iterable[str]) -> Dict[str, str]:
@@ -34,7 +34,7 @@ def hold(graph_def: Any, fed: Iterable[str]) -> Dict[str, str]:
   found: Dict[str, str] = {}
   for node in [node for node in graph_def.node if node.name in names]:
     dtype = node.attr["dtype"].type
-    if node.op not in _PLACEHOLDERS or "CPU:" not in node.device or dtype in (RESOURCE, _VARIANT):
+    if node.op not in shapes.FEEDABLE or "CPU:" not in node.device or dtype in (RESOURCE, _VARIANT):
       continue
     held = f"{node.name}/held"
     while held in taken:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import training_models as models
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
@@ -163,15 +164,7 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
   import tensorflow as tf
 
   weights = tf.Variable(tf.ones([64, 8]))
-
-  @tf.function
-  def step(x):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(x @ weights)
-    weights.assign_sub(0.1 * tape.gradient(loss, weights))
-    return loss
-
-  function = load_graph(step.get_concrete_function(tf.TensorSpec([None, 64])), batch_size=8)
+  function = load_graph(models.function(weights, None), batch_size=8)
   options = {"replicas": 2, "max_evaluations": 20, "max_groups": 4}
   assert list(place(function, "v100:2", **options).replication.rows) == ["1", "2"]
   with pytest.raises(PlacetoError, match="variables of a ConcreteFunction"):

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import sessions
 import training_models as models
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import GraphError
@@ -23,9 +24,7 @@ REPLICAS = (2, 3, 4)
 def session_of(graph, **options):
   import tensorflow as tf
 
-  config = tf.compat.v1.ConfigProto(**options)
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  return tf.compat.v1.Session(graph=graph, config=config)
+  return tf.compat.v1.Session(graph=graph, config=sessions.unoptimized(**options))
 
 
 @pytest.mark.parametrize("replicas", REPLICAS)
@@ -309,7 +308,6 @@ def test_moved_together_variables_stay_with_their_replica():
 def test_in_sessions_every_op_is_where_the_placement_says(mirrored):
   import tensorflow as tf
 
-  v1 = tf.compat.v1
   cluster = Cluster.parse("cpu:4")
   graph = tf.Graph()
   with graph.as_default():
@@ -317,22 +315,8 @@ def test_in_sessions_every_op_is_where_the_placement_says(mirrored):
   indices = layouts(mirrored, replicated_costs(mirrored, cluster), [0, 1, 2, 3])[1]
   placement = Placement.from_indices(mirrored.graph, cluster, indices)
   placement.apply(graph)
-  options = v1.RunOptions(
-      trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
-  metadata = v1.RunMetadata()
-  config = {"device_count": {"CPU": 4}, "allow_soft_placement": False,
-            "inter_op_parallelism_threads": 1, "intra_op_parallelism_threads": 1}
-  with session_of(graph, **config) as session:
-    session.run("init")
-    x = np.random.default_rng(0).normal(size=[16, 64])
-    session.run(list(mirrored.graph.fetches), mirrored.cut_batch({"x:0": x}),
-                options=options, run_metadata=metadata)
-  ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
-  names = [name for name in mirrored.graph.op_names if name in ran]
-  assert len(names) > 0.8 * mirrored.graph.num_ops
-  for name in names:
-    assert ran[name].endswith(placement[name].rpartition("/")[2].replace("device:", "")), name
-  assert {ran[name][-1] for name in names} == {"0", "1", "2", "3"}
+  x = np.random.default_rng(0).normal(size=[16, 64])
+  sessions.assert_runs_as_placed(graph, mirrored, placement, x)
 
 
 def test_an_optimizer_that_is_not_run_writes_all_replicas(mirrored):
@@ -362,15 +346,7 @@ def test_variables_of_a_function_are_not_mirrored():
   import tensorflow as tf
 
   w = tf.Variable(tf.ones([5, 3]))
-
-  @tf.function
-  def step(x):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(x @ w)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
-    return loss
-
-  function = step.get_concrete_function(tf.TensorSpec([4, 5]))
+  function = models.function(w, 4)
   with pytest.raises(GraphError, match="ConcreteFunction are objects of the program"):
     replicate(load_graph(function), 2, mirrored=True)
 

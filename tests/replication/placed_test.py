@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import sessions
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.graphs import load_graph
@@ -142,8 +143,6 @@ def test_mirrored_variables_take_a_ring_and_an_optimizer_each(replicated, proble
 
 
 def test_in_sessions_every_op_is_where_the_placement_says():
-  import tensorflow as tf
-
   replicated = replicate(load_graph(training_graph(), fetches=["train", "loss:0"]), 4)
   cluster = Cluster.parse("cpu:4")
   graph = replicated.graph.source.tf_graph
@@ -152,22 +151,4 @@ def test_in_sessions_every_op_is_where_the_placement_says():
   assert allowed[np.arange(len(indices)), indices].all()
   placement = Placement.from_indices(replicated.graph, cluster, indices)
   placement.apply(graph)
-  config = tf.compat.v1.ConfigProto(
-      device_count={"CPU": 4}, allow_soft_placement=False,
-      inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
-  config.graph_options.optimizer_options.opt_level = -1
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  options = tf.compat.v1.RunOptions(
-      trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
-  metadata = tf.compat.v1.RunMetadata()
-  x = np.ones([16, 64], np.float32)
-  with tf.compat.v1.Session(graph=graph, config=config) as session:
-    session.run("init")
-    session.run(list(replicated.graph.fetches), replicated.cut_batch({"x:0": x}),
-                options=options, run_metadata=metadata)
-  ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
-  names = [name for name in replicated.graph.op_names if name in ran]
-  assert len(names) > 0.8 * replicated.graph.num_ops
-  for name in names:
-    assert ran[name].endswith(placement[name].rpartition("/")[2].replace("device:", "")), name
-  assert {ran[name][-1] for name in names} == {"0", "1", "2", "3"}
+  sessions.assert_runs_as_placed(graph, replicated, placement, np.ones([16, 64], np.float32))
