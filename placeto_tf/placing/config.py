@@ -44,7 +44,7 @@ class PlacingConfig:
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
     islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`. By
       default one for each core, 8 at most; with `max_evaluations` 1, on any machine, so that the
-      result does not depend on it.
+      result does not depend on it. Where time is the limit, no more run than there are cores.
     ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph train together: a number, or "auto" for the one that

@@ -13,7 +13,9 @@ a restart in place of migrants).
   all others that still search. So the result depends on the seed and the number of islands, neither
   on the number of cores nor on who is faster.
 - Limited by time, nobody waits: an island is compared with what the others had last. One that is
-  run once more, because its machine went away, goes on from what it had when it met last.
+  run once more, because its machine went away, goes on from what it had when it met last. On
+  threads there are no more islands than cores: each prepares its levels for itself, so more of
+  them evaluate less in the same time (docs/many_cores_and_machines.md).
 
 Legend: N ops.
 """
@@ -33,6 +35,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.ledger import Called
 from placeto_tf.problem.placement_problem import Account, PlacementProblem
+from placeto_tf.simulation.simulator import num_cores
 
 WATCH_SECONDS = 0.1  # how often progress is shown
 
@@ -83,7 +86,10 @@ def search_on_islands(
     seed: of the first; the others' follow from it.
   """
   before, left = problem.snapshot(), problem.remaining_evaluations(budget)
+  waits = budget.max_evaluations is not None and budget.max_seconds is None
   islands = problem.islands if left is None else min(problem.islands, left)
+  if not waits and problem.run_islands is None:
+    islands = min(islands, num_cores())
   if islands <= 1:
     return placer(problem, budget, seed)
   jobs = [
@@ -95,7 +101,6 @@ def search_on_islands(
     problem.take_in(before, accounts)
     return problem.exhausted(dataclasses.replace(budget, max_evaluations=None))
 
-  waits = budget.max_evaluations is not None and budget.max_seconds is None
   (problem.run_islands or run_on_threads)(
       problem, placer, jobs, Rules(islands, waits, budget.target_us), watch)
   return best_so_far(problem, problem.best_known)

@@ -13,6 +13,11 @@ from placeto_tf.search import islands
 ISLAND_METHODS = [method.name for method in registry.methods() if method.islands]
 
 
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+  monkeypatch.setattr(islands, "num_cores", lambda: 4)
+
+
 @pytest.fixture(name="make")
 def make_fixture(make_problem, make_cluster):
   rng = np.random.default_rng(0)
@@ -73,6 +78,15 @@ def test_a_budget_smaller_than_the_islands_is_kept(make):
   problem = make(8)
   _run(problem, "annealing", Budget(max_evaluations=9))
   assert problem.evaluations <= 9
+
+
+def test_in_limited_time_there_are_no_more_islands_than_cores(make):
+  problem = make(8)
+  _run(problem, "annealing", Budget(max_seconds=0.3))
+  assert len(problem.evaluations_of_islands) == 4
+  problem = make(8)
+  _run(problem, "annealing", Budget(max_evaluations=400))
+  assert len(problem.evaluations_of_islands) == 8
 
 
 def test_islands_end_at_a_target_and_in_time(make):
