@@ -55,6 +55,8 @@ class Cluster:
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
+    busy_slowdown: under the executor's order, how much longer an op takes, over its compute time,
+      that begins while another device computes: cores share caches and the way to memory.
 
   And one that the simulator does not look at:
 
@@ -76,6 +78,7 @@ class Cluster:
   ready_order: str = "arrival"
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0
+  busy_slowdown: float = 0.0
   core_probe_us: float = 0.0
 
   def __post_init__(self) -> None:
@@ -97,9 +100,10 @@ class Cluster:
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
     object.__setattr__(self, "inline_op_types", tuple(types))
-    if self.delivery_us and self.ready_order != "executor":
-      raise ClusterError(f"delivery_us is {self.delivery_us} with ready_order "
-                         f"{self.ready_order!r}; it needs \"executor\"")
+    for name in ("delivery_us", "busy_slowdown"):
+      if getattr(self, name) and self.ready_order != "executor":
+        raise ClusterError(f"{name} is {getattr(self, name)} with ready_order "
+                           f"{self.ready_order!r}; it needs \"executor\"")
     if self.ready_order not in READY_ORDERS:
       raise ClusterError(f"ready_order is {self.ready_order!r}; expected one of "
                          f"{', '.join(READY_ORDERS)}")

@@ -2,10 +2,10 @@
 
 A transfer between two idle workers (`microbenchmarks`) differs from one in the middle of a step:
 threads take turns on a core and its caches, which makes it slower, and a thread that is awake takes
-many messages at once, which makes it cheaper. So the parts of a hop, and the kernels' times as a
-whole, are scaled until simulated step times agree with those of a few placements: each device
-alone, random ones that cut few edges and many, and then some that a search finds with the first
-fit.
+many messages at once, which makes it cheaper. And two cores that compute at once slow each other
+down. So the parts of a hop, and the kernels' times as a whole, are scaled, and the slowdown chosen,
+until simulated step times agree with those of a few placements: each device alone, random ones that
+cut few edges and many, and then some that a search finds with the first fit.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _searched(
 def _fitted(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts,
     seen: Sequence[Tuple[np.ndarray, float]]) -> np.ndarray:
-  """Logarithms of the scales: of kernels, then of `_PARTS`."""
+  """Logarithms of the scales: of kernels, then of `_PARTS`; and last the slowdown."""
   from scipy import optimize
 
   placements = np.stack([placement for placement, _ in seen])
@@ -140,8 +140,8 @@ def _fitted(
     predicted = np.log(simulator.simulate_many(placements)[0])
     return float(np.mean((predicted - measured) ** 2) + _RELUCTANCE * np.sum(x**2) / len(seen))
 
-  size = 1 + len(_PARTS)
-  start = np.vstack([np.zeros(size), 0.1 * np.eye(1, size), 0.7 * np.eye(size)[1:]])
+  size = 2 + len(_PARTS)
+  start = np.vstack([np.zeros(size), np.diag([0.1] + [0.7] * len(_PARTS) + [0.1])])
   found = optimize.minimize(loss, np.zeros(size), method="Nelder-Mead", options={
       "maxfev": _MOST_EVALUATIONS, "initial_simplex": start})
   return found.x
@@ -151,7 +151,7 @@ def _times(costs: OpCosts, scale: float) -> OpCosts:
   return dataclasses.replace(costs, compute_us=costs.compute_us * scale)
 
 
-def _scaled(cluster: Cluster, logarithms: np.ndarray) -> Cluster:
-  changes = {name: getattr(cluster, name) * float(np.exp(x))
-             for names, x in zip(_PARTS, logarithms[1:]) for name in names}
-  return dataclasses.replace(cluster, **changes)
+def _scaled(cluster: Cluster, x: np.ndarray) -> Cluster:
+  changes = {name: getattr(cluster, name) * float(np.exp(logarithm))
+             for names, logarithm in zip(_PARTS, x[1:-1]) for name in names}
+  return dataclasses.replace(cluster, busy_slowdown=max(0.0, float(x[-1])), **changes)

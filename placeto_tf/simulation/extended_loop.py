@@ -26,7 +26,8 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
   of the deque one by one, so that the last is taken first. What arrives from elsewhere goes to
   the deque's back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking,
   which other threads do, begins `delivery_us` after the transfer's end, waits for nothing but
-  earlier unpacking, and stops what its device runs meanwhile.
+  earlier unpacking, and stops what its device runs meanwhile. An op that begins while another
+  device runs an op or packs takes `busy_slowdown` times its compute time longer.
 
 Legend as in `event_loop`; M streams, X slots, Q places in the compute queues, T transfers of one
 placement (at most E), J jobs of packing and unpacking (at most 2 E). Items are ops, and N + j for
@@ -72,6 +73,7 @@ class Extensions(NamedTuple):
   executor: bool  # whether the order is that of TensorFlow's executor
   inline_ops: np.ndarray  # [N] bool, ops that it runs inline
   delivery_us: float  # from a transfer's end to its unpacking, under the executor's order
+  busy_slowdown: float  # of an op that begins while another device computes, likewise
   segment_ops: np.ndarray  # [S] int32, producers of segments
 
   @classmethod
@@ -90,7 +92,7 @@ class Extensions(NamedTuple):
         unpack_us > 0 or unpack_byte_us > 0 or (executor and delivery_us > 0), unpack_us,
         unpack_byte_us, int(cluster.compute_streams), priority, executor,
         np.zeros(len(priority), dtype=bool) if inline_ops is None else inline_ops, delivery_us,
-        segment_ops)
+        float(cluster.busy_slowdown), segment_ops)
 
 
 class Workspace(NamedTuple):
@@ -578,6 +580,17 @@ def _start_unpacking(d, x, now, tables, extensions, w):
 
 
 @inlined
+def _others_compute(d, extensions, w):
+  """Whether another device than d runs an op or a job; those of lower numbers start first."""
+  found = False
+  streams = extensions.streams
+  for x in range(w.queue_sizes.shape[0] * streams):
+    if w.state[x] == BUSY and (x < d * streams or x >= (d + 1) * streams):
+      found = True
+  return found
+
+
+@inlined
 def _start_item(d, m, begin, now, starts, tables, extensions, w):
   """Starts the first item of device d's queue on its stream m; its work begins at `begin`."""
   n = tables.in_degrees.shape[0]
@@ -589,7 +602,10 @@ def _start_item(d, m, begin, now, starts, tables, extensions, w):
   w.state[x] = BUSY
   w.current[x] = item
   if item < n:
-    w.due[x] = begin + tables.compute_us[item, tables.kinds[d]]
+    spent = tables.compute_us[item, tables.kinds[d]]
+    if extensions.busy_slowdown > 0 and _others_compute(d, extensions, w):
+      spent += extensions.busy_slowdown * spent
+    w.due[x] = begin + spent
     starts[item] = now
     w.op_streams[item] = m
     w.usage[d] += tables.hold_bytes[item]

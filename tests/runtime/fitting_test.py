@@ -21,11 +21,13 @@ def idle_fixture(cluster):
       receiver_us_per_byte=2e-4)
 
 
-def test_scaled_transfers_and_kernels_are_found(graph, idle, monkeypatch):
+@pytest.mark.parametrize("busy_slowdown", [0.0, 0.4])
+def test_scaled_transfers_and_kernels_are_found(graph, idle, busy_slowdown, monkeypatch):
   monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
   costs = estimate_costs(graph, idle, cache=False)
   truth = Simulator(graph, fitting._times(costs, 1.2), dataclasses.replace(
-      idle, sender_us_per_transfer=90.0, receiver_us_per_transfer=90.0, delivery_us=40.0))
+      idle, sender_us_per_transfer=90.0, receiver_us_per_transfer=90.0, delivery_us=40.0,
+      busy_slowdown=busy_slowdown))
   fit = fitting.fit_transfers(
       graph, idle, costs, lambda placement: truth.simulate(placement).step_time_us, 8)
   assert len(fit.seen) == 10  # with each device alone

@@ -128,6 +128,9 @@ class ExecutorOracle(ExtendedOracle):
             if what == "op":
               starts[key[0]] = now
               spent = self.compute_us[key[0]][self.kinds[d]]
+              if any(other is not None and other[2] != "pause"
+                     for e in devices if e != d for other in streams[e]):
+                spent += cluster.busy_slowdown * spent
             else:
               spent = (cluster.sender_us_per_transfer
                        + cluster.sender_us_per_byte * self.size_of(*key[:2]))

@@ -194,13 +194,20 @@ def test_executor_stops_an_op_for_unpacking():
   assert result.step_time_us == 7
 
 
+def test_an_op_that_begins_beside_a_busy_device_takes_longer():
+  # op0@0-2 on 0 begins first; op1 on 1 takes 6 instead of 4, and op2 has its device alone.
+  result = executor_result([2, 4, 3], [(0, 0, 2), (1, 0, 2)], [0, 1, 1], busy_slowdown=0.5)
+  assert result.start_us.tolist() == [0, 0, 6] and result.step_time_us == 9
+
+
 @hypothesis.settings(max_examples=400, deadline=None, derandomize=True, database=None)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
 def test_executor_agrees_with_the_plain_python_one(seed, floats):
   fields = {**random_extensions(seed), "ready_order": "executor", "inline_op_types": ("I",)}
   graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=20, **fields)
   draw = np.random.default_rng([seed, 2])
-  cluster = with_cluster(cluster, delivery_us=float(draw.integers(0, 3)))
+  cluster = with_cluster(cluster, delivery_us=float(draw.integers(0, 3)),
+                         busy_slowdown=float(draw.integers(0, 3)) / 2)
   graph = dataclasses.replace(
       graph, op_types=tuple(draw.choice(["I", "X"], graph.num_ops).tolist()))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
