@@ -63,6 +63,11 @@ class ReferenceEngine:
         placements, first, last, self._loop_tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
+  def op_us(self, workspace, placement) -> np.ndarray:
+    """[N] compute time of each op in a placement, which is the last one that was run."""
+    del workspace  # here nothing changes how long an op takes
+    return self._tables.compute_us[np.arange(len(placement)), self._loop_tables.kinds[placement]]
+
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
     state, _ = workspace
@@ -115,6 +120,11 @@ class ExtendedEngine:
     extended_loop.simulate_range(
         placements, first, last, self._loop_tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
+
+  def op_us(self, workspace, placement) -> np.ndarray:
+    """Like that of `ReferenceEngine`."""
+    del placement
+    return workspace[0].op_us.copy()
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""

@@ -128,6 +128,7 @@ class Workspace(NamedTuple):
   next_job: np.ndarray  # [2E] int64
   delivered_us: np.ndarray  # [2E] float64, when a job of unpacking may begin
   op_streams: np.ndarray  # [N] int32, this and what follows of the last placement
+  op_us: np.ndarray  # [N] float64, compute time of each op
   transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
   transfer_times: np.ndarray  # [E, 2] float64: start, end
   job_ints: np.ndarray  # [2E, 4] int32: PACK or UNPACK, transfer, device, stream
@@ -151,8 +152,9 @@ class Workspace(NamedTuple):
         is_inline=np.empty(n + 2 * e, np.bool_), head=ints(d), tail=ints(d),
         next_transfer=ints(e), sent=ints(e), first_job=ints(d), last_job=ints(d),
         next_job=ints(2 * e), delivered_us=np.empty(2 * e), op_streams=np.zeros(n, np.int32),
-        transfer_ints=np.empty((e, 3), np.int32), transfer_times=np.empty((e, 2)),
-        job_ints=np.empty((2 * e, 4), np.int32), job_times=np.empty((2 * e, 2)))
+        op_us=np.zeros(n), transfer_ints=np.empty((e, 3), np.int32),
+        transfer_times=np.empty((e, 2)), job_ints=np.empty((2 * e, 4), np.int32),
+        job_times=np.empty((2 * e, 2)))
 
 
 @compiled(_nrt=False)
@@ -606,6 +608,7 @@ def _start_item(d, m, begin, now, starts, tables, extensions, w):
     if extensions.busy_slowdown > 0 and _others_compute(d, extensions, w):
       spent += extensions.busy_slowdown * spent
     w.due[x] = begin + spent
+    w.op_us[item] = spent
     starts[item] = now
     w.op_streams[item] = m
     w.usage[d] += tables.hold_bytes[item]

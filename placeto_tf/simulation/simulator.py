@@ -96,12 +96,11 @@ class Simulator:
     peak = np.empty((1, self.cluster.num_devices))
     workspace = self.take_workspace()
     self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
-    record = self.engine.record(workspace)
+    record, op_us = self.engine.record(workspace), self.engine.op_us(workspace, placements[0])
     self.return_workspace(workspace)
-    compute_us = self.tables.compute_us[np.arange(n), self.cluster.device_kinds[placements[0]]]
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
-        start_us[0] + compute_us, peak[0], self.engine, record)
+        start_us[0] + op_us, peak[0], self.engine, record)
 
   def simulate_many(
       self, placements: np.ndarray, *, start_us: Optional[np.ndarray] = None

@@ -197,7 +197,8 @@ def test_executor_stops_an_op_for_unpacking():
 def test_an_op_that_begins_beside_a_busy_device_takes_longer():
   # op0@0-2 on 0 begins first; op1 on 1 takes 6 instead of 4, and op2 has its device alone.
   result = executor_result([2, 4, 3], [(0, 0, 2), (1, 0, 2)], [0, 1, 1], busy_slowdown=0.5)
-  assert result.start_us.tolist() == [0, 0, 6] and result.step_time_us == 9
+  assert result.start_us.tolist() == [0, 0, 6] and result.end_us.tolist() == [2, 6, 9]
+  assert result.step_time_us == 9
 
 
 @hypothesis.settings(max_examples=400, deadline=None, derandomize=True, database=None)
