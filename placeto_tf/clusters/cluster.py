@@ -56,7 +56,7 @@ class Cluster:
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
     busy_slowdown: under the executor's order, how much longer an op takes, over its compute time,
-      that begins while another device computes: cores share caches and the way to memory.
+      that begins while another device computes, for all that workers do to each other.
 
   And one that the simulator does not look at:
 

@@ -6,7 +6,8 @@
 2. The others share two fifths of the budget. Replicas are moved together (`symmetric`); a graph
    without replicas runs `auto`.
 3. The rest of the budget goes to the best, and to the second if it is within 3 %: the trained
-   policy, annealing and refinement, each from the best so far.
+   policy, annealing and refinement, each from the best so far. Where nothing fits in memory yet, it
+   all goes to the one that comes closest.
 
 Candidates are compared by their step time per example, because batches can differ.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from placeto_tf.errors import SetupError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
@@ -71,6 +72,11 @@ class Candidate:
       return float("inf")
     return self.problem.best_objective_us / (self.global_batch or 1)
 
+  @property
+  def rank(self) -> Tuple[bool, float]:
+    """Lowest for the best: what fits comes first, then what is closest to it, per example."""
+    return not self.problem.best_fits, self.problem.best_objective_us / (self.global_batch or 1)
+
 
 def search_replicas(
     candidates: Sequence[Candidate], budget: Budget, seed: int = 0,
@@ -87,7 +93,7 @@ def search_replicas(
   search = _Search(candidates, budget, seed, announce)
   search.run()
   return min((each for each in candidates if not each.reference or len(candidates) == 1),
-             key=lambda each: (each.example_us, each.replicas, each.mirrored))
+             key=lambda each: (each.rank, each.replicas, each.mirrored))
 
 
 class _Search:
@@ -110,7 +116,8 @@ class _Search:
       for i, candidate in enumerate(alive):
         self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
       alive = self._ahead(alive, BEHIND)
-      alive = self._ahead(alive, CLOSE)[:2]
+      alive = self._ahead(alive, CLOSE)
+      alive = alive[:2 if alive[0].problem.best_fits else 1]
       for i, candidate in enumerate(alive):
         self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
     except KeyboardInterrupt:
@@ -167,7 +174,7 @@ class _Search:
     return alive
 
   def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
-    candidates = sorted(candidates, key=lambda each: each.example_us)
+    candidates = sorted(candidates, key=lambda each: each.rank)
     best = candidates[0].example_us
     for each in candidates:
       if each.example_us > factor * best:
@@ -185,11 +192,16 @@ class _Search:
   def _last(self, candidate: Candidate, share: float) -> None:
     problem = candidate.problem
     budget = self._slice(problem, share)
+    needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
     for name, part in LAST:
-      left = budget.max_seconds is None or (
-          budget.max_seconds - problem.seconds > _SECONDS_AN_OP * problem.graph.num_ops)
-      if problem.exhausted(budget) or not left:
+      if problem.exhausted(budget):
         break
+      if budget.max_seconds is not None:
+        left_seconds = budget.max_seconds - problem.seconds
+        if left_seconds <= needed_seconds:
+          break
+        if (1 - part) * left_seconds <= needed_seconds:
+          part = 1.0  # what comes after it would have no time
       policy = registry.find(name).kind is Kind.POLICY
       try:
         self._run(candidate, name, budget.share(problem, part), grouped=policy)

@@ -2,10 +2,11 @@
 
 A transfer between two idle workers (`microbenchmarks`) differs from one in the middle of a step:
 threads take turns on a core and its caches, which makes it slower, and a thread that is awake takes
-many messages at once, which makes it cheaper. And two cores that compute at once slow each other
-down. So the parts of a hop, and the kernels' times as a whole, are scaled, and the slowdown chosen,
-until simulated step times agree with those of a few placements: each device alone, random ones that
-cut few edges and many, and then some that a search finds with the first fit.
+many messages at once, which makes it cheaper. And steps that keep both workers busy take longer
+than their ops and transfers say. So the parts of a hop, and the kernels' times as a whole, are
+scaled, and a slowdown beside a busy worker is chosen, until simulated step times agree with those
+of a few placements: each device alone, random ones that cut few edges and many, and then some that
+a search finds with the first fit.
 """
 
 from __future__ import annotations

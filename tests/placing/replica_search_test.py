@@ -1,6 +1,7 @@
 """`place(replicas=...)` on a small training graph."""
 
 import json
+import types
 
 import pytest
 
@@ -8,6 +9,7 @@ import training_models as models
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
+from placeto_tf.methods.replica_search import Candidate
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import replica_table, report, table
@@ -171,3 +173,12 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
     place(function, "v100:2", mirrored_variables=True, **options)
   with pytest.raises(PlacementError, match="mirrored_variables is 'yes'"):
     PlacingConfig(mirrored_variables="yes")
+
+
+def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
+  def candidate(replicas, fits, objective_us):
+    return Candidate(replicas, 8, types.SimpleNamespace(
+        best_fits=fits, best_objective_us=objective_us), None)
+
+  candidates = [candidate(1, False, 90.0), candidate(2, False, 20.0), candidate(4, True, 400.0)]
+  assert [each.replicas for each in sorted(candidates, key=lambda each: each.rank)] == [4, 2, 1]
