@@ -5,7 +5,8 @@
 
 Runs of one graph and method take turns, so that what else runs on the machine falls on all numbers
 of islands alike. Each is a line of OUT/runs.csv, with the load of the machine; a rerun skips those
-that are there. A row of the table is one method on one graph with one number of islands:
+that are there. No more islands run than there are cores. A row of the table is one method on one
+graph with one number of islands:
 
 - evaluations a second, and over those of the first number of islands; the same for a CPU second,
   which other programs disturb less.

@@ -68,9 +68,8 @@ class Candidate:
   @property
   def example_us(self) -> float:
     """Step time per example of the best placement so far; infinite where none fits."""
-    if not self.problem.best_fits:
-      return float("inf")
-    return self.problem.best_objective_us / (self.global_batch or 1)
+    unfit, objective_us = self.rank
+    return float("inf") if unfit else objective_us
 
   @property
   def rank(self) -> Tuple[bool, float]:
