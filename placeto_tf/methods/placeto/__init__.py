@@ -8,6 +8,7 @@
   placeto_untrained    uses initial weights and learns nothing
   placeto_random       draws devices uniformly, in the same process
   random_policy        the same without a training run, to show what learning adds to `placeto`
+  untrained_policy     uses the network as `placeto` initializes it and learns nothing
 """
 
 from placeto_tf.problem.method import (
@@ -35,6 +36,7 @@ METHODS = (
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
     Method("random_policy", Kind.POLICY, deferred(_PLACERS, "place_at_random"), rank=3),
+    Method("untrained_policy", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=3),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
              rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(_TRAINED)),

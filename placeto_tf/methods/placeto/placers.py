@@ -17,6 +17,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.methods.placeto.improve import Improvement, Progress, improve
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.placeto_weights import PlacetoWeights
 
 # Way -> (policy of `improve`, whether it begins with the weights, whether it learns).
@@ -48,6 +49,16 @@ def place_at_random(
       problem, problem.best_known, budget, seed, policy="random", **options).op_placement
 
 
+def place_untrained(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    **options: Any) -> np.ndarray:
+  """[N] placed by the network as `place` initializes it, which then learns nothing."""
+  del weights
+  return improve(
+      problem, problem.best_known, budget, seed, config=PlacetoConfig(learn=False),
+      **options).op_placement
+
+
 def place_with(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: str, way: str,
     **options: Any) -> np.ndarray:
@@ -75,8 +86,8 @@ def improve_with(
       of its likeliest devices, "fine_tune" goes on learning on this graph, "from_scratch" learns
       on this graph alone, "untrained" uses initial weights and learns nothing, "random" draws
       devices uniformly.
-    problem: its groups are placed; there should be about as many as in training.
-      Episodes that learn nothing start from the best placement so far.
+    problem: its groups are placed; there should be about as many as in training. Episodes start
+      from the best placement so far, but for "from_scratch" as in the training run.
     start: [N] devices of ops, which are projected on the problem's groups.
     budget, seed, root_dir, progress: see `improve`.
 
@@ -90,7 +101,7 @@ def improve_with(
   weights = PlacetoWeights.load(directory)
   weights.check(problem.num_devices)
   config = dataclasses.replace(weights.config, learn=learn)
-  if not learn and config.environment.start == "random":
+  if way != "from_scratch" and config.environment.start == "random":
     # Training episodes begin anywhere, to learn from there; a search goes on from the best so far.
     config = dataclasses.replace(
         config, environment=dataclasses.replace(config.environment, start="best"))
