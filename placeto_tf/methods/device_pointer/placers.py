@@ -119,14 +119,19 @@ def search(
     budget: as for every search.
     seed: of the draws and of annealing.
     config: how the scorer is put to work.
-    annealing: whether annealing gets what the scorer leaves of the budget; where that is much, it
-      begins at the start again.
+    annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
+      begins at the start again, and the scorer goes on from the better of both.
   """
-  placement, plenty = np.asarray(start, dtype=np.int32), False
+  config, placement = config or BestFirstConfig(), np.asarray(start, dtype=np.int32)
   if not problem.exhausted(budget):
     plenty = BestFirst(problem, placement, weights, config=config, seed=seed).run(budget)
+    if annealing and plenty and not problem.exhausted(budget):
+      found = anneal(
+          problem, budget.share(problem, config.annealing_share), seed, start=placement)
+      if not problem.exhausted(budget):
+        BestFirst(problem, found, weights, config=config, seed=seed).long_round(budget)
   if annealing and not problem.exhausted(budget):
-    return anneal(problem, budget, seed, start=placement if plenty else None)
+    return anneal(problem, budget, seed)
   return best_so_far(problem, placement)
 
 

@@ -35,8 +35,8 @@ METHODS = (
            weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
-    Method("random_policy", Kind.POLICY, deferred(_PLACERS, "place_at_random"), rank=3),
-    Method("untrained_policy", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=3),
+    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3)
+      for name, policy in (("random_policy", "random"), ("untrained_policy", "placeto"))),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
              rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(_TRAINED)),

@@ -40,23 +40,17 @@ def place(
   return improve(problem, problem.best_known, budget, seed, **options).op_placement
 
 
-def place_at_random(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    **options: Any) -> np.ndarray:
-  """[N] placed with devices drawn uniformly, where `place` asks the policy."""
+def place_without_learning(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, policy: str,
+    weights: Optional[str] = None, **options: Any) -> np.ndarray:
+  """[N] placed by the process of `place`, in which nothing is learned.
+
+  Args: policy: "placeto", the network as initialized, or "random", devices drawn uniformly.
+  """
   del weights
   return improve(
-      problem, problem.best_known, budget, seed, policy="random", **options).op_placement
-
-
-def place_untrained(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    **options: Any) -> np.ndarray:
-  """[N] placed by the network as `place` initializes it, which then learns nothing."""
-  del weights
-  return improve(
-      problem, problem.best_known, budget, seed, config=PlacetoConfig(learn=False),
-      **options).op_placement
+      problem, problem.best_known, budget, seed, policy=policy,
+      config=PlacetoConfig(learn=False), **options).op_placement
 
 
 def place_with(

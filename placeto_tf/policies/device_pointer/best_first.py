@@ -43,9 +43,11 @@ class BestFirstConfig:
     long_levels: (groups over the problem's groups, share of the round) of the long round.
     long_share: how much the long round takes of what the short ones leave.
     long_evaluations: what it takes at most.
-    plenty: how many evaluations left after the short rounds are so many that annealing gets further
-      from the start than from what the scorer found (docs/results/device_pointer.md).
-    long_of_plenty: what the long round takes at most where there are so many.
+    plenty: how many evaluations left after the short rounds are so many that it pays to anneal from
+      the start, apart from what the scorer found, and to improve the better of both by one more
+      long round (docs/results/device_pointer.md).
+    long_of_plenty: what the first long round takes at most where there are so many.
+    annealing_share: what annealing then takes of what is left.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
     most_groups: how many groups are scored at once, at most; drawn anew each time.
@@ -61,6 +63,7 @@ class BestFirstConfig:
   long_evaluations: int = 3000
   plenty: int = PLENTY
   long_of_plenty: int = 1000
+  annealing_share: float = 0.5
   temperature: float = 0.01
   forget: float = 0.1
   most_groups: int = 256
@@ -72,8 +75,10 @@ class BestFirstConfig:
     for name in ("vary", "temperature", "forget"):
       if getattr(self, name) < 0:
         raise PlacementError(f"{name} is {getattr(self, name)}; expected 0 or more")
-    if not 0 < self.long_share <= 1:
-      raise PlacementError(f"long_share is {self.long_share}; expected more than 0, at most 1")
+    for name in ("long_share", "annealing_share"):
+      if not 0 < getattr(self, name) <= 1:
+        raise PlacementError(
+            f"{name} is {getattr(self, name)}; expected more than 0, at most 1")
     if min(self.rounds, default=1) < 1:
       raise PlacementError(f"rounds is {self.rounds}; expected numbers of evaluations, from 1 on")
     if not self.levels or min(self.levels) <= 0:
@@ -99,7 +104,7 @@ class BestFirst(PlacedGroups):
     super().__init__(problem, placement, max(group_counts(problem, factors)))
 
   def run(self, budget: Budget) -> bool:
-    """Goes through all rounds, or as many as the budget allows.
+    """Goes through the short rounds and a long one, or as many as the budget allows.
 
     Returns:
       Whether plenty of evaluations were left after the short rounds; see the configuration.
@@ -114,10 +119,13 @@ class BestFirst(PlacedGroups):
       self.round(levels, self._at_most(evaluations, budget))
     plenty = problem.expected_evaluations(budget, *began) >= config.plenty
     at_most = min(config.long_evaluations, config.long_of_plenty if plenty else math.inf)
-    long = self._at_most(int(at_most), budget.share(problem, config.long_share))
-    if not problem.exhausted(budget):
-      self.round(config.long_levels, long, config.temperature)
+    self.long_round(self._at_most(int(at_most), budget.share(problem, config.long_share)))
     return plenty
+
+  def long_round(self, budget: Budget) -> None:
+    """Improves the placement with draws, until the budget or the moves are used up."""
+    if not self.problem.exhausted(budget):
+      self.round(self._config.long_levels, budget, self._config.temperature)
 
   def _at_most(self, evaluations: int, budget: Budget) -> Budget:
     end = self.problem.evaluations + evaluations

@@ -49,7 +49,10 @@ def test_searches_start_from_the_best_so_far_and_from_scratch_as_in_training(
   assert asked["weights"] == (Trained.arrays if pretrained else None)
 
 
-def test_the_untrained_policy_is_that_of_placeto_without_learning(asked, problem):
-  found = placers.place_untrained(problem, Budget(max_evaluations=10), 0)
+@pytest.mark.parametrize("policy", ["placeto", "random"])
+def test_controls_are_the_process_of_placeto_without_learning(asked, problem, policy):
+  found = placers.place_without_learning(
+      problem, Budget(max_evaluations=10), 0, policy=policy)
   assert asked["config"] == dataclasses.replace(PlacetoConfig(), learn=False)
+  assert asked["policy"] == policy
   np.testing.assert_array_equal(found, problem.best_known)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -162,20 +164,33 @@ def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluation
   assert problem.evaluate_ops(found).objective_us[0] <= start_us
 
 
-@pytest.mark.parametrize("evaluations, fresh", [(3000, False), (7000, True)])
-def test_annealing_begins_anew_where_it_has_many_evaluations(monkeypatch, evaluations, fresh):
-  problem, begun = random_problem(), []
+@pytest.mark.parametrize("evaluations, plenty", [(3000, False), (7000, True)])
+def test_where_there_is_plenty_it_anneals_from_the_start_and_goes_on_from_the_better(
+    monkeypatch, evaluations, plenty):
+  problem, begun, rounds = random_problem(), [], []
   start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
 
-  def anneal(problem, budget, seed, start):
-    begun.append((problem.evaluations, start))
+  def anneal(problem, budget, seed, start=None):
+    begun.append((problem.evaluations, budget.max_evaluations, start))
     return problem.best_known
 
+  class Rounds(BestFirst):
+    def long_round(self, budget):
+      rounds.append((problem.evaluations, budget.max_evaluations, self.objective_us))
+      super().long_round(budget)
+
   monkeypatch.setattr(placers, "anneal", anneal)
+  monkeypatch.setattr(placers, "BestFirst", Rounds)
   search(problem, start, ScorerWeights.untrained(0), Budget(evaluations))
-  (used, where), = begun
-  assert used <= BestFirstConfig().long_of_plenty + 300 if fresh else used > 0
-  assert where is None if not fresh else (where == start).all()
+  config, (used, until, where) = BestFirstConfig(), begun[0]
+  if not plenty:
+    assert where is None and until == evaluations and len(rounds) == 1
+    return
+  (began, first_until, _), (_, last_until, last_us) = rounds
+  assert first_until == began + config.long_of_plenty
+  assert (where == start).all() and used <= first_until
+  assert until == used + math.ceil(config.annealing_share * (evaluations - used))
+  assert last_until == evaluations and last_us <= problem.evaluate_ops(start[None]).objective_us[0]
 
 
 def test_without_limits_the_rounds_end():
