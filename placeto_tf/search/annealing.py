@@ -37,8 +37,8 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per unit and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
-# With so many evaluations it ends lower from a simple start than from what a policy found:
-# 0.801 against 0.805 over the start after 10,000 (docs/results/device_pointer.md).
+# With so many evaluations it pays to anneal from a simple start instead of what a policy found
+# (docs/results/device_pointer.md).
 PLENTY = 6000
 HEATS, FINENESS = (1.0, 2.0, 0.5, 4.0, 1.0), (1.0, 1.4, 0.7)  # of islands, over those of the first
 
