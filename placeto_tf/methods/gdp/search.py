@@ -31,6 +31,8 @@ class GdpSearch:
     training, fine_tuning: how it learns from scratch, and from given weights.
     fine_tune_updates: the most updates; 50 in the paper. With None the budget alone limits them, so
       it evaluates as many placements as any other method.
+    fine_tuning_spread: how far logits lie apart at most when fine-tuning begins: training ends with
+      all nodes sure of their devices, and from there nothing is explored.
     draws: placements that `gdp_zero_shot` evaluates at most: the likeliest, and samples.
   """
 
@@ -38,6 +40,7 @@ class GdpSearch:
   training: OneShotConfig = PPO
   fine_tuning: OneShotConfig = FINE_TUNING
   fine_tune_updates: Optional[int] = None
+  fine_tuning_spread: float = 1.0
   order: str = "main"
   joint: bool = True
   draws: int = 16
@@ -85,7 +88,10 @@ def search_gdp(
     draws = config.draws if left is None else min(config.draws, left)
     _draw(nodes, policy, max(1, draws), draw_seed)
     return problem.best_known
-  training = config.training if way == "scratch" else config.fine_tuning
+  training = config.training
+  if way == "fine_tune":
+    training = config.fine_tuning
+    policy.soften(config.fine_tuning_spread)
   # One evaluation is kept for the likeliest devices, which samples miss on graphs of many nodes.
   most = None if left is None else max(1, left - 1)
   if way == "fine_tune" and config.fine_tune_updates is not None:

@@ -84,6 +84,11 @@ class GdpNetwork(tf.keras.Model):
     logits = self._head(_spread(self._placer(_spread(x), condition)))
     return tf.where(inputs[inputs_lib.MASK] > 0, logits, NEVER)
 
+  def scale_logits(self, factor: float) -> None:
+    """Multiplies all logits; which device is the likeliest does not change."""
+    for variable in self._head.variables:
+      variable.assign(factor * variable)
+
   def signature(self) -> Dict[str, tf.TensorSpec]:
     """The signature of `call`: one trace serves graphs of all sizes."""
     return {name: tf.TensorSpec(shape, value.dtype) for name, value, shape in (

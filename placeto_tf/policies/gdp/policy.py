@@ -22,7 +22,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies import op_features, weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import NodeInputs
-from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
+from placeto_tf.policies.one_shot_policy import NEVER, OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 
@@ -53,6 +53,20 @@ class GdpPolicy(OneShotPolicy):
   def greedy(self, graph: int = 0) -> np.ndarray:
     """[M] int32: the likeliest device of each node."""
     return self.logits(graph).numpy().argmax(axis=1).astype(np.int32)
+
+  def soften(self, spread: float, graph: int = 0) -> None:
+    """Scales the network's logits down where a graph's lie further apart than `spread`.
+
+    That is their deviation over the devices that a node may use, the mean over nodes with a choice.
+    """
+    logits = self.logits(graph).numpy()
+    allowed = logits > NEVER
+    choices = allowed.sum(axis=1) > 1
+    if not choices.any():
+      return
+    found = np.std(logits[choices], axis=1, where=allowed[choices]).mean()
+    if found > spread:
+      self.network.scale_logits(float(spread / found))
 
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
     """Draws `count` placements; the module describes how nodes depend on one another."""

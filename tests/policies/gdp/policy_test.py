@@ -15,6 +15,7 @@ from placeto_tf.policies.gdp.policy import (
     load_network,
     save_weights,
 )
+from placeto_tf.policies.one_shot_policy import NEVER
 from placeto_tf.training.one_shot import ppo_loss
 from random_problem import random_problem
 
@@ -43,6 +44,21 @@ def test_stretches_of_the_walk_have_all_lengths():
     counts.append(1 + along[-1])
   # Mean lengths from 1 to 100, equally many by their logarithm: the middle is 10, 40 stretches.
   assert min(counts) < 8 and max(counts) > 250 and 25 < np.median(counts) < 60
+
+
+def test_softened_logits_lie_as_far_apart_as_asked_and_prefer_the_same_devices():
+  inputs = node_inputs(node_problem(random_problem(num_ops=20, seed=20)), 5)
+  policy = GdpPolicy([inputs], GdpNetwork(SMALL))
+  likeliest, before = policy.greedy(), policy.logits().numpy()
+  policy.soften(100.0)  # they are closer already
+  np.testing.assert_array_equal(policy.logits(), before)
+  policy.soften(0.01)
+  after = policy.logits().numpy()
+  choices = inputs.mask.sum(axis=1) > 1
+  spread = [row[mask > 0].std() for row, mask in zip(after[choices], inputs.mask[choices])]
+  assert np.mean(spread) == pytest.approx(0.01, rel=1e-4)
+  np.testing.assert_array_equal(policy.greedy(), likeliest)
+  np.testing.assert_array_equal(after == NEVER, inputs.mask == 0)
 
 
 def test_what_is_drawn_together_shares_its_noise(policy):
