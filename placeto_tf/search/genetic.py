@@ -50,11 +50,13 @@ class GeneticConfig:
     moves: the kinds of move in all of these.
   """
 
-  levels: Tuple[Tuple[float, float], ...] = ((1.0, 1.0),)
-  population: int = 48
-  elite: float = 0.2
+  levels: Tuple[Tuple[float, float], ...] = (
+      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
+      (8.0, 0.1))
+  population: int = 24
+  elite: float = 0.1
   newcomers: float = 0.1
-  inherit: float = 0.7
+  inherit: float = 0.8
   linked: float = 0.7
   first_moves: int = 12
   mutations: int = 1
