@@ -37,7 +37,7 @@ class HierarchicalConfig:
   """Attributes, with the paper's values where the default departs from them.
 
   num_groups: the largest K; 256 in the paper.
-  groups_a_device: the largest K over the number of devices; as in the authors' code.
+  groups_a_device: the largest K over the number of devices; 20 in the authors' code.
   grouper_hidden: 64.
   type_width: of an op type's embedding; 20.
   type_scale: of the initial values of those embeddings; the paper's is not known.
@@ -47,24 +47,24 @@ class HierarchicalConfig:
   placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
     more.
   disturbance: deviation of the noise that draws add to the placer's logits, over the root of their
-    mean square, until `disturbed_draws` batches have been drawn; as in the authors' code.
-  placer: in two directions; 256 hidden in the paper. Its logits are bounded by a tanh, as in the
-    authors' code, so that not everything ends on one device.
+    mean square, until `disturbed_draws` batches have been drawn; 0.5 in the authors' code.
+  placer: in two directions; 256 hidden in the paper. The authors' code bounds its logits by a tanh
+    at 1, so that not everything ends on one device (docs/results/rivals_tuned.md).
   """
 
-  num_groups: int = 256
-  groups_a_device: int = 20
+  num_groups: int = 128
+  groups_a_device: int = 32
   grouper_hidden: int = 64
   type_width: int = 20
   type_scale: float = 0.3
   grouper_scale: float = 1.0
   stretches: float = 100.0
   placer_entropy: float = 1.0
-  disturbance: float = 0.5
+  disturbance: float = 0.0
   disturbed_draws: int = 750
   counts: bool = True
   shapes: bool = True
-  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True, tanh_constant=4.0)
+  placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
 
   def __post_init__(self) -> None:
     check_at_least(1, self, "num_groups", "groups_a_device", "grouper_hidden", "type_width")
