@@ -17,6 +17,12 @@ from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.compiling import compiled
 
+# Levels of a search, (units over the number of groups, share of the budget): a handful of large
+# units first, which moves whole layers at once. docs/results/rivals_tuned.md lists others.
+COARSE_TO_FINE: Tuple[Tuple[float, float], ...] = (
+    (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
+    (8.0, 0.1))
+
 
 class UnitTables(NamedTuple):
   """`Units` as compiled loops read them; runs of one array are delimited by offsets [U+1]."""

@@ -27,7 +27,7 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units, placed_units
+from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
@@ -61,9 +61,7 @@ class AnnealingConfig:
     moves: see there.
   """
 
-  levels: Tuple[Tuple[float, float], ...] = (
-      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
-      (8.0, 0.1))
+  levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
   start_temperature: float = 1e-3
   end_temperature: float = 1e-5
   evaluations_a_unit: float = 0.08

@@ -23,7 +23,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units, placed_units
+from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
 from placeto_tf.search.moves import MoveConfig, Moves, propose
 from placeto_tf.search.random_streams import between, pick, stream
 from placeto_tf.search.starts import best_start
@@ -50,9 +50,7 @@ class GeneticConfig:
     moves: the kinds of move in all of these.
   """
 
-  levels: Tuple[Tuple[float, float], ...] = (
-      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
-      (8.0, 0.1))
+  levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
   population: int = 24
   elite: float = 0.1
   newcomers: float = 0.1

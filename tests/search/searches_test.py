@@ -115,7 +115,7 @@ def test_moves_change_something_and_stay_allowed(random_problem):
       assert units.allowed[unit, device] and device != devices[unit]
 
 
-# Of that commit.
+# With the choices it had at the commit below.
 EVOLVE = functools.partial(evolve, config=GeneticConfig(
     levels=((1.0, 1.0),), population=48, elite=0.2, inherit=0.7))
 

@@ -25,6 +25,7 @@ from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.simulation.compiling import compiled, part
 
@@ -56,9 +57,7 @@ class BestFirstConfig:
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
   levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
   vary: float = 0.25
-  long_levels: Tuple[Tuple[float, float], ...] = (
-      (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
-      (8.0, 0.1))
+  long_levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
   long_share: float = 1.0
   long_evaluations: int = 3000
   plenty: int = PLENTY
