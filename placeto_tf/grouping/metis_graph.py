@@ -6,7 +6,8 @@ Legend: M nodes, P parts.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List
+import sys
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pymetis
@@ -16,6 +17,10 @@ from placeto_tf.grouping.contraction import Contraction
 # Parts for each wanted one where METIS cannot aim at unequal weights by itself.
 _PARTS_PER_PART = 8
 _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
+# METIS draws by the C library's rand(), of which a process has one. Ray's threads call it too, about
+# once a second: now and then a partition differs, which two in a row hardly ever do.
+_ALSO_DRAWS = "ray"
+_TRIES = 5  # large graphs take so long that Ray draws in most of them
 
 
 class MetisGraph:
@@ -54,10 +59,14 @@ class MetisGraph:
     heaviest = max(1, sum(self.node_weights) // count)
     weights = [min(weight, heaviest) for weight in self.node_weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
-    _, found = pymetis.part_graph(
-        count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
-        options=options, **self.adjacency, **targets)
-    parts = np.asarray(found, dtype=np.int32)
+
+    def cut() -> List[int]:
+      _, found = pymetis.part_graph(
+          count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
+          options=options, **self.adjacency, **targets)
+      return list(found)
+
+    parts = np.asarray(_undisturbed(cut), dtype=np.int32)
     return parts if count == len(shares) else self._distribute(parts, shares, count)
 
   def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
@@ -70,6 +79,16 @@ class MetisGraph:
       joined[part] = d
       load[d] += weight[part]
     return joined[parts]
+
+
+def _undisturbed(cut: Callable[[], List[int]]) -> List[int]:
+  """What METIS finds when nobody else draws: what it finds twice, where somebody may."""
+  found = cut()
+  for _ in range(_TRIES if _ALSO_DRAWS in sys.modules else 0):
+    before, found = found, cut()
+    if found == before:
+      break
+  return found
 
 
 def _integers(values: np.ndarray, total: float) -> List[int]:
