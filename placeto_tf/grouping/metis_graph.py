@@ -17,8 +17,8 @@ from placeto_tf.grouping.contraction import Contraction
 # Parts for each wanted one where METIS cannot aim at unequal weights by itself.
 _PARTS_PER_PART = 8
 _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
-# METIS draws by the C library's rand(), of which a process has one. Ray's threads call it too, about
-# once a second: now and then a partition differs, which two in a row hardly ever do.
+# METIS draws by the C library's rand(), of which a process has one. Ray's threads call it too, up
+# to once a second: now and then a partition differs, which two in a row hardly ever do.
 _ALSO_DRAWS = "ray"
 _TRIES = 5  # large graphs take so long that Ray draws in most of them
 
