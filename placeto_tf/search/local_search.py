@@ -1,9 +1,10 @@
-"""Local search: best improvement, unit by unit, until nothing improves; then a kick.
+"""Local search: unit by unit, until nothing improves; then a kick.
 
 Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every unit in random
-order, simulates it on every device it may use, and leaves it on the best. After a pass without
-improvement, or after the most passes that the level allows, the search goes on with smaller
-units, down to single ops. Then it restarts from the best placement after some random moves.
+order, simulates it on the other devices it may use, and leaves it on the first that is better, or
+on the best of all (`first_improvement`). After a pass without improvement, or after the most passes
+that the level allows, the search goes on with smaller units, down to single ops. Then it restarts
+from the best placement after some random moves.
 
 Legend: N ops, U units, D devices.
 """
