@@ -10,6 +10,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.histories import read_history
+from placeto_tf.methods import registry
 
 Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -97,8 +98,8 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
   There are two tables per cluster, and two for all clusters if there are several. The first has
   each method's geometric mean over graphs of the objective over the start's, with its deviation
   over seeds. The second has the same over the best of the methods that need no search, with the
-  share of (graph, seed) pairs in which it is better. Methods without a start are those that the
-  second table compares with; in the first, they have the start of the others.
+  share of (graph, seed) pairs in which it is better. Methods without a start, in the first, have
+  the start of the others.
 
   Args:
     rows: of an evaluation.
@@ -114,9 +115,9 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
     simple: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
     for row in chosen:
       key, found_us = (row["graph"], row["cluster"]), _history(row, out)[:, 2]
-      if row["start_us"] is None:
+      if not _searches(row):
         simple[key] = min(simple[key], found_us[-1])
-      else:
+      elif row["start_us"] is not None:
         starts[key] = found_us[0]
     for text, base in (("the start", starts), ("the best without a search", simple)):
       if base:
@@ -137,7 +138,7 @@ def _budget_table(
       if row["method"] == method and key in base:
         history = _history(row, out)
         at = np.searchsorted(history[:, 0], budgets, side="right") - 1
-        if row["start_us"] is None:  # one placement, whatever the budget
+        if not _searches(row):  # one placement, whatever the budget
           at[:] = len(history) - 1
         logs[row["seed"]].append(np.log(
             np.where(at < 0, np.nan, history[np.maximum(at, 0), 2]) / base[key]))
@@ -150,6 +151,10 @@ def _budget_table(
         + (f" ({100 * part:.0f} %)" if share else "")
         for column, part in zip(means.T, better)) + " |")
   return "\n".join(lines)
+
+
+def _searches(row: Row) -> bool:
+  return registry.find(row["method"]).kind.searches
 
 
 def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:

@@ -85,6 +85,11 @@ class Kind(enum.Enum):
     return self in (Kind.AUTO, Kind.SEARCH, Kind.POLICY)
 
   @property
+  def searches(self) -> bool:
+    """Whether it goes on to look for better placements as long as it may."""
+    return self.takes_start or self in (Kind.STANDALONE, Kind.ONE_SHOT)
+
+  @property
   def learned(self) -> bool:
     """Whether it is a policy."""
     return self in (Kind.POLICY, Kind.ONE_SHOT)

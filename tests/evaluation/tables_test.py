@@ -88,6 +88,14 @@ def test_budget_tables_read_the_best_so_far_off_each_run(tmp_path):
   assert "| annealing | 0.875 ± 0.177 (50 %) | 0.562 ± 0.088 (100 %) |" in lines
 
 
+def test_budget_tables_read_searches_from_nothing_off_too(tmp_path):
+  rows = [row("a", "metis", 1600.0), row("a", "rnn", 800.0)]
+  write_histories(tmp_path, rows, (
+      [[24, 0.1, 1600.0]], [[3, 0.1, 2400.0], [30, 0.2, 1200.0], [90, 1, 800.0]]))
+  lines = tables.budget_tables(rows, str(tmp_path), (10, 50, 100)).splitlines()
+  assert "| rnn | 1.500 (0 %) | 0.750 (100 %) | 0.500 (100 %) |" in lines
+
+
 def write_histories(directory, rows, histories):
   (directory / "histories").mkdir()
   for each, history in zip(rows, histories):
