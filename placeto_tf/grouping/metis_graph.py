@@ -20,7 +20,7 @@ _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
 # METIS draws by the C library's rand(), of which a process has one. Ray's threads call it too, up
 # to once a second: now and then a partition differs, which two in a row hardly ever do.
 _ALSO_DRAWS = "ray"
-_TRIES = 5  # large graphs take so long that Ray draws in most of them
+_MORE_TRIES = 5  # large graphs take so long that Ray draws in most of them
 
 
 class MetisGraph:
@@ -60,13 +60,13 @@ class MetisGraph:
     weights = [min(weight, heaviest) for weight in self.node_weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
 
-    def cut() -> List[int]:
+    def cut() -> np.ndarray:
       _, found = pymetis.part_graph(
           count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
           options=options, **self.adjacency, **targets)
-      return list(found)
+      return np.asarray(found, dtype=np.int32)
 
-    parts = np.asarray(_undisturbed(cut), dtype=np.int32)
+    parts = _undisturbed(cut)
     return parts if count == len(shares) else self._distribute(parts, shares, count)
 
   def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
@@ -81,12 +81,12 @@ class MetisGraph:
     return joined[parts]
 
 
-def _undisturbed(cut: Callable[[], List[int]]) -> List[int]:
+def _undisturbed(cut: Callable[[], np.ndarray]) -> np.ndarray:
   """What METIS finds when nobody else draws: what it finds twice, where somebody may."""
   found = cut()
-  for _ in range(_TRIES if _ALSO_DRAWS in sys.modules else 0):
+  for _ in range(_MORE_TRIES if _ALSO_DRAWS in sys.modules else 0):
     before, found = found, cut()
-    if found == before:
+    if np.array_equal(found, before):
       break
   return found
 

@@ -22,7 +22,7 @@ def graph_fixture():
 
 
 def disturb(monkeypatch, numbers):
-  """Has the partitions of these numbers, counted from 0, come out differently; returns a count."""
+  """Has partitions of these numbers, from 0, come out differently; returns the list of all made."""
   made, part_graph = [], pymetis.part_graph
 
   def disturbed(*args, **kwargs):
