@@ -7,7 +7,9 @@ budget is used up or the best placement meets the lower bound:
    constructions follow if they are sure to leave most of the time to the rest.
 2. `exact`, where there are few groups. If it proves that no placement of the groups is better and
    the groups cannot be split, the search is over.
-3. The policies, from the best of these; `auto_unlearned` skips them.
+3. The policies, from the best of these, or from the best reference if a policy's trial gets further
+   from there: what list schedulers make may be the shorter step and the worse start.
+   `auto_unlearned` skips them.
 4. The searches. Annealing gains most and gets most of the budget; with much of it left it begins
    where the policies began, from where it ends lower. The rest goes, slice by slice, to the search
    that gained most per slice the last time it ran.
@@ -42,6 +44,7 @@ from placeto_tf.search.starts import in_time
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
 EXACT_GROUPS = 20  # more are rarely proven
 EXACT_SHARE, EXACT_NODES = 0.4, 200_000
+TRIAL_SHARE = 0.1  # of what is left of the budget, at most, for each start
 SLICES = 4  # of what is left after all searches have run
 # A generous estimate of the time to make units for a search; with less, none begins.
 SETUP_SECONDS_AN_OP = 1e-4
@@ -93,6 +96,7 @@ class Auto:
     for method in registry.parts_of_auto(Stage.REFERENCE):
       # Readers of the table want to see these, whatever the bound says.
       self._construct(method, dataclasses.replace(budget, target_us=None))
+    reference = problem.best_known.copy()
     # Where no op has a choice there is only one placement.
     ledger.proven = problem.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
     for method in registry.parts_of_auto(Stage.CONSTRUCTION):
@@ -102,7 +106,8 @@ class Auto:
         self._construct(method, budget)
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
-    begin, evaluations, seconds = problem.best_known.copy(), problem.evaluations, problem.seconds
+    begin = self._begin(reference)
+    evaluations, seconds = problem.evaluations, problem.seconds
     for method in self._policies:
       self._improve(method)
     # Without policies there is nothing to begin before.
@@ -131,6 +136,20 @@ class Auto:
     finest = problem.num_groups == len(np.unique(problem.graph.colocation))
     self.ledger.proven = result.proven and finest and problem.best_fits
     return best_so_far(problem, result.placement)
+
+  def _begin(self, reference: np.ndarray) -> np.ndarray:
+    """[N] where to begin: the best so far, or the best reference [N], by the trial of a policy."""
+    problem, begin = self._problem, self._problem.best_known.copy()
+    trials = [method for method in self._policies if _part(method).trial is not None]
+    if not trials or np.array_equal(reference, begin):
+      return begin
+    method, evaluations = trials[0], (_part(trials[0]).trial or 0) * problem.islands
+    for start in (reference, begin.copy()):
+      if not self._over() and self._run(
+          method.name, self._placer(method, start=start),
+          self._budget.share(problem, TRIAL_SHARE).at_most(problem, evaluations)) > 0:
+        begin = start  # from there it got further than anything before
+    return begin
 
   def _improve(self, method: Method) -> None:
     """Runs a policy, if the budget leaves it enough to get something done."""

@@ -49,3 +49,8 @@ class Budget:
     if seconds is not None:
       seconds = used.seconds + max(1e-9, share * (seconds - used.seconds))
     return Budget(evaluations, seconds, self.target_us)
+
+  def at_most(self, used: Used, evaluations: int) -> Budget:
+    """The budget that ends after so many more evaluations, if it does not end before."""
+    end = used.evaluations + evaluations
+    return dataclasses.replace(self, max_evaluations=min(end, self.max_evaluations or end))

@@ -30,7 +30,8 @@ METHODS = (
     # `auto` anneals itself, so that the policy need not.
     Method("device_pointer", Kind.POLICY, deferred(_PLACERS, "place"), rank=2, islands=True,
            weights=_weights("device_pointer", "gain"),
-           auto=AutoPart(Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"))),
+           auto=AutoPart(
+               Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"), trial=60)),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4),
     Method("device_pointer_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=5),
     Method("pointer_pass", Kind.POLICY, deferred(_PLACERS, "one_pass"), rank=6,

@@ -40,10 +40,12 @@ def place(
 
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] placed as by `place`, without its annealing."""
+    root_dir: Optional[str] = None, progress: Optional[Progress] = None,
+    start: Optional[np.ndarray] = None) -> np.ndarray:
+  """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
   del root_dir, progress
-  return search(problem, problem.best_known, trained(weights, GAIN), budget, seed, annealing=False)
+  start = problem.best_known if start is None else start
+  return search(problem, start, trained(weights, GAIN), budget, seed, annealing=False)
 
 
 def place_untrained(

@@ -115,20 +115,16 @@ class BestFirst(PlacedGroups):
         return False
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
-      self.round(levels, self._at_most(evaluations, budget))
+      self.round(levels, budget.at_most(problem, evaluations))
     plenty = problem.expected_evaluations(budget, *began) >= config.plenty
     at_most = min(config.long_evaluations, config.long_of_plenty if plenty else math.inf)
-    self.long_round(self._at_most(int(at_most), budget.share(problem, config.long_share)))
+    self.long_round(budget.share(problem, config.long_share).at_most(problem, int(at_most)))
     return plenty
 
   def long_round(self, budget: Budget) -> None:
     """Improves the placement with draws, until the budget or the moves are used up."""
     if not self.problem.exhausted(budget):
       self.round(self._config.long_levels, budget, self._config.temperature)
-
-  def _at_most(self, evaluations: int, budget: Budget) -> Budget:
-    end = self.problem.evaluations + evaluations
-    return dataclasses.replace(budget, max_evaluations=min(end, budget.max_evaluations or end))
 
   def round(
       self, levels: Sequence[Tuple[float, float]], budget: Budget, temperature: float = 0.0
