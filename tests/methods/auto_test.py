@@ -113,6 +113,65 @@ def test_annealing_begins_where_policies_began_if_much_is_left(
     np.testing.assert_array_equal(began[0], at_policy[0])
 
 
+@pytest.mark.parametrize("better", [0, 1])
+def test_policies_and_annealing_begin_where_a_trial_gets_further(
+    make_problem, make_cluster, monkeypatch, better):
+  problem = _wide(make_problem, make_cluster)
+  starts, limits, began, at_policy = [], [], [], []
+
+  def policy(problem, budget, seed, start=None):
+    if start is None:
+      at_policy.append(problem.best_known.copy())
+      return search_locally(problem, budget, seed)
+    starts.append(start)
+    limits.append(budget.max_evaluations - problem.evaluations)
+    if len(starts) - 1 == better:
+      return search_locally(problem, budget, seed)
+    return problem.best_known
+
+  def run(problem, method, budget, seed, **own):
+    if method.name == "annealing":
+      began.append(own.get("start"))
+      return problem.best_known
+    return run_method(problem, method, budget, seed, **own)
+
+  run_method = running.run
+  monkeypatch.setattr(auto.running, "run", run)
+  run = Auto(problem, Budget(max_evaluations=9000), policies=(_policy(policy, trial=400),))
+  run.run()
+  reference, best = starts
+  references = [_rows(run)[method.name].placement for method in registry.references()
+                if method.name in _rows(run)]
+  objectives = problem.renewed().evaluate_ops(np.array(references)).objective_us
+  np.testing.assert_array_equal(reference, references[objectives.argmin()])
+  assert not np.array_equal(reference, best)
+  assert limits == [400, 400]
+  np.testing.assert_array_equal(began[0], starts[better])
+  assert not np.array_equal(at_policy[0], best)  # the policy goes on from what the trial found
+
+
+def test_without_another_start_there_is_no_trial(make_problem, make_cluster):
+  problem, seen = _wide(make_problem, make_cluster), []
+  # The budget ends before a construction.
+  Auto(problem, Budget(max_evaluations=len(registry.references())),
+       policies=(_policy(lambda *_, start=None: seen.append(start), trial=25),)).run()
+  assert not seen
+
+
+@pytest.mark.parametrize("evaluations", [40, 300])
+def test_a_trial_gets_a_small_part_of_what_is_left(make_problem, make_cluster, evaluations):
+  problem, used = _wide(make_problem, make_cluster), []
+
+  def policy(problem, budget, seed, start=None):
+    if start is not None:
+      used.append((evaluations - problem.evaluations, budget.max_evaluations - problem.evaluations))
+    return search_locally(problem, budget, seed)
+
+  Auto(problem, Budget(evaluations), policies=(_policy(policy, trial=1000),)).run()
+  assert len(used) == 2
+  assert all(part == np.ceil(auto.TRIAL_SHARE * left) for left, part in used)
+
+
 def test_fewer_devices_are_tried_where_there_are_some_to_leave_out(make_problem, make_cluster):
   for gpus, tried in ((2, False), (3, True)):
     run = Auto(_wide(make_problem, make_cluster, gpus=gpus), Budget(max_evaluations=100),
