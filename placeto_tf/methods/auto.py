@@ -140,11 +140,11 @@ class Auto:
   def _begin(self, reference: np.ndarray) -> np.ndarray:
     """[N] where to begin: the best so far, or the best reference [N], by the trial of a policy."""
     problem, begin = self._problem, self._problem.best_known.copy()
-    trials = [method for method in self._policies if _part(method).trial is not None]
-    if not trials or np.array_equal(reference, begin):
+    method = next((method for method in self._policies if _part(method).trial), None)
+    if method is None or np.array_equal(reference, begin):
       return begin
-    method, evaluations = trials[0], (_part(trials[0]).trial or 0) * problem.islands
-    for start in (reference, begin.copy()):
+    evaluations = _part(method).trial * problem.islands
+    for start in (reference, begin):
       if not self._over() and self._run(
           method.name, self._placer(method, start=start),
           self._budget.share(problem, TRIAL_SHARE).at_most(problem, evaluations)) > 0:

@@ -142,7 +142,7 @@ class AutoPart:
     anew: with more evaluations left than this, a search begins where the policies began, not at
       what they found; its `Run` then takes that placement [N] as `start`. None: it never does.
     trial: so many evaluations of this policy from each of two placements show which is the better
-      one to begin at; its `Run` then takes that placement [N] as `start`. None: they do not.
+      one to begin at; its `Run` then takes that placement [N] as `start`. 0: they do not.
   """
 
   stage: Stage
@@ -153,7 +153,7 @@ class AutoPart:
   repeats: bool = True
   load: Optional[Loader] = None
   anew: Optional[int] = None
-  trial: Optional[int] = None
+  trial: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

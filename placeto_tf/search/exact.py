@@ -95,9 +95,8 @@ def prove(
   if not problem.exhausted(budget):
     incumbent.simulate(start[None], budget)
     if units.movable and g > 6 and not problem.exhausted(budget):
-      evaluations = min(30 * g, problem.remaining_evaluations(budget) or 30 * g)
-      limit = budget.share(problem, 0.2)
-      limit = Budget(problem.evaluations + evaluations, limit.max_seconds, limit.target_us)
+      limit = dataclasses.replace(
+          budget.at_most(problem, 30 * g), max_seconds=budget.share(problem, 0.2).max_seconds)
       placement, _ = anneal_units(
           problem, units, units.expand(start), incumbent.objective_us, limit,
           stream(seed), temperatures=(1e-2, 1e-4))

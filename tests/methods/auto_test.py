@@ -31,6 +31,20 @@ def _wide(make_problem, make_cluster, count=60, gpus=3, **fields):
       cluster=make_cluster(gpus), max_groups=30, method="heavy_edge", **fields)
 
 
+def _skip_annealing(monkeypatch):
+  """Has annealing do nothing; returns a list of the starts [N], or None, that it gets."""
+  began, run_method = [], running.run
+
+  def run(problem, method, budget, seed, **own):
+    if method.name == "annealing":
+      began.append(own.get("start"))
+      return problem.best_known
+    return run_method(problem, method, budget, seed, **own)
+
+  monkeypatch.setattr(auto.running, "run", run)
+  return began
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("evaluations", [1, 7, 150])
 def test_evaluations_are_limited_for_all_together(seed, evaluations, random_problem):
@@ -92,20 +106,12 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
 def test_annealing_begins_where_policies_began_if_much_is_left(
     make_problem, make_cluster, monkeypatch, evaluations, anew):
   problem = _wide(make_problem, make_cluster)
-  began, at_policy = [], []
+  began, at_policy = _skip_annealing(monkeypatch), []
 
   def policy(problem, budget, seed):
     at_policy.append(problem.best_known.copy())
     return search_locally(problem, budget, seed)
 
-  def run(problem, method, budget, seed, **own):
-    if method.name == "annealing":
-      began.append(own.get("start"))
-      return problem.best_known
-    return run_method(problem, method, budget, seed, **own)
-
-  run_method = running.run
-  monkeypatch.setattr(auto.running, "run", run)
   Auto(problem, Budget(max_evaluations=evaluations), policies=(_policy(policy),)).run()
   assert not np.array_equal(at_policy[0], problem.best_known)
   assert (began[0] is not None) == anew and began[1:] == [None] * len(began[1:])
@@ -117,7 +123,7 @@ def test_annealing_begins_where_policies_began_if_much_is_left(
 def test_policies_and_annealing_begin_where_a_trial_gets_further(
     make_problem, make_cluster, monkeypatch, better):
   problem = _wide(make_problem, make_cluster)
-  starts, limits, began, at_policy = [], [], [], []
+  starts, limits, at_policy, began = [], [], [], _skip_annealing(monkeypatch)
 
   def policy(problem, budget, seed, start=None):
     if start is None:
@@ -129,14 +135,6 @@ def test_policies_and_annealing_begin_where_a_trial_gets_further(
       return search_locally(problem, budget, seed)
     return problem.best_known
 
-  def run(problem, method, budget, seed, **own):
-    if method.name == "annealing":
-      began.append(own.get("start"))
-      return problem.best_known
-    return run_method(problem, method, budget, seed, **own)
-
-  run_method = running.run
-  monkeypatch.setattr(auto.running, "run", run)
   run = Auto(problem, Budget(max_evaluations=9000), policies=(_policy(policy, trial=400),))
   run.run()
   reference, best = starts
@@ -150,12 +148,18 @@ def test_policies_and_annealing_begin_where_a_trial_gets_further(
   assert not np.array_equal(at_policy[0], best)  # the policy goes on from what the trial found
 
 
-def test_without_another_start_there_is_no_trial(make_problem, make_cluster):
-  problem, seen = _wide(make_problem, make_cluster), []
-  # The budget ends before a construction.
-  Auto(problem, Budget(max_evaluations=len(registry.references())),
-       policies=(_policy(lambda *_, start=None: seen.append(start), trial=25),)).run()
-  assert not seen
+def test_without_another_start_there_is_no_trial(make_problem, make_cluster, monkeypatch):
+  parts_of_auto, starts = registry.parts_of_auto, []
+
+  def policy(problem, budget, seed, start=None):
+    starts.append(start)
+    return problem.best_known
+
+  monkeypatch.setattr(auto.registry, "parts_of_auto", lambda stage: (
+      () if stage is Stage.CONSTRUCTION else parts_of_auto(stage)))
+  Auto(_wide(make_problem, make_cluster), Budget(max_evaluations=300),
+       policies=(_policy(policy, trial=25),)).run()
+  assert starts == [None]
 
 
 @pytest.mark.parametrize("evaluations", [40, 300])
