@@ -1,29 +1,42 @@
 """The position of the batch in the outputs of an op: one rule for each kind of op.
 
 A rule is called for an op that reads rows of the batch (`kinds.Rows`), and gives the kinds of its
-outputs. A sum over the examples gives `MEAN`; a maximum over them, or a comparison of examples, is
-`Unclear`.
+outputs. A sum over the examples gives a `Partial`; a comparison of examples is `Unclear`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.replication.dataflow import Dataflow
-from placeto_tf.replication.kinds import AFTER, MEAN, MIXES_ROWS, SAME, Kind, Rows, Unclear
+from placeto_tf.replication.kinds import (
+  MIXES_ROWS,
+  SAME,
+  Kind,
+  Own,
+  Partial,
+  Rows,
+  Same,
+)
+from placeto_tf.replication.powers import Inputs, NotFollowed, result_power
+from placeto_tf.replication.scaling import Scaling
 
 _UNKNOWN = "is of a type for which it is not known where the batch is in its result"
 _NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed through it"
-_NOT_LINEAR = "reduces the batch in a way that no mean over replicas gives"
+_NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
+_SUM = Partial("sum")
 
 # Outputs as the inputs, broadcast; all of these treat examples one by one.
 ELEMENTWISE = frozenset((
     "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
-    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sigmoid Softplus Softsign Relu Relu6 Elu "
-    "Selu LeakyRelu Erf Erfc LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite IsNan IsInf "
+    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
+    "Sigmoid Softplus Softsign Relu Relu6 Elu "
+    "Selu LeakyRelu Erf Erfc Erfinv Ndtri LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite "
+    "IsNan IsInf NextAfter BesselI0e BesselI1e "
     "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
     "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
     "GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert "
@@ -32,64 +45,113 @@ ELEMENTWISE = frozenset((
     "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
     "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
     "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
-    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma AccumulateNV2 InvertPermutation "
-    "PlaceholderWithDefault Imag Real Conj Complex LookupTableFindV2 LookupTableFind "
-    "StringToHashBucketFast AsString StringToNumber EnsureShape BiasAdd BiasAddV1").split())
+    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma Igamma Igammac Betainc "
+    "AccumulateNV2 InvertPermutation "
+    "PlaceholderWithDefault Imag Real Conj Complex ComplexAbs Angle LookupTableFindV2 "
+    "LookupTableFind Bucketize PopulationCount "
+    "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
+    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace "
+    "EnsureShape BiasAdd BiasAddV1").split())
 # The first axis counts examples in every input of more than one dimension, and in every output.
 _FIRST_AXIS = frozenset((
     "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad MaxPool3D "
     "AvgPool3D MaxPool3DGrad AvgPool3DGrad LRN LRNGrad ResizeBilinear ResizeBilinearGrad "
     "ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBicubic ResizeBicubicGrad DepthToSpace "
+    "ResizeArea AdjustContrastv2 RGBToHSV HSVToRGB AdjustHue AdjustSaturation "
     "SpaceToDepth Conv2D Conv3D Conv DepthwiseConv2dNative Conv2DBackpropInput "
     "Conv2DBackpropInputV2 Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Dilation2D "
+    "Dilation2DBackpropInput "
     "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
-    "ReverseSequence ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 DecodeRaw").split())
+    "ReverseSequence ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 "
+    "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 "
+    "MatrixInverse MatrixDeterminant MatrixSolve Cholesky DecodeRaw").split())
 _FILTERS = frozenset((
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter").split())
 _LAST_AXIS = frozenset("Softmax LogSoftmax".split())
-_SHAPES = frozenset("Shape ShapeN Size Rank BroadcastGradientArgs ConcatOffset".split())
-# Linear reductions give a mean over replicas; the others do not.
-_LINEAR_REDUCTIONS = frozenset("Sum Mean".split())
-_REDUCTIONS = frozenset("Sum Mean Max Min Prod All Any EuclideanNorm".split())
-
-
+_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any",
+               "Prod": "", "EuclideanNorm": ""}
 _RESHAPING = frozenset(
     "Identity Reshape Cast Transpose ExpandDims Squeeze ConcatV2 StopGradient".split())
+# Through these, positions of examples stay such.
+_KEEPS_POSITIONS = frozenset(
+    "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo Switch "
+    "Enter Exit NextIteration".split())
+_MOVES_POSITIONS = frozenset("Add AddV2 Mul".split())
 
 
 class AxisRules:
   """The rules for one graph and its batch."""
 
-  def __init__(self, flow: Dataflow, batch: int):
+  def __init__(self, flow: Dataflow, batch: int, scaling: Scaling):
     self._flow = flow
     self._batch = batch
+    self._scaling = scaling
 
-  def outputs(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
+  def outputs(self, view: Inputs) -> List[Kind]:
     """Kinds of the outputs of an op that reads rows.
 
     Args:
-      op: index of the op.
-      kinds: of its data inputs; an input that is neither `Rows` nor `Unclear` counts as equal for
-        all examples.
+      view: its inputs; what the op needs of them is noted there.
+
+    Raises:
+      NotFollowed: no rule gives them.
     """
-    kind = self._flow.types[op]
+    flow, op = self._flow, view.op
     width = self._width(op)
-    if kind in _SHAPES:
-      return [SAME] * width
-    unclear = next((each for each in kinds if isinstance(each, Unclear)), None)
-    if unclear is not None:
-      return [unclear] * width
-    try:
-      if kind in ELEMENTWISE:
-        return [self._elementwise(op, kinds, port) for port in range(width)]
+    kind = flow.types[op]
+    for i, each in enumerate(view.kinds):
+      if isinstance(each, Partial):
+        view.join(i)
+      elif isinstance(each, Own):
+        view.kinds[i] = Same(each.power - 1)
+    local = self._positions(view, kind)
+    if kind in ("Switch", "RefSwitch"):
+      return [view.kinds[0]] * width
+    if kind == "IdentityN":
+      return list(view.kinds)
+    power = result_power(flow, view)
+    bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
+    if kind in ELEMENTWISE:
+      found: Any = [self._elementwise(op, bare, port) for port in range(width)]
+    else:
       rule = _RULES.get(kind)
       if rule is None:
-        return [self._unknown(op, kinds, port) for port in range(width)]
-      found = rule(self, op, kinds)
-    except _NotFollowed as problem:
-      found = Unclear(op, str(problem))
-    return list(found) if isinstance(found, (list, tuple)) else [found] * width
+        raise NotFollowed(_UNKNOWN)
+      found = rule(self, op, view.kinds if kind in _TELLS_POSITIONS else bare)
+    found = list(found) if isinstance(found, (list, tuple)) else [found] * width
+    return [_scaled(each, power, local) for each in found]
+
+  def _positions(self, view: Inputs, kind: str) -> str:
+    """What becomes of positions of examples; they are global ones where an op needs that."""
+    rows = [each for each in view.kinds if isinstance(each, Rows)]
+    if any(each.tagged for each in rows) and kind not in _TELLS_POSITIONS | _KEEPS_POSITIONS:
+      raise NotFollowed("computes with positions of examples in the batch")
+    local = [i for i, each in enumerate(view.kinds) if isinstance(each, Rows) and each.local]
+    if not local or kind in _TELLS_POSITIONS:
+      return ""
+    if kind in _KEEPS_POSITIONS and self._flow.is_integer((view.op, 0)):
+      return rows[0].local
+    if kind in _MOVES_POSITIONS and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
+        self._is_index(view.op)):
+      return "positions"
+    for i in local:
+      view.offset(i)
+    return ""
+
+  def _is_index(self, op: int) -> bool:
+    """Whether a sum of positions and other whole numbers is used as indices alone."""
+    flow, seen, stack = self._flow, {op}, [op]
+    while stack:
+      for consumer in flow.consumers[stack.pop()]:
+        kind = flow.types[consumer]
+        if kind in _KEEPS_POSITIONS | _MOVES_POSITIONS | {"ConcatV2", "Pack"}:
+          if consumer not in seen:
+            seen.add(consumer)
+            stack.append(consumer)
+        elif kind not in _TELLS_POSITIONS and kind not in ("Shape", "Size"):
+          return False
+    return True
 
   # Helpers.
 
@@ -107,13 +169,13 @@ class AxisRules:
 
   def _known(self, shape: Any) -> Tuple[Optional[int], ...]:
     if shape is None:
-      raise _NotFollowed(_NO_SHAPE)
+      raise NotFollowed(_NO_SHAPE)
     return shape
 
   def _value(self, op: int, i: int) -> np.ndarray:
     found = self._flow.value(self._flow.inputs[op][i])
     if found is None:
-      raise _NotFollowed("takes an argument that is only known when it runs, so that the batch "
+      raise NotFollowed("takes an argument that is only known when it runs, so that the batch "
                          "cannot be followed through it")
     return found
 
@@ -128,22 +190,19 @@ class AxisRules:
   def _rows(self, kind: Kind) -> Rows:
     """The kind, which a rule can follow only if it is rows."""
     if not isinstance(kind, Rows):
-      raise _NotFollowed(_UNKNOWN)
+      raise NotFollowed(_UNKNOWN)
     return kind
 
   def _agree(self, found: Sequence[Rows]) -> Rows:
-    if len(set(found)) > 1:
-      raise _NotFollowed(MIXES_ROWS)
-    return found[0]
+    varied = [each for each in found if each.outer]
+    if len(set(varied)) > 1 or len({each.axis for each in found}) > 1:
+      raise NotFollowed(MIXES_ROWS)
+    return varied[0] if varied else found[0]
 
   # Rules.
 
   def _elementwise(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
     flow = self._flow
-    if flow.types[op] in ("Switch", "RefSwitch"):
-      return kinds[0]
-    if flow.types[op] == "IdentityN":
-      return kinds[port]
     shape = flow.shape((op, port))
     found = []
     for i, kind in enumerate(kinds):
@@ -156,51 +215,56 @@ class AxisRules:
         found.append(kind)  # a vector that chooses rows
       else:
         found.append(Rows(kind.axis + len(shape) - len(given), kind.outer))
-    if len(set(found)) > 1:
-      return Unclear(op, MIXES_ROWS)
-    return found[0] if found else SAME
-
-  def _unknown(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
-    return Unclear(op, _UNKNOWN)
+    return self._agree(found) if found else SAME
 
   def _first_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
     return self._agree([self._at_front(kind) for kind in kinds if isinstance(kind, Rows)])
 
   def _at_front(self, kind: Rows) -> Rows:
     if kind.axis:
-      raise _NotFollowed("has the batch elsewhere than in the first axis")
+      raise NotFollowed("has the batch elsewhere than in the first axis")
     return kind
 
   def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
     if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     return kinds[0]
 
   def _filter(self, op: int, kinds: Sequence[Kind]) -> Kind:
     for kind in kinds:
       if isinstance(kind, Rows):
         self._at_front(kind)
-    return MEAN
+    return _SUM
 
   def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
-    self._first_axis(op, kinds)
-    width = self._width(op)
-    training = self._flow.attr(op, "is_training")
+    flow, width = self._flow, self._width(op)
+    gradient = "Grad" in flow.types[op]
+    data = kinds[:2] if gradient else kinds[:1]
+    rows = self._agree([kind for kind in data if isinstance(kind, Rows)])
+    layout = flow.attr(op, "data_format")
+    channels = 1 if layout is not None and layout.s == b"NCHW" else len(self._shape(op, 0)) - 1
+    training = flow.attr(op, "is_training")
     is_training = training is None or training.b
-    gradient = "Grad" in self._flow.types[op]
-    found: List[Kind] = [Rows(0, next(k for k in kinds if isinstance(k, Rows)).outer)]
-    return found + [MEAN if is_training or gradient else SAME] * (width - 1)
+    if rows.axis == channels:  # each example has channels of its own, as in layer normalization
+      return [rows] + [Rows(0, rows.outer)] * (width - 1)
+    if rows.axis:
+      raise NotFollowed("has the batch elsewhere than in the first axis")
+    if gradient:
+      return [rows, _SUM, _SUM] + [SAME] * (width - 3)
+    return [rows] + [Own() if is_training else SAME] * (width - 1)
 
   def _l2_loss(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    return Unclear(op, _NOT_LINEAR)
+    return _SUM
 
   def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
     shape, axes = self._shape(op, 0), np.atleast_1d(self._value(op, 1)).tolist()
     axes = sorted({axis % len(shape) for axis in axes}) if shape else []
     rows = self._rows(kinds[0])
     if rows.axis in axes:
-      linear = self._flow.types[op] in _LINEAR_REDUCTIONS
-      return MEAN if linear else Unclear(op, _NOT_LINEAR)
+      how = _REDUCTIONS[self._flow.types[op]]
+      if not how:
+        raise NotFollowed(_NOT_LINEAR)
+      return Partial(how, 1.0 if self._flow.types[op] == "Mean" else 0.0)
     if self._flag(op, "keep_dims"):
       return rows
     return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
@@ -209,32 +273,46 @@ class AxisRules:
     rows, rank = self._rows(kinds[0]), len(self._shape(op, 0))
     axis = int(self._value(op, 1)) % rank
     if axis == rows.axis:
-      return Unclear(op, _NOT_LINEAR)
+      raise NotFollowed(_NOT_LINEAR)
     return Rows(rows.axis - (axis < rows.axis), rows.outer)
 
   def _reshape(self, op: int, kinds: Sequence[Kind]) -> Kind:
     if not isinstance(kinds[0], Rows):
       return SAME
     rows = kinds[0]
+    grown = self._scaling.axes((op, 0))
+    if not rows.outer:
+      if grown is None or len(grown) != 1:
+        raise NotFollowed(_NO_SHAPE)
+      return Rows(grown[0], 0)
     given, shape = self._shape(op, 0), self._result(op)
-    return self.reshaped(rows, given, shape)
+    return self.reshaped(rows, given, shape, grown)
 
-  def reshaped(self, rows: Rows, given: Sequence[Any], shape: Sequence[Any]) -> Rows:
+  def reshaped(
+      self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
+  ) -> Rows:
     """Rows after a reshape: the number of elements before an example stays the same."""
     if None in given[:rows.axis]:
-      raise _NotFollowed(_NO_SHAPE)
+      raise NotFollowed(_NO_SHAPE)
     before = math.prod(given[:rows.axis]) * rows.outer
+    if grown is not None and len(grown) == 1:
+      axis = grown[0]
+      if None not in shape[:axis]:
+        outer, rest = divmod(before, math.prod(shape[:axis]))
+        if outer and not rest:
+          return Rows(axis, outer)
+      raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
     passed = 1
     for axis, size in enumerate(shape):
       if before == 1 and (size is None or size % self._batch == 0):
         return Rows(axis)
       if size is None:
-        raise _NotFollowed(_NO_SHAPE)
+        raise NotFollowed(_NO_SHAPE)
       outer, rest = divmod(before, passed)
       if outer and not rest and size % (outer * self._batch) == 0 and size:
         return Rows(axis, outer)
       passed *= size
-    raise _NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
+    raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
 
   def _transpose(self, op: int, kinds: Sequence[Kind]) -> Kind:
     order, rows = self._value(op, 1).tolist(), self._rows(kinds[0])
@@ -260,22 +338,22 @@ class AxisRules:
       else:
         axis = out - 2 + i
       found.append(Rows(axis, kind.outer))
-    if contracted and (found or MEAN in kinds or AFTER in kinds):
-      raise _NotFollowed(MIXES_ROWS)
-    return MEAN if contracted else self._agree(found)
+    if contracted and found:
+      raise NotFollowed(MIXES_ROWS)
+    return _SUM if contracted else self._agree(found)
 
   def _einsum(self, op: int, kinds: Sequence[Kind]) -> Kind:
     equation = self._flow.attr(op, "equation").s.decode().replace(" ", "")
     terms, arrow, result = equation.partition("->")
     inputs = terms.split(",")
     if "." in equation or not arrow:
-      raise _NotFollowed(_UNKNOWN)
+      raise NotFollowed(_UNKNOWN)
     letters = {inputs[i][kind.axis]: kind.outer for i, kind in enumerate(kinds)
                if isinstance(kind, Rows)}
     if len(letters) > 1:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     letter, outer = next(iter(letters.items()))
-    return Rows(result.index(letter), outer) if letter in result else MEAN
+    return Rows(result.index(letter), outer) if letter in result else _SUM
 
   def _concat(self, op: int, kinds: Sequence[Kind]) -> Kind:
     last = self._flow.types[op] == "ConcatV2"
@@ -283,17 +361,18 @@ class AxisRules:
     first = 0 if last else 1
     rank = len(self._result(op))
     axis = int(self._value(op, len(kinds) - 1 if last else 0)) % rank
-    rows = [kind for kind in parts if isinstance(kind, Rows)]
+    tagged = self._tag(parts, axis == rank - 1)
+    rows = [Rows(kind.axis, kind.outer) for kind in parts if isinstance(kind, Rows)]
     if all(kind.axis != axis for kind in rows):
-      return self._agree(rows)
+      return dataclasses.replace(self._agree(rows), tagged=tagged)
     inner = set()
     for i, kind in enumerate(parts):
       size = self._shape(op, first + i)[axis]
-      if not isinstance(kind, Rows) or kind.axis != axis or size is None:
-        raise _NotFollowed(MIXES_ROWS)
+      if not isinstance(kind, Rows) or kind.axis != axis or size is None or not kind.outer:
+        raise NotFollowed(MIXES_ROWS)
       inner.add(size // (kind.outer * self._batch))
     if len(inner) > 1:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     return Rows(axis, sum(kind.outer for kind in rows))
 
   def _split(self, op: int, kinds: Sequence[Kind]) -> Any:
@@ -309,37 +388,50 @@ class AxisRules:
     for port in range(self._int(op, "num_split")):
       part = self._result(op, port)[axis]
       if not inner or part is None or part % (inner * self._batch):
-        raise _NotFollowed(MIXES_ROWS)
+        raise NotFollowed(MIXES_ROWS)
       parts.append(Rows(axis, part // (inner * self._batch)))
     return parts
 
   def _pack(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rank = len(self._result(op))
     axis = self._int(op, "axis") % rank
-    rows = self._agree([kind for kind in kinds if isinstance(kind, Rows)])
-    return Rows(rows.axis + (axis <= rows.axis), rows.outer)
+    rows = self._agree([Rows(kind.axis, kind.outer) for kind in kinds if isinstance(kind, Rows)])
+    tagged = self._tag(kinds, axis == rank - 1)
+    return Rows(rows.axis + (axis <= rows.axis), rows.outer, tagged=tagged)
+
+  def _tag(self, kinds: Sequence[Kind], last: bool) -> bool:
+    """Whether positions of examples are the first column of several."""
+    local = [isinstance(kind, Rows) and bool(kind.local) for kind in kinds]
+    if not any(local):
+      return False
+    first = kinds[0]
+    if not last or sum(local) > 1 or not isinstance(first, Rows) or first.local != "range":
+      raise NotFollowed("computes with positions of examples in the batch")
+    return True
 
   def _unpack(self, op: int, kinds: Sequence[Kind]) -> Kind:
     axis = self._int(op, "axis") % len(self._shape(op, 0))
     rows = self._rows(kinds[0])
     if axis == rows.axis:
-      raise _NotFollowed("takes the examples of the batch apart")
+      raise NotFollowed("takes the examples of the batch apart")
     return Rows(rows.axis - (axis < rows.axis), rows.outer)
 
   def _slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
-      raise _NotFollowed("cuts at places that depend on the batch")
+      raise NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
     size, part = given[rows.axis], result[rows.axis]
     if size is None or part is None:
-      raise _NotFollowed(_NO_SHAPE)
+      raise NotFollowed(_NO_SHAPE)
     if size == part:
       return rows
+    if not rows.outer:
+      raise NotFollowed("takes some of the examples of the batch")
     # Whole batches out of several in a row, as in the gradient of their concat.
     step = size // rows.outer
     if part % step or int(self._value(op, 1)[rows.axis]) % step:
-      raise _NotFollowed("takes some of the examples of the batch")
+      raise NotFollowed("takes some of the examples of the batch")
     return Rows(rows.axis, part // step)
 
   def _strided_axes(self, op: int, begin: int, rank: int) -> List[Optional[int]]:
@@ -352,7 +444,7 @@ class AxisRules:
     """
     starts = self._flow.shape(self._flow.inputs[op][begin])
     if starts is None or starts[0] is None:
-      raise _NotFollowed(_NO_SHAPE)
+      raise NotFollowed(_NO_SHAPE)
     masks = {name: self._int(op, f"{name}_mask") for name in ("ellipsis", "new_axis",
                                                              "shrink_axis")}
     entries = starts[0]
@@ -381,11 +473,11 @@ class AxisRules:
   def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
-      raise _NotFollowed("cuts at places that depend on the batch")
+      raise NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
     axis = self._strided_axes(op, 1, len(given))[rows.axis]
     if axis is None or given[rows.axis] is None or given[rows.axis] != result[axis]:
-      raise _NotFollowed("takes some of the examples of the batch")
+      raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
   def _strided_slice_grad(self, op: int, kinds: Sequence[Kind]) -> Kind:
@@ -394,24 +486,22 @@ class AxisRules:
       return SAME
     axes = self._strided_axes(op, 1, len(whole))
     if rows.axis not in axes:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     axis = axes.index(rows.axis)
     if whole[axis] != given[rows.axis]:
-      raise _NotFollowed("takes some of the examples of the batch")
+      raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
   def _pad(self, op: int, kinds: Sequence[Kind]) -> Kind:
     given, result = self._shape(op, 0), self._result(op)
     axis = self._rows(kinds[0]).axis
     if given[axis] is None or given[axis] != result[axis]:
-      raise _NotFollowed("pads the batch")
+      raise NotFollowed("pads the batch")
     return kinds[0]
 
   def _tile(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    if not isinstance(kinds[0], Rows):
-      return SAME
-    times = int(self._value(op, 1)[self._rows(kinds[0]).axis])
-    return Rows(kinds[0].axis, self._rows(kinds[0]).outer * times)
+    rows = self._rows(kinds[0])
+    return Rows(rows.axis, rows.outer * int(self._value(op, 1)[rows.axis]))
 
   def _gather(self, op: int, kinds: Sequence[Kind]) -> Kind:
     batch_dims = self._int(op, "batch_dims")
@@ -423,35 +513,46 @@ class AxisRules:
       if axis < 0:
         axis += len(self._shape(op, 0))
     if isinstance(table, Rows) and isinstance(indices, Rows):
-      if table.axis < batch_dims and table == indices:
-        return table
-      raise _NotFollowed(MIXES_ROWS)
+      if table.axis < batch_dims and (table.axis, table.outer) == (indices.axis, indices.outer):
+        return Rows(table.axis, table.outer)
+      if indices.local and table.axis == axis and not batch_dims:
+        return Rows(axis + indices.axis, indices.outer)
+      raise NotFollowed(MIXES_ROWS)
+    if isinstance(indices, Rows) and indices.local:
+      raise NotFollowed("takes rows by the positions of examples in the batch")
     if isinstance(indices, Rows):
       if resource and batch_dims:
-        raise _NotFollowed(_UNKNOWN)
+        raise NotFollowed(_UNKNOWN)
       return Rows(indices.axis if indices.axis < batch_dims else
                   axis + indices.axis - batch_dims, indices.outer)
     table = self._rows(table)
+    if table.local or table.tagged:
+      raise NotFollowed("computes with positions of examples in the batch")
     if table.axis == axis:
-      raise _NotFollowed("takes some of the examples of the batch")
+      raise NotFollowed("takes some of the examples of the batch")
     rank = len(self._shape(op, 1)) - batch_dims
     return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
   def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
     data, ids = kinds[0], kinds[1]
     if isinstance(ids, Rows):
-      if isinstance(data, Rows) and data != ids:
-        raise _NotFollowed(MIXES_ROWS)
-      return self._segments_of_examples(op) or MEAN
+      if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
+          data.outer and ids.outer):
+        raise NotFollowed(MIXES_ROWS)
+      if ids.local:
+        return Rows(0)
+      if self._scaling.axes((op, 0)):
+        return self._segments_of_examples(op)
+      return _SUM
     rank, data = len(self._shape(op, 1)), self._rows(data)
     if data.axis < rank:
-      return MEAN
+      return _SUM
     return Rows(data.axis - rank + 1, data.outer)
 
-  def _segments_of_examples(self, op: int) -> Optional[Rows]:
+  def _segments_of_examples(self, op: int) -> Rows:
     """Rows where each example has segments of its own, as in the gradient of a batched gather.
 
-    There the indices are `example * size + index`. Otherwise all share the segments: None.
+    There the indices are `example * size + index`.
     """
     flow, tensor = self._flow, self._flow.inputs[op][1]
     while flow.types[tensor[0]] in _RESHAPING or flow.types[tensor[0]] in ("Add", "AddV2"):
@@ -467,12 +568,29 @@ class AxisRules:
         size = segments // self._batch if segments else 0
         if value.reshape(-1).tolist() == [size * i for i in range(self._batch)]:
           return Rows(0)
-        raise _NotFollowed("adds to indices what may differ by example")
+        raise NotFollowed("adds to indices what may differ by example")
       known = [flow.value(each) for each in before]
       if all(value is None for value in known):
         break  # a sum of two computed indices
       tensor = before[0] if known[0] is None else before[1]
-    return None
+    raise NotFollowed("adds up rows by indices of which it is not known whose they are")
+
+  def _gather_nd(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    table, indices = kinds[0], kinds[1]
+    if isinstance(table, Rows) and isinstance(indices, Rows) and indices.tagged and not table.axis:
+      return Rows(indices.axis, indices.outer)
+    if isinstance(table, Rows) or not isinstance(indices, Rows) or indices.local or indices.tagged:
+      raise NotFollowed(MIXES_ROWS)
+    return Rows(indices.axis, indices.outer)
+
+  def _scatter_nd(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    indices, updates = kinds[0], kinds[1]
+    if isinstance(indices, Rows) and indices.tagged and isinstance(updates, Rows):
+      return Rows(0)
+    if isinstance(indices, Rows) and isinstance(updates, Rows) and not indices.local and (
+        self._scaling.axes((op, 0)) == []):
+      return _SUM
+    raise NotFollowed(MIXES_ROWS)
 
   def _one_hot(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rank = len(self._result(op))
@@ -485,7 +603,7 @@ class AxisRules:
     rank = len(self._shape(op, 0))
     axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
     if self._rows(kinds[0]).axis in axes:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     return kinds[0]
 
   def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
@@ -495,15 +613,20 @@ class AxisRules:
     if self._flow.types[op].startswith("SpaceToBatch"):
       return Rows(0, rows.outer * size)
     if rows.outer % size:
-      raise _NotFollowed(MIXES_ROWS)
+      raise NotFollowed(MIXES_ROWS)
     return Rows(0, rows.outer // size)
 
   def _top_k(self, op: int, kinds: Sequence[Kind]) -> Kind:
     return self._last_axis(op, kinds)
 
 
-class _NotFollowed(Exception):
-  """Why the batch cannot be followed through an op, as a clause whose subject is the op."""
+def _scaled(kind: Kind, power: float, local: str) -> Kind:
+  """A result at the power that the inputs give it."""
+  if isinstance(kind, Rows):
+    return Rows(kind.axis, kind.outer, power, kind.local or local, kind.tagged)
+  if isinstance(kind, (Partial, Own)):
+    return dataclasses.replace(kind, power=kind.power + power)
+  return kind
 
 
 _Rule = Callable[[AxisRules, int, Sequence[Kind]], Any]
@@ -512,6 +635,7 @@ _RULES: Dict[str, _Rule] = {
     **{kind: AxisRules._last_axis for kind in _LAST_AXIS},
     **{kind: AxisRules._filter for kind in _FILTERS},
     **{kind: AxisRules._reduce for kind in _REDUCTIONS},
+    "GatherNd": AxisRules._gather_nd, "ScatterNd": AxisRules._scatter_nd,
     **{f"FusedBatchNorm{grad}{version}": AxisRules._batch_norm
        for grad in ("", "Grad") for version in ("", "V2", "V3")},
     "L2Loss": AxisRules._l2_loss,
@@ -533,3 +657,6 @@ _RULES: Dict[str, _Rule] = {
     "BatchToSpaceND": AxisRules._to_batch, "SpaceToBatch": AxisRules._to_batch,
     "BatchToSpace": AxisRules._to_batch, "TopKV2": AxisRules._top_k, "TopK": AxisRules._top_k,
 }
+# Which see whether rows are positions of examples.
+_TELLS_POSITIONS = frozenset((
+    "Gather GatherV2 ResourceGather GatherNd ScatterNd UnsortedSegmentSum Pack ConcatV2").split())

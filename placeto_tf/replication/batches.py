@@ -10,17 +10,14 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
-import numpy as np
-
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs import training_function as one_training_function
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.replication.free_batch import has_free_batch, unknown_batch
 from placeto_tf.replication.mirroring import host_variables
-from placeto_tf.replication.op_roles import captured_ops
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import check_replicas, replicate
 
@@ -56,7 +53,7 @@ class ReplicaSource:
     self.graph = source if isinstance(source, ComputationGraph) else load_graph(
         source, **self._options)
     self.free_batch = (
-        part is not None or self._spec is not None or _unknown_batch(self.graph))
+        part is not None or self._spec is not None or unknown_batch(self.graph))
     self._parts: Dict[int, ComputationGraph] = {}
     self._made: Dict[Any, ReplicatedGraph] = {}
 
@@ -80,7 +77,10 @@ class ReplicaSource:
       single = host_variables(self.part(count), cluster)
     key = count, mirrored, single
     if key not in self._made:
-      self._made[key] = replicate(self.part(count), count, mirrored=mirrored, single=single)
+      part = self.part(count)
+      self._made[key] = replicate(
+          part, count, whole=None if part is self.graph else self.graph, mirrored=mirrored,
+          single=single)
     return self._made[key]
 
   def part(self, count: int) -> ComputationGraph:
@@ -99,8 +99,9 @@ class ReplicaSource:
     source = self.graph.source
     assert source is not None
     shapes = {
-        name.rpartition(":")[0]: (divided(shape[0], count, name), *shape[1:])
-        for name, shape in source.feed_shapes.items() if shape}
+        name.rpartition(":")[0]: (divided(shape[0], count, name), *shape[1:]) if (
+            has_free_batch(self.graph, name)) else shape
+        for name, shape in source.feed_shapes.items()}
     live = source.tf_graph if source.format in ("tf_graph", "concrete_function") else source.proto
     return load_graph(
         live, fetches=None if source.format == "concrete_function" else self.graph.fetches,
@@ -153,7 +154,9 @@ def training_function(
   function = one_training_function(model, optimizer, loss, batch_size=part, targets=targets)
   if replicas == 1:
     return function
-  replicated = replicate(load_graph(function), replicas)
+  whole = one_training_function(
+      model, optimizer, loss, batch_size=batch_size, targets=_global_targets(targets, replicas))
+  replicated = replicate(load_graph(function), replicas, whole=load_graph(whole))
   assert replicated.graph.source is not None
   return replicated.graph.source.tf_graph
 
@@ -191,17 +194,3 @@ def _smaller_spec(spec: str, count: int) -> str:
     raise GraphError(f"{spec!r} has no option batch, so that replicas cannot divide it")
   values["batch"] = divided(values["batch"], count, spec)
   return "zoo:" + ":".join([name, *(f"{key}={value}" for key, value in values.items())])
-
-
-def _unknown_batch(graph: ComputationGraph) -> bool:
-  """Whether the first dimension of all feeds was unknown before it was bound."""
-  source = graph.source
-  if source is None or source.graph_def is None or not source.feed_shapes:
-    return False
-  nodes: Dict[str, Any] = {
-      source.graph_def.node[position].name: source.graph_def.node[position]
-      for position in np.asarray(source.positions).tolist()}
-  captures = captured_ops(source)
-  declared = [declared_shape(nodes[name.rpartition(":")[0]]) for name in source.feed_shapes
-              if name.rpartition(":")[0] not in captures]
-  return bool(declared) and all(shape and shape[0] == -1 for shape in declared)

@@ -1,8 +1,8 @@
 """The cut: which ops each replica has, which exist once, and which tensors cross between them.
 
-The search goes backwards from the ops that change variables and from the fetches. Ops that are not
-linear in the means over replicas (a norm, a square) need the means, so they exist once. The search
-ends where a tensor is the sum or mean over the examples of a replica; there the mean is taken.
+The search goes backwards from the ops that change variables and from the fetches. What is computed
+from joined values alone exists once. Where a replica or such an op needs the global value of a
+tensor of which the replicas have parts, the tensor is joined.
 
 Legend: N needed ops.
 """
@@ -15,18 +15,51 @@ from typing import Dict, FrozenSet, List, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.replication import op_roles
+from placeto_tf.replication import op_roles, powers
 from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.kinds import AFTER, MEAN, SAME, SPARSE, Rows, Unclear
+from placeto_tf.replication.kinds import (
+  FREE,
+  SAME,
+  Box,
+  Kind,
+  Own,
+  Partial,
+  Rows,
+  Same,
+  Sizes,
+  Sparse,
+  Unclear,
+  Whole,
+)
 from placeto_tf.replication.propagation import Spread
 
-# How tensors of the replicas become one: the mean, the rows of all, the first one's (all are
-# equal), the examples of all in their order.
-MEANS, SPARSE_ROWS, FIRST, EXAMPLES = "mean", "rows", "first", "examples"
+# How tensors of the replicas become one: combined (`Join.how` says how), the rows or examples of
+# all in their order, the first one's (all are equal).
+ROWS, FIRST = "rows", "first"
+REDUCTIONS = ("sum", "max", "min", "all", "any")
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# The mean is taken before these, if the optimizer does them with its own numbers.
+# The sum is taken before these, if the optimizer does them with its own numbers.
 _SCALING = ("Mul", "RealDiv", "Div", "DivNoNan", "Add", "AddV2", "Sub")
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+  """How the replicas' tensors become the global one.
+
+  Attributes:
+    how: one of `REDUCTIONS`, or `ROWS` or `FIRST`.
+    power: what is joined is `R^power` times the global value.
+    axis: of `ROWS`.
+    positions: whether the rows are positions, counted in each replica from 0.
+    rows_of_gradient: whether each replica can have them of its own, next to its optimizer.
+  """
+
+  how: str
+  power: float = 0.0
+  axis: int = 0
+  positions: bool = False
+  rows_of_gradient: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +68,13 @@ class Cut:
 
   Attributes:
     copies: ops of which every replica has its own.
-    shared: ops that the batch reaches and that exist once, after the means.
+    shared: ops that the batch reaches and that exist once, after the joins.
     joined: tensor of `copies` of which one value is needed -> how it is joined.
   """
 
   copies: FrozenSet[int]
   shared: FrozenSet[int]
-  joined: Dict[Tensor, str]
+  joined: Dict[Tensor, Join]
 
 
 def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[int]) -> Cut:
@@ -66,25 +99,26 @@ class _Cutter:
     self._flow, self._spread = flow, spread
     self._copies: Set[int] = set()
     self._shared: Set[int] = set()
-    self._joined: Dict[Tensor, str] = {}
+    self._joined: Dict[Tensor, Join] = {}
     self._pending: List[Tuple[bool, int]] = []  # (shared, op) whose inputs are not yet looked at
     self._awaited: Set[int] = set()
 
   def run(self, fetched: List[Tensor], run: List[int]) -> Cut:
     flow, copied = self._flow, self._spread.copied
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
-    learning = [op for op in updates if any(
-        self._spread.kind(tensor) in (MEAN, AFTER, SPARSE) for tensor in flow.inputs[op])]
-    unclear = [self._spread.kind(t) for op in updates for t in flow.inputs[op]]
-    if not learning and not any(isinstance(kind, (Rows, Unclear)) for kind in unclear):
+    learning = [op for op in updates if op in self._spread.kinds and any(
+        self._spread.kind(tensor) != SAME for tensor in flow.inputs[op])]
+    learning += [op for op in updates if any(
+        tensor[0] in self._spread.once for tensor in flow.inputs[op])]
+    if not learning:
       raise GraphError(
           "no variable is updated from what is fed, so there is no training to replicate; hand "
           "over the graph of a training step and fetch its train op")
     for op in updates:
-      self._share(op)
+      self._need(op)
     for tensor in fetched:
       if tensor[0] in copied:
-        self._fetch(tensor)
+        self._use(tensor, tensor[0])
     self._awaited.update(op for op in run if op in copied)
     for op in range(len(flow.types)):
       if op not in copied:
@@ -98,15 +132,20 @@ class _Cutter:
   def _own_constants(self) -> Set[int]:
     """Constants that copies read, and what is computed of constants alone.
 
-    Each replica has them where it is; one of each would be sent to all of them.
+    Each replica has them where it is; one of each would be sent to all of them. What such a
+    constant waits for, only to be in the branch or loop that it is read in, is each replica's own.
     """
     flow, copied = self._flow, self._spread.copied
     order = np.argsort(flow.graph.depths, kind="stable").tolist()
     constant: Set[int] = set()
     for op in order:
-      before = [producer for producer, _ in flow.inputs[op]] + flow.controls[op]
-      if op not in copied and not flow.frames[op] and all(p in constant for p in before) and (
-          flow.types[op] == "Const" or flow.inputs[op] and op_roles.is_stateless(flow.types[op])):
+      if op in copied or flow.frames[op]:
+        continue
+      if flow.types[op] == "Const":
+        if all(p in constant or p in self._copies for p in flow.controls[op]):
+          constant.add(op)
+      elif flow.inputs[op] and op_roles.is_stateless(flow.types[op]) and all(
+          p in constant for p in [p for p, _ in flow.inputs[op]] + flow.controls[op]):
         constant.add(op)
     read = {producer for op in self._copies for producer, _ in flow.inputs[op]}
     read.update(awaited for op in self._copies for awaited in flow.controls[op])
@@ -145,26 +184,29 @@ class _Cutter:
         (self._look_at_shared if shared else self._look_at_copy)(op)
       for op in sorted(self._awaited):
         if op not in self._shared and op not in self._copies:
-          kinds = self._spread.kinds[op]
-          (self._share if kinds and all(kind is AFTER for kind in kinds) else self._copy)(op)
+          self._need(op)
       self._awaited.clear()
+
+  def _need(self, op: int) -> None:
+    """Makes an op that the batch reaches exist, once or in each replica."""
+    if op in self._spread.once:
+      self._share(op)
+    elif op not in self._copies:
+      self._check_clear(op)
+      self._copies.add(op)
+      self._pending.append((False, op))
+
+  def _check_clear(self, op: int) -> None:
+    """Raises GraphError where the op cannot be had from replicas."""
+    if op in self._spread.refused:
+      raise self._unclear(self._spread.refused[op], op)
 
   def _share(self, op: int) -> None:
     if op in self._shared:
       return
-    if self._flow.frames[op]:
-      raise GraphError(
-          f"op {self._flow.graph.op_names[op]!r} ({self._flow.types[op]}) needs the mean over all "
-          "replicas inside of a loop that each of them runs for itself; take it out of the loop")
+    self._check_clear(op)
     self._shared.add(op)
     self._pending.append((True, op))
-
-  def _copy(self, op: int) -> None:
-    if op_roles.is_update(self._flow.types[op]):
-      self._share(op)
-    elif op not in self._copies:
-      self._copies.add(op)
-      self._pending.append((False, op))
 
   def _look_at_shared(self, op: int) -> None:
     for tensor in self._flow.inputs[op]:
@@ -174,66 +216,77 @@ class _Cutter:
 
   def _look_at_copy(self, op: int) -> None:
     copied = self._spread.copied
-    for producer, _ in self._flow.inputs[op]:
-      if producer in copied:
-        self._copy(producer)
+    for i, tensor in enumerate(self._flow.inputs[op]):
+      fix = self._spread.fixes.get((op, i))
+      if fix is not None and fix[0] == powers.JOIN:
+        self._join(tensor, self._how(tensor, op))
+      elif tensor[0] in copied:
+        self._need(tensor[0])
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
 
   def _use(self, tensor: Tensor, consumer: int) -> None:
-    """Makes one value of a tensor available."""
-    flow, kind = self._flow, self._spread.kind(tensor)
-    if kind is AFTER or op_roles.is_update(flow.types[tensor[0]]):
-      self._share(tensor[0])
-    elif kind is SPARSE:
-      self._join(tensor, SPARSE_ROWS)
-    elif kind is SAME:
-      self._join(tensor, FIRST)
-    elif kind is MEAN and self._optimizer_scales(tensor[0]):
-      self._share(tensor[0])
-    elif kind is MEAN:
-      self._mean(tensor)
+    """Makes the global value of a tensor available."""
+    op = tensor[0]
+    if op in self._spread.once:
+      self._share(op)
+    elif isinstance(self._spread.kind(tensor), Partial) and self._optimizer_scales(op):
+      self._share(op)
     else:
-      raise self._cannot_join(tensor, consumer)
+      self._join(tensor, self._how(tensor, consumer))
 
-  def _fetch(self, tensor: Tensor) -> None:
-    kind = self._spread.kind(tensor)
-    if isinstance(kind, Rows) and kind == Rows(0):
-      self._join(tensor, EXAMPLES)
-    else:
-      self._use(tensor, tensor[0])
-
-  def _join(self, tensor: Tensor, how: str) -> None:
+  def _join(self, tensor: Tensor, how: Join) -> None:
     self._joined[tensor] = how
     if tensor[0] in self._spread.copied:
-      self._copy(tensor[0])
+      self._need(tensor[0])
 
-  def _mean(self, tensor: Tensor) -> None:
-    flow = self._flow
-    if flow.is_integer(tensor):
-      raise GraphError(
-          f"op {flow.graph.op_names[tensor[0]]!r} ({flow.types[tensor[0]]}) sums whole numbers "
-          "over the batch, whose mean over replicas is none; cast them to a float type first")
-    self._join(tensor, MEANS)
+  def _how(self, tensor: Tensor, consumer: int) -> Join:
+    """How a tensor is joined."""
+    kind: Kind = self._spread.kind(tensor)
+    if getattr(kind, "power", 0.0) == FREE:
+      kind = dataclasses.replace(kind, power=0.0)  # type: ignore[type-var]
+    if tensor in self._spread.sparse:
+      return Join(ROWS, getattr(kind, "power", 0.0), rows_of_gradient=True)
+    if isinstance(kind, Unclear):
+      raise self._unclear(kind, consumer)
+    if isinstance(kind, (Same, Sizes)):
+      return Join(FIRST, getattr(kind, "power", 0.0))
+    if isinstance(kind, (Partial, Own)):
+      how = kind.how if isinstance(kind, Partial) else "sum"
+      if kind.power and self._flow.is_integer(tensor):
+        raise self._cannot_join(tensor, consumer, "averages whole numbers over the batch")
+      return Join(how, kind.power)
+    if isinstance(kind, Rows) and kind.outer <= 1 and not kind.tagged and kind.local != "positions":
+      return Join(ROWS, kind.power, kind.axis, bool(kind.local))
+    if isinstance(kind, Sparse):
+      return Join(ROWS, kind.power)
+    assert isinstance(kind, (Rows, Box, Whole)), kind
+    raise self._cannot_join(
+        tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 
   def _optimizer_scales(self, op: int) -> bool:
-    """Whether an op that is linear in a mean exists once, after the mean."""
+    """Whether an op that is linear in a sum exists once, after the sum."""
     flow, copied = self._flow, self._spread.copied
     if flow.frames[op]:
       return False
     if flow.types[op] in _PASSING:
       return True
     return flow.types[op] in _SCALING and any(
-        producer not in copied for producer, _ in flow.inputs[op])
+        producer not in copied or producer in self._spread.once
+        for producer, _ in flow.inputs[op])
 
-  def _cannot_join(self, tensor: Tensor, consumer: int) -> GraphError:
+  def _unclear(self, kind: Unclear, consumer: int) -> GraphError:
     flow = self._flow
-    names, kind = flow.graph.op_names, self._spread.kind(tensor)
-    if isinstance(kind, Unclear):
-      return GraphError(
-          f"op {names[kind.op]!r} ({flow.types[kind.op]}) {kind.reason}, so that "
-          f"{names[consumer]!r} ({flow.types[consumer]}) cannot be had from replicas; take it out "
-          "of the training step, or train with one replica")
+    names = flow.graph.op_names
+    needs = "" if kind.op == consumer else (
+        f", so that {names[consumer]!r} ({flow.types[consumer]}) cannot be had from replicas")
     return GraphError(
-        f"op {names[consumer]!r} ({flow.types[consumer]}) takes single examples of the batch from "
-        f"{names[tensor[0]]!r} ({flow.types[tensor[0]]}), of which each replica has others; "
-        "reduce them to a mean over the batch")
+        f"op {names[kind.op]!r} ({flow.types[kind.op]}) {kind.reason}{needs}; take it out of the "
+        "training step, or train with one replica")
+
+  def _cannot_join(self, tensor: Tensor, consumer: int, why: str) -> GraphError:
+    flow = self._flow
+    names = flow.graph.op_names
+    return GraphError(
+        f"op {names[tensor[0]]!r} ({flow.types[tensor[0]]}) {why}, of which "
+        f"{names[consumer]!r} ({flow.types[consumer]}) needs one value; take it out of the "
+        "training step, or train with one replica")

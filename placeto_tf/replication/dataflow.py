@@ -36,12 +36,20 @@ class Dataflow:
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
   """
 
-  def __init__(self, graph: ComputationGraph, outputs: Mapping[str, Sequence[Any]]):
-    """Args: outputs: op name -> `OpInfo.TensorProperties` of each output."""
+  def __init__(
+      self, graph: ComputationGraph, outputs: Mapping[str, Sequence[Any]],
+      changed: Optional[Mapping[int, Any]] = None):
+    """Args:
+      graph: the graph.
+      outputs: op name -> `OpInfo.TensorProperties` of each output.
+      changed: op -> NodeDef instead of the graph's, as at another batch.
+    """
     self.graph = graph
     source = graph.origin
     all_nodes = source.graph_def.node
     self.nodes = [all_nodes[position] for position in np.asarray(source.positions).tolist()]
+    for op, node in (changed or {}).items():
+      self.nodes[op] = node
     self.types = list(graph.op_types)
     index = graph.op_index
     self.inputs: List[List[Tensor]] = []
@@ -68,8 +76,17 @@ class Dataflow:
     self._depth = 0
 
   @functools.cached_property
+  def frame_parents(self) -> Dict[str, str]:
+    """Name of each loop's frame -> that of the loop around it, "" where there is none."""
+    return self._frames[1]
+
+  @property
   def frames(self) -> List[str]:
     """[N] see the class."""
+    return self._frames[0]
+
+  @functools.cached_property
+  def _frames(self) -> Tuple[List[str], Dict[str, str]]:
     frames = [""] * len(self.nodes)
     parents = {"": ""}
     order = np.argsort(self.graph.depths, kind="stable").tolist()
@@ -80,7 +97,7 @@ class Dataflow:
         frames[op] = inner
       else:
         frames[op] = self._frame_of_inputs(op, frames, parents)
-    return frames
+    return frames, {name: parent for name, parent in parents.items() if name}
 
   def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
     """The innermost frame that an input is in; an Exit passes its value to the frame outside."""
@@ -237,11 +254,20 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
     "Squeeze": np.squeeze, "Cast": lambda value: value,
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
-    "Tile": np.tile,
+    "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
     *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv", "Pad", "PadV2"))
+
+
+def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
+  half = len(parts) // 2
+  indices = np.concatenate([np.ravel(part) for part in parts[:half]]).astype(int)
+  values = np.concatenate([np.ravel(part) for part in parts[half:]])
+  found = np.zeros(indices.max() + 1, values.dtype)
+  found[indices] = values
+  return found
 
 
 def known_dims(shape: Shape) -> Sequence[int]:

@@ -1,17 +1,24 @@
-"""The relation of a replica's tensor to the same tensor at the global batch.
+"""The relation of a replica's tensor to the same tensor of the graph at the global batch.
 
-  SAME      equal: it does not depend on the batch, or only on its size
+`R^power` times the global value is what replicas hold: a replica's number of examples has power -1,
+the gradient of a mean loss at each example has power 1.
+
+  Same      the global value, the same in all replicas
   Rows      the replica's examples of it: along one axis it holds one slice for each example
-  MEAN      the mean over the replicas is the value at the global batch: a sum or average over the
-            examples, or a linear function of one (gradients, losses, statistics)
-  AFTER     a nonlinear function of such means: to be computed once, from the means
-  SPARSE    rows of an IndexedSlices that updates a variable: those of all replicas, one after the
-            other, are the value at the global batch
+  Whole     the global value, of the examples of all replicas
+  Partial   the replicas' values together are the global one: their sum, maximum, minimum, ...
+  Own       a statistic of the replica's own batch in batch normalization, or computed from one;
+            where one value is needed, the sum
+  Sparse    rows of a variable's gradient (IndexedSlices): those of all replicas, one after the
+            other, are the global ones
+  Sizes     dimensions, some of which count examples
   Box       a container (TensorArray, TensorList, stack) of tensors of one kind
-  Unclear   the value at the global batch cannot be computed from those of the replicas, or it is
-            not known how; `op` is where that began and `reason` says why
+  Unclear   the global value cannot be computed from those of the replicas, or it is not known how;
+            `op` is where that began and `reason` says why
 
-`Rows(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch.
+`Rows(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch; with `outer` 0 all
+slices are equal. GSPMD (Xu et al. 2021, section 3) calls the first three replicated, tiled and
+gathered, and Partial a partial reduction.
 """
 
 from __future__ import annotations
@@ -21,11 +28,65 @@ from typing import Any, Iterable, Union
 
 
 @dataclasses.dataclass(frozen=True)
+class Same:
+  """The same in all replicas; see the module."""
+
+  power: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Rows:
-  """One slice for each example; see the module."""
+  """One slice for each example; see the module.
+
+  Attributes:
+    axis, outer, power: see the module.
+    local: "range" if it holds the positions of the examples, counted from the replica's first;
+      "positions" if it is computed from these.
+    tagged: whether the first column of its last axis holds such positions.
+  """
 
   axis: int
   outer: int = 1
+  power: float = 0.0
+  local: str = ""
+  tagged: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+  """The examples of all replicas, in their order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+  """To be combined over the replicas.
+
+  Attributes:
+    how: "sum", "max", "min", "all", "any".
+    power: see the module.
+  """
+
+  how: str
+  power: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+  """A replica's own statistic; `power` is that of its sum over the replicas."""
+
+  power: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse:
+  """Rows one after the other; see the module."""
+
+  power: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Dimensions of a replica's tensor; see the module."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,33 +109,40 @@ class Box:
   content: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plain:
-  name: str
-
-  def __repr__(self) -> str:
-    return self.name
-
-
-SAME, MEAN, AFTER, SPARSE = (_Plain(name) for name in ("SAME", "MEAN", "AFTER", "SPARSE"))
-Kind = Union[_Plain, Rows, Unclear, Box]
+Kind = Union[Same, Rows, Whole, Partial, Own, Sparse, Sizes, Box, Unclear]
+SAME = Same()
+# The power of zeros, at which a loop begins: any.
+FREE = 1e9
 MIXES_ROWS = "combines examples of the batch with one another"
 
 
 def join(kinds: Iterable[Kind], op: int) -> Kind:
   """The kind of a tensor that is one of several, as behind a Merge."""
-  result: Kind = SAME
-  for kind in kinds:
-    if kind == result or kind is SAME:
-      continue
-    if result is SAME or isinstance(kind, Unclear):
-      result = kind
-    elif isinstance(result, Unclear):
-      pass
-    elif isinstance(kind, Box) and isinstance(result, Box):
-      result = Box(join((result.content, kind.content), op))
-    elif {kind, result} <= {MEAN, AFTER}:
-      result = AFTER
-    else:
-      result = Unclear(op, "gives now one thing of the batch and now another")
-  return result
+  found = list(dict.fromkeys(kinds))
+  if not found:
+    return SAME
+  unclear = next((kind for kind in found if isinstance(kind, Unclear)), None)
+  if unclear is not None:
+    return unclear
+  if not any(isinstance(kind, Partial) for kind in found):
+    found = [kind for kind in found if kind not in (SAME, Same(FREE))] or found
+  if all(isinstance(kind, Box) for kind in found):
+    return Box(join((kind.content for kind in found if isinstance(kind, Box)), op))
+  varied = [kind for kind in found if not _is_vague(kind)]
+  if varied:
+    found = [kind for kind in found if kind in varied or not _fits(kind, varied[0])]
+  elif len(found) > 1:
+    found = [kind for kind in found if getattr(kind, "power", 0.0) != FREE] or found[:1]
+  return found[0] if len(found) == 1 else Unclear(
+      op, "gives now one thing of the batch and now another")
+
+
+def _is_vague(kind: Kind) -> bool:
+  """Whether it may stand for other rows: all of its are equal, or zero."""
+  return isinstance(kind, Rows) and (kind.outer == 0 or kind.power == FREE)
+
+
+def _fits(vague: Kind, rows: Kind) -> bool:
+  """Whether rows that are all equal may stand for such rows."""
+  return isinstance(vague, Rows) and isinstance(rows, Rows) and vague.axis == rows.axis and (
+      vague.power in (rows.power, FREE)) and vague.outer in (0, rows.outer)

@@ -53,15 +53,24 @@ class Mirrors:
     return name in self.needed or name in self.outside
 
 
-def find_mirrors(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Mirrors:
-  """Finds them; `single` are names of variables that replicas share all the same.
+def find_mirrors(
+    flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str], mirrored: bool) -> Mirrors:
+  """Finds them.
+
+  Args:
+    flow, spread, cut: of the graph.
+    single: names of variables that replicas share all the same.
+    mirrored: whether the others are mirrored, besides those that keep examples.
 
   Raises:
     GraphError: a variable may be written where it cannot be followed.
   """
   names = flow.graph.op_names
+  owned = {names[op] for op in spread.owned if op in cut.copies}
+  if not mirrored:
+    return Mirrors(frozenset(), _Outside(flow, owned).run() if owned else {})
   needed = _needed(flow, spread, cut, single)
-  variables = {names[op] for op in needed if flow.types[op] in op_roles.VARIABLES}
+  variables = owned | {names[op] for op in needed if flow.types[op] in op_roles.VARIABLES}
   return Mirrors(frozenset(names[op] for op in needed), _Outside(flow, variables).run())
 
 

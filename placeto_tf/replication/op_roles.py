@@ -5,12 +5,13 @@ Legend: N needed ops.
 
 from __future__ import annotations
 
-from typing import Any, FrozenSet, List, Optional, Set, Tuple
+from typing import Any, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.scaling import Scaling
 
 # They draw from a state of their own, which the seeds in their attributes start.
 STATEFUL_NOISE = frozenset((
@@ -22,7 +23,14 @@ STATEFUL_NOISE = frozenset((
 SEEDED_NOISE = frozenset((
     "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomUniform "
     "StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
-    "StatelessRandomBinomial StatelessMultinomial").split())
+    "StatelessRandomUniformFullInt StatelessRandomPoisson StatelessRandomBinomial "
+    "StatelessMultinomial").split())
+# They draw from a key and a counter, which other ops make of a seed.
+KEYED_NOISE = frozenset((
+    "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
+    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 StatelessRandomGammaV3").split())
+KEYS = frozenset(
+    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg RngReadAndSkip".split())
 # They draw from a variable, which each call advances: every replica may call them.
 VARIABLE_NOISE = frozenset(
     "RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
@@ -77,21 +85,34 @@ def seeded(node: Any) -> bool:
   return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
 
 
-def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
+def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   """The batch and the ops that are fed with one, or get one from an input pipeline.
 
+  A feed that does not grow with the batch (a learning rate, a flag) is the same for all replicas.
+
   Raises:
-    GraphError: there is none, or a feed is no batch.
+    GraphError: there is none, or a feed has the batch elsewhere than in its first dimension.
   """
   graph = flow.graph
   captures = captured_ops(graph.origin)
-  shapes = {}
+  feeds = {}
   for name, shape in graph.origin.feed_shapes.items():
     op_name = name.rpartition(":")[0]
     if op_name not in captures:
-      shapes[graph.op_index[op_name]] = (name, shape)
+      feeds[graph.op_index[op_name]] = (name, shape)
   pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
-  sizes = [shape[0] for _, shape in shapes.values() if shape]
+  sizes, found = [], []
+  for op, (name, shape) in feeds.items():
+    axes = scaling.axes((op, 0))
+    if axes is None:
+      axes = [0] if shape else []
+    if axes not in ([], [0]):
+      raise GraphError(
+          f"feed {name!r} of shape {list(shape)} has the batch elsewhere than in its first "
+          "dimension, so that replicas cannot divide it; put the batch into its first dimension")
+    if axes:
+      sizes.append(shape[0])
+      found.append(op)
   for op in pipelines:
     sizes += [shape[0] for shape in (flow.shape((op, 0)),) if shape and shape[0]]
   if not sizes:
@@ -99,13 +120,13 @@ def batch_feeds(flow: Dataflow) -> Tuple[int, List[int]]:
         "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
         "graph that trains on batches can be replicated")
   batch = max(set(sizes), key=sizes.count)
-  for name, shape in shapes.values():
-    if not shape or shape[0] != batch:
-      raise GraphError(
-          f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples, so that "
-          "replicas cannot divide it; make it a constant or a variable of the graph, or put the "
-          "batch into its first dimension")
-  return batch, sorted(set(shapes) | set(pipelines))
+  if len(set(sizes)) > 1:
+    name, shape = next(feeds[op] for op in found if feeds[op][1][0] != batch)
+    raise GraphError(
+        f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples, so that "
+        "replicas cannot divide it; make it a constant or a variable of the graph, or put the "
+        "batch into its first dimension")
+  return batch, sorted({*found, *pipelines})
 
 
 def captured_ops(source: Any) -> FrozenSet[str]:
@@ -121,27 +142,12 @@ def is_stateless(op_type: str) -> bool:
   return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
 
 
-def check_state(flow: Dataflow, copied: Set[int]) -> None:
-  """Raises GraphError if replicas would have to share state that only one op may hold.
-
-  Args:
-    copied: ops that each replica has, without updates.
-  """
-  for op in sorted(copied):
-    kind, name = flow.types[op], flow.graph.op_names[op]
-    if kind in STATEFUL_NOISE and not seeded(flow.nodes[op]):
-      raise GraphError(
-          f"op {name!r} ({kind}) draws random numbers without a seed, so that replicas cannot be "
-          "held to what they do together; give it a seed, or call tf.random.set_seed before the "
-          "graph is built")
-    if kind in STATEFUL_NOISE | VARIABLE_NOISE | PIPELINES | STEP_CONTAINERS | _HARMLESS_STATE:
-      continue
-    if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):
-      continue
-    if kind in PLACEHOLDERS:
-      continue
-    op_def = registered_op_def(kind)
-    if op_def is not None and op_def.is_stateful:
-      raise GraphError(
-          f"op {name!r} ({kind}) holds or changes state that is no variable, which replicas cannot "
-          "share; take it out of the training step")
+def may_be_copied(kind: str) -> bool:
+  """Whether replicas may each have an op of this type that reads their examples."""
+  if kind in (STATEFUL_NOISE | SEEDED_NOISE | KEYED_NOISE | VARIABLE_NOISE | PIPELINES
+              | STEP_CONTAINERS | _HARMLESS_STATE) or kind in PLACEHOLDERS:
+    return True
+  if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):
+    return True
+  op_def = registered_op_def(kind)
+  return op_def is None or not op_def.is_stateful

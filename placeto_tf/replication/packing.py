@@ -18,8 +18,10 @@ from typing import Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.replication.cuts import FIRST, MEANS, Cut
+from placeto_tf.replication.cuts import FIRST, Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.kinds import Own
+from placeto_tf.replication.powers import JOIN
 from placeto_tf.replication.propagation import Spread
 
 PACK_BYTES = 4e6
@@ -50,14 +52,15 @@ def find_packs(
   """
   if any(flow.frames[op] for op in cut.shared):
     return []
-  level = _levels(flow, cut)
-  kinds: Dict[Tuple[int, bool, int], List[Tuple[int, Tensor, float]]] = {}
+  level = _levels(flow, spread, cut)
+  kinds: Dict[Tuple[int, bool, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
-  for tensor, how in cut.joined.items():
+  for tensor, join in cut.joined.items():
     size = _bytes(flow, tensor)
-    if how != MEANS or tensor in fetched or size is None or flow.frames[tensor[0]]:
+    if join.how != "sum" or tensor in fetched or size is None or flow.frames[tensor[0]]:
       continue
-    kind = (flow.dtype(tensor) % 100, tensor[0] in spread.own, level[tensor[0]])
+    kind = (flow.dtype(tensor) % 100, isinstance(spread.kind(tensor), Own), level[tensor[0]],
+            join.power)
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
   # Above half of a device's share, whole tensors do not spread evenly.
   whole = sum(size for members in kinds.values() for _, _, size in members)
@@ -81,19 +84,25 @@ def find_packs(
   return [pack for pack in packs if len(pack.tensors) > 1 or pack.pieces > 1]
 
 
-def _levels(flow: Dataflow, cut: Cut) -> List[int]:
+def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
   """[N] how many joins lie on the way to an op; of equal levels no join waits for the other."""
   level = [0] * len(flow.types)
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     once = op in cut.shared or op not in cut.copies
     found = 0
-    for tensor in flow.inputs[op]:
-      joins = once and cut.joined.get(tensor, FIRST) != FIRST
+    for i, tensor in enumerate(flow.inputs[op]):
+      joins = (once or _reads_joined(spread, op, i)) and tensor in cut.joined and (
+          cut.joined[tensor].how != FIRST)
       found = max(found, level[tensor[0]] + joins)
     for awaited in flow.controls[op]:
       found = max(found, level[awaited])
     level[op] = found
   return level
+
+
+def _reads_joined(spread: Spread, op: int, i: int) -> bool:
+  fix = spread.fixes.get((op, i))
+  return fix is not None and fix[0] == JOIN
 
 
 def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:

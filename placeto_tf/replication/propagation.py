@@ -1,4 +1,7 @@
-"""The ops that every replica has, and the kind of each of their tensors.
+"""The ops that every replica has, the kind of each of their tensors, and what they need joined.
+
+The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor of
+which the replicas hold parts, the tensor is joined before it: `Spread.fixes`.
 
 Legend: N needed ops.
 """
@@ -7,39 +10,35 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Dict, FrozenSet, List, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.replication import op_roles
+from placeto_tf.replication import op_roles, powers
 from placeto_tf.replication.axis_rules import AxisRules
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 from placeto_tf.replication.kinds import (
-  AFTER,
-  MEAN,
+  FREE,
+  MIXES_ROWS,
   SAME,
-  SPARSE,
   Box,
   Kind,
+  Own,
+  Partial,
   Rows,
+  Same,
+  Sizes,
+  Sparse,
   Unclear,
+  Whole,
   join,
 )
+from placeto_tf.replication.powers import Fix, Inputs, NotFollowed
+from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
 
 _MERGES = ("Merge", "RefMerge")
 _SWITCHES = ("Switch", "RefSwitch")
-# Their output is a mean if an input is a mean, whatever the other inputs.
-_LINEAR = frozenset((
-    "Identity StopGradient PreventGradient CheckNumerics Snapshot Cast Neg AddN AccumulateNV2 Add "
-    "AddV2 Sub Reshape Squeeze ExpandDims Transpose ConcatV2 Concat Pack Unpack Split SplitV "
-    "Slice StridedSlice StridedSliceGrad Pad PadV2 Tile BroadcastTo Sum Mean Enter RefEnter Exit "
-    "RefExit NextIteration RefNextIteration GatherV2 Gather UnsortedSegmentSum ReverseV2 "
-    "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Cumsum Einsum Shape ShapeN ZerosLike "
-    "EnsureShape").split())
-# Linear in one operand only.
-_PRODUCTS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum".split())
-_QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _WRITES = {  # containers: op type -> (container's input, tensor's input, by how much axes grow)
     "TensorArrayWriteV3": (3, 2, 0), "TensorArrayScatterV3": (3, 2, -1),
     "TensorArrayUnpackV3": (3, 2, -1), "TensorArraySplitV3": (2, 1, -1),
@@ -51,8 +50,26 @@ _READS = {  # op type -> (container's input, by how much axes grow, port of the 
     "TensorListPopBack": (0, 0, 1), "TensorListGetItem": (0, 0, 0), "TensorListStack": (0, 1, 0),
     "TensorListGather": (0, 1, 0)}
 _CONTAINER_SHAPES = ("TensorListElementShape", "TensorListLength", "TensorArraySizeV3")
+_EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
-_MAX_PASSES = 8  # nested loops settle in as many rounds as their depth, plus one
+_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_OF_SIZES = frozenset((
+    "Identity Cast Pack ConcatV2 Maximum Minimum Mul Add AddV2 Sub FloorDiv FloorMod Reshape "
+    "ExpandDims Squeeze DynamicStitch Slice Snapshot StopGradient Select SelectV2 Switch Merge "
+    "Enter Exit NextIteration Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
+    "BroadcastArgs").split())
+# Their shape is in an argument.
+_SHAPED = frozenset("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike".split())
+_SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
+_MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
+
+
+class JoinInLoop(Exception):
+  """A loop that each replica was to run for itself needs a global value; `frame` names it."""
+
+  def __init__(self, frame: str):
+    super().__init__(frame)
+    self.frame = frame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +80,16 @@ class Spread:
     batch: examples of one replica.
     sources: ops that are fed, or read an input pipeline.
     noise: ops that draw random numbers, for each replica its own.
-    copied: ops that each replica has, unless they turn out to come after the means.
+    copied: ops that each replica has, unless they turn out to come after the joins.
     kinds: op of `copied` -> kinds of its outputs.
-    sparse: tensors of kind `SPARSE`, whatever their op's rule gives.
-    own: ops whose means over the batch go into examples of the same replica.
-    statistics: ops that mix values of all examples into single ones, as batch normalization.
+    fixes: (op of `copied`, number of a data input) -> what is done to that input before.
+    once: ops of `copied` that compute the same everywhere, from what is joined.
+    sparse: tensors that hold rows of the gradient of a variable.
+    statistics: ops that normalize by each replica's own statistics.
+    slices: constant of one row for each example -> the global value.
+    owned: variables that keep examples, of which each replica has its own.
+    merged: loops that all replicas go round together, because they need what all have.
+    refused: op -> why its effect cannot be had from replicas.
   """
 
   batch: int
@@ -75,57 +97,106 @@ class Spread:
   noise: FrozenSet[int]
   copied: FrozenSet[int]
   kinds: Dict[int, List[Kind]]
+  fixes: Dict[Tuple[int, int], Fix]
+  once: FrozenSet[int]
   sparse: FrozenSet[Tensor]
-  own: FrozenSet[int]
   statistics: FrozenSet[int]
+  slices: Mapping[int, np.ndarray]
+  owned: FrozenSet[int]
+  merged: FrozenSet[str]
+  refused: Dict[int, Unclear]
 
   def kind(self, tensor: Tensor) -> Kind:
     """The kind of any tensor of the graph."""
-    if tensor in self.sparse:
-      return SPARSE
     found = self.kinds.get(tensor[0])
     return SAME if found is None else found[tensor[1]]
 
 
-def spread(flow: Dataflow, sparse: Sequence[SparseUpdate]) -> Spread:
+def spread(
+    flow: Dataflow, sparse: Sequence[SparseUpdate], scaling: Scaling,
+    own_statistics: AbstractSet[int] = frozenset()) -> Spread:
   """Follows the batch through the graph.
 
   Args:
-    flow: the graph.
+    flow: the graph of one replica.
     sparse: updates of some rows of variables.
+    scaling: what of it grows with the batch.
+    own_statistics: ops whose results are statistics that each replica keeps to itself.
 
   Raises:
-    GraphError: there is no batch, a feed is none, or an op draws without a seed.
+    GraphError: there is no batch, or an op holds state that replicas cannot share.
   """
-  batch, sources = op_roles.batch_feeds(flow)
-  copied, noise = _copied(flow, set(sources))
-  op_roles.check_state(flow, copied)
-  return _Propagation(flow, batch, frozenset(sources), noise, copied, sparse).run()
+  batch, sources = op_roles.batch_feeds(flow, scaling)
+  merged: Set[str] = set()
+  while True:
+    copied, noise = _copied(flow, set(sources), scaling, merged)
+    found = _Propagation(
+        flow, batch, frozenset(sources), noise, copied, sparse, scaling, own_statistics, merged)
+    try:
+      return found.run()
+    except JoinInLoop as needs:
+      merged |= _with_inner(flow, needs.frame)
 
 
-def _copied(flow: Dataflow, sources: Set[int]) -> Tuple[Set[int], Set[int]]:
-  """The ops of each replica, and those of them that draw random numbers."""
-  noise_types = (
-      op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.VARIABLE_NOISE)
-  candidates = [op for op, kind in enumerate(flow.types) if kind in noise_types]
+def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
+  """A loop, the loops around it, and those inside of any of them."""
+  parents = flow.frame_parents
+  outer = frame
+  while parents.get(outer):
+    outer = parents[outer]
+  found = {outer}
+  size = 0
+  while size != len(found):
+    size = len(found)
+    found |= {inner for inner, parent in parents.items() if parent in found}
+  return found
+
+
+def _copied(
+    flow: Dataflow, sources: Set[int], scaling: Scaling, merged: Set[str]
+) -> Tuple[Set[int], Set[int]]:
+  """The ops of each replica, and those of them that draw random numbers for examples."""
   containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
+  drawn = _drawn_by_examples(flow, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
   by_frame = collections.defaultdict(list)
   for op, frame in enumerate(flow.frames):
-    if frame:
+    if frame and frame not in merged:
       by_frame[frame].append(op)
+  seeds, waiting = set(sources) | set(scaling.sources) | set(drawn), set(containers)
   copied: Set[int] = set()
-  seeds, noise, waiting = set(sources), set(), set(candidates + containers)
   while not seeds <= copied:
     copied = closure(copied | seeds, flow.consumers)
     # A loop goes round for each replica as a whole.
     for frame in {flow.frames[op] for op in copied if flow.frames[op]}:
-      seeds.update(by_frame[frame])
+      seeds.update(by_frame.get(frame, ()))
     found = waiting & closure(copied, producers) if waiting else set()
     waiting -= found
     seeds |= found
-    noise |= found - set(containers)
-  return copied, noise
+  return copied, drawn
+
+
+def _drawn_by_examples(flow: Dataflow, scaling: Scaling) -> Set[int]:
+  """Ops that draw numbers for each example, with those that make the keys for them alone."""
+  noise = op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.VARIABLE_NOISE | (
+      op_roles.KEYED_NOISE)
+  found: Set[int] = set()
+  for op, kind in enumerate(flow.types):
+    if kind in noise and kind not in op_roles.KEYS and scaling.axes((op, 0)):
+      found.add(op)
+  for op, kind in enumerate(flow.types):
+    if kind in op_roles.KEYS:
+      readers, stack = set(), [op]
+      while stack:
+        for consumer in flow.consumers[stack.pop()]:
+          if flow.types[consumer] in noise:
+            readers.add(consumer)
+          elif consumer not in readers and flow.types[consumer] in (
+              "Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack"):
+            stack.append(consumer)
+      if readers & found:
+        found.add(op)
+  return found
 
 
 class _Propagation:
@@ -133,121 +204,431 @@ class _Propagation:
 
   def __init__(
       self, flow: Dataflow, batch: int, sources: FrozenSet[int], noise: Set[int],
-      copied: Set[int], sparse: Sequence[SparseUpdate]):
-    self._flow, self._batch = flow, batch
+      copied: Set[int], sparse: Sequence[SparseUpdate], scaling: Scaling,
+      own_statistics: AbstractSet[int], merged: Set[str]):
+    self._flow, self._batch, self._scaling = flow, batch, scaling
     self._sources, self._noise, self._copied = sources, frozenset(noise), copied
+    self._own_statistics, self._merged = own_statistics, merged
     self._values = {update.values: update.indices for update in sparse}
     self._indices: Dict[Tensor, List[Tensor]] = collections.defaultdict(list)
     for update in sparse:
       self._indices[update.indices].append(update.values)
-    self._rules = AxisRules(flow, batch)
-    self._kinds: Dict[int, List[Kind]] = {}
+    self._rules = AxisRules(flow, batch, scaling)
+    self._kinds: Dict[int, Optional[List[Kind]]] = {}
+    self._fixes: Dict[Tuple[int, int], Fix] = {}
+    self._once: Set[int] = set()
     self._pushed: Dict[int, Kind] = {}  # stack op -> kind of what is on it
     self._statistics: Set[int] = set()
-    self._own: Set[int] = set()  # ops whose results go into single examples of their replica
+    self._refused: Dict[int, Unclear] = {}
 
   def run(self) -> Spread:
     flow = self._flow
     order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
              if op in self._copied]
     self._settle(order)
-    if self._statistics:
-      # A value that goes into single examples again belongs to the replica.
-      producers = [[producer for producer, _ in data] for data in flow.inputs]
-      before = closure(set(self._statistics), producers)
-      self._own = {op for op in before if op in self._copied and not any(
-          isinstance(kind, Rows) for kind in self._kinds[op])}
-      self._settle(order)
+    self._check_loops()
+    kinds = {op: found or [SAME] * self._width(op) for op, found in self._kinds.items()}
+    owned = frozenset(
+        op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES)
     return Spread(
-        self._batch, self._sources, self._noise, frozenset(self._copied), self._kinds,
-        frozenset(tensor for tensor in (*self._values, *self._indices)
-                  if self._kind(tensor) is SPARSE),
-        frozenset(self._own), frozenset(self._statistics))
+        self._batch, self._sources, self._noise, frozenset(self._copied), kinds, self._fixes,
+        frozenset(self._once), frozenset(
+            tensor for tensor in (*self._values, *self._indices)
+            if isinstance(self._kind(tensor), Sparse)),
+        frozenset(self._statistics), self._scaling.slices, owned, frozenset(self._merged),
+        self._refused)
 
   def _settle(self, order: Sequence[int]) -> None:
-    self._kinds = {op: [SAME] * self._width(op) for op in order}
+    self._kinds = {op: None for op in order}
     for _ in range(_MAX_PASSES if any(self._flow.frames[op] for op in order) else 1):
       changed = False
       self._statistics.clear()
+      self._fixes.clear()
+      self._once.clear()
       for op in order:
-        found = self._outputs(op)
+        found = self._outputs(op) if self._is_ready(op) else None
         if found != self._kinds[op]:
           self._kinds[op], changed = found, True
       if not changed:
         break
+
+  def _is_ready(self, op: int) -> bool:
+    """Whether enough of an op's inputs is known; the others come round a loop."""
+    kind = self._flow.types[op]
+    known = [tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None
+             for tensor in self._flow.inputs[op]]
+    if kind in _POPS:
+      stack = self._flow.origin(self._flow.inputs[op][0])[0]
+      return all(known) and stack in self._pushed
+    return any(known) or not known if kind in _MERGES else all(known)
+
+  def _check_loops(self) -> None:
+    """Raises JoinInLoop if a loop of one replica needs what all have."""
+    for (op, _), fix in self._fixes.items():
+      frame = self._flow.frames[op]
+      if frame and frame not in self._merged and fix[0] in (powers.JOIN, powers.SLICE):
+        outside = self._flow.types[op] in ("Enter", "RefEnter")
+        if not outside:
+          raise JoinInLoop(frame)
+    for op in self._copied:
+      frame = self._flow.frames[op]
+      if frame and frame not in self._merged and op_roles.is_update(self._flow.types[op]):
+        raise JoinInLoop(frame)
 
   def _width(self, op: int) -> int:
     offsets = self._flow.graph.output_offsets
     return int(offsets[op + 1] - offsets[op])
 
   def _kind(self, tensor: Tensor) -> Kind:
+    own = self._own_kind(tensor)
     if tensor in self._values or tensor in self._indices:
-      if any(isinstance(self._own_kind(each), Rows)
+      if any(isinstance(self._own_kind(each), (Rows, Sparse))
              for each in (tensor, *self._indices.get(tensor, ()))):
-        return SPARSE
-    return self._own_kind(tensor)
+        return Sparse(getattr(own, "power", 0.0))
+    return own
 
   def _own_kind(self, tensor: Tensor) -> Kind:
-    found = self._kinds.get(tensor[0])
+    if tensor[0] not in self._kinds:
+      return SAME
+    found = self._kinds[tensor[0]]
     return SAME if found is None else found[tensor[1]]
 
   def _outputs(self, op: int) -> List[Kind]:
-    flow, width = self._flow, self._width(op)
+    width = self._width(op)
+    self._refused.pop(op, None)
+    try:
+      return self._followed(op, width)
+    except NotFollowed as problem:
+      return self._refuse(op, Unclear(op, str(problem)), width)
+
+  def _refuse(self, op: int, why: Unclear, width: int) -> List[Kind]:
+    self._refused[op] = why
+    return [why] * width
+
+  def _followed(self, op: int, width: int) -> List[Kind]:
+    flow = self._flow
     kind = flow.types[op]
     if op in self._sources:
       return [Rows(0)] * width
-    inputs = [self._kind(tensor) for tensor in flow.inputs[op]]
+    if op in self._scaling.sources:
+      return [self._scaling.sources[op]] * width
+    given = [self._kind(tensor) for tensor in flow.inputs[op]]
+    if op in self._noise:
+      return self._drawn(op, given, width)
     if kind in _MERGES:
-      return [join(inputs, op), SAME][:width]
-    if kind in _SWITCHES:
-      return self._switch(op, inputs)
-    if kind in _WRITES or kind in _READS or kind in _PUSHES or kind in _POPS:
-      return self._container(op, inputs, width)
-    if kind in _CONTAINER_SHAPES or op in self._noise:
+      return self._merge(op, given, width)
+    if kind in _CONTAINER_SHAPES:
       return [SAME] * width
-    if any(isinstance(each, Box) for each in inputs):
-      return [next(each for each in inputs if isinstance(each, Box))] * width
-    if SPARSE in inputs:
-      return [AFTER] * width
-    if any(isinstance(each, Rows) for each in inputs):
-      if MEAN in inputs or AFTER in inputs:
+    if kind in _WRITES or kind in _READS or kind in _PUSHES or kind in _POPS:
+      return self._container(op, given, width)
+    unclear = next((each for each in given if isinstance(each, Unclear)), None)
+    if unclear is not None and kind not in _SHAPES:
+      return self._refuse(op, unclear, width)
+    view = Inputs(flow, op, given)
+    try:
+      found = self._by_rule(view, width)
+    except NotFollowed as problem:
+      view = Inputs(flow, op, given)
+      try:
+        found = self._globally(view, width)
+      except NotFollowed:
+        raise problem from None
+    self._note(view, found)
+    return found
+
+  def _note(self, view: Inputs, found: Sequence[Kind]) -> None:
+    for i, fix in view.fixes.items():
+      self._fixes[view.op, i] = fix
+    frame = self._flow.frames[view.op]
+    if frame and frame not in self._merged or self._flow.types[view.op] in (
+        op_roles.STEP_CONTAINERS):
+      return
+    if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.kinds):
+      self._once.add(view.op)
+
+  def _by_rule(self, view: Inputs, width: int) -> List[Kind]:
+    flow, op, kinds = self._flow, view.op, view.kinds
+    kind = flow.types[op]
+    if all(each == SAME for each in kinds):
+      return [SAME] * width
+    if kind in _EMPTY_LISTS:
+      return [SAME] * width
+    if op_roles.is_update(kind):
+      return self._update(view, width)
+    if any(isinstance(each, Box) for each in kinds):
+      return [self._of_boxes(view)] * width
+    if kind in _SWITCHES and not isinstance(kinds[1], Same):
+      view.join(1)
+      kinds[1] = SAME
+    if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(kinds) == 1:
+      view.join(0)
+      return [SAME] * width
+    if kind in _SHUFFLES and isinstance(kinds[0], (Rows, Sparse)):
+      raise NotFollowed("shuffles the examples of the batch")
+    if kind in _SHAPES:
+      return [self._sizes(op, kinds[port if kind == "ShapeN" else 0], port)
+              for port in range(width)]
+    if op in self._own_statistics:
+      return [Own(1.0)] * width
+    if any(isinstance(each, Sparse) for each in kinds):
+      return self._of_sparse(view, width)
+    if not op_roles.may_be_copied(kind):
+      return self._globally(view, width)
+    self._cut_rows(view)
+    if any(isinstance(each, Rows) for each in kinds):
+      if any(isinstance(each, Own) for each in kinds):
         self._statistics.add(op)
-      return self._rules.outputs(op, inputs)
-    unclear = next((each for each in inputs if isinstance(each, Unclear)), None)
-    if unclear is not None:
-      return [unclear] * width
-    if any(tensor[0] in self._own and each is not SAME
-           for tensor, each in zip(flow.inputs[op], inputs)):
-      return [MEAN] * width
-    if AFTER in inputs:
-      return [AFTER] * width
-    if MEAN in inputs:
-      return [self._of_means(op, inputs)] * width
+      found = self._rules.outputs(view)
+      if any(isinstance(each, Own) for each in found):
+        self._statistics.add(op)
+      return found
+    numbers = [self._scaling.number((op, port)) for port in range(width)]
+    if not any(isinstance(each, (Partial, Own)) for each in kinds):
+      if all(each is not None for each in numbers):
+        return [each for each in numbers if each is not None]
+      if any(isinstance(each, Sizes) for each in kinds) or kind in _SHAPED:
+        return self._shaped(view, width)
+      power = powers.result_power(flow, view)
+      return [Same(power)] * width
+    if any(isinstance(each, Own) for each in kinds):
+      return self._own(view, width)
+    if kind in _SHAPED and self._scaling.axes((op, 0)):
+      return self._shaped(view, width)
+    return self._of_partial(view, width)
+
+  def _of_boxes(self, view: Inputs) -> Kind:
+    """The kind of a container that is made of others."""
+    boxes = [each for each in view.kinds if isinstance(each, Box)]
+    if self._flow.types[view.op] == "ZerosLike":
+      content = boxes[0].content
+      return Box(dataclasses.replace(content, power=FREE) if hasattr(content, "power") else content)
+    return join(boxes, view.op)
+
+  def _cut_rows(self, view: Inputs) -> None:
+    """Takes the replica's rows of what holds those of all, so that it goes on with its own."""
+    for i, each in enumerate(view.kinds):
+      if isinstance(each, Whole):
+        axes = self._scaling.axes(self._flow.inputs[view.op][i])
+        if axes is None or len(axes) != 1:
+          raise NotFollowed(MIXES_ROWS)
+        view.slice(i, axes[0])
+
+  def _update(self, view: Inputs, width: int) -> List[Kind]:
+    """An op that writes has the global values of all inputs, but for a variable in rows."""
+    flow, op = self._flow, view.op
+    if flow.origin(flow.inputs[op][0])[0] in self._scaling.sources:
+      return [Rows(0)] * width
+    for i in range(len(view.kinds)):
+      if isinstance(view.kinds[i], Sizes):
+        raise NotFollowed("writes dimensions of the batch")
+      view.join(i)
+      view.kinds[i] = SAME
     return [SAME] * width
 
-  def _of_means(self, op: int, inputs: Sequence[Kind]) -> Kind:
-    kind = self._flow.types[op]
-    if kind in ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"):
-      return SAME
-    if kind in _PRODUCTS:
-      return MEAN if sum(each is MEAN for each in inputs) == 1 else AFTER
-    if kind in _QUOTIENTS:
-      return MEAN if inputs[1] is SAME else AFTER
-    return MEAN if kind in _LINEAR else AFTER
+  def _drawn(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
+    """Draws of a replica for its examples."""
+    found: List[Kind] = []
+    for port in range(width):
+      axes = self._scaling.axes((op, port))
+      if axes and len(axes) == 1:
+        found.append(Rows(axes[0]))
+      elif self._flow.types[op] in op_roles.KEYS:
+        found.append(SAME)
+      else:
+        found.append(Unclear(op, "draws for examples in a shape that is not known"))
+    del given
+    return found
 
-  def _switch(self, op: int, inputs: List[Kind]) -> List[Kind]:
-    data, condition = inputs
-    predicate = self._flow.origin(self._flow.inputs[op][1])[0]
-    if condition in (MEAN, AFTER) and self._flow.types[predicate] != "LoopCond":
-      if not isinstance(data, (Rows, Box)):
-        data = AFTER  # a branch that depends on a result of all replicas
-    return [data, data]
+  def _merge(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
+    flow = self._flow
+    known = [i for i, tensor in enumerate(flow.inputs[op])
+             if tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None]
+    view = Inputs(flow, op, given)
+    unclear = next((given[i] for i in known if isinstance(given[i], Unclear)), None)
+    if unclear is not None:
+      return self._refuse(op, unclear, width)  # type: ignore[arg-type]
+    # Zeros are whatever the others are.
+    varied = [i for i in known if not self._is_zero(flow.inputs[op][i])] or known
+    known = [i for i in known if i in varied or not isinstance(given[i], (Same, Rows))]
+    if varied == known and all(isinstance(given[i], (Same, Rows)) and self._is_zero(
+        flow.inputs[op][i]) for i in known) and len(known) < len(given):
+      return [dataclasses.replace(given[known[0]], power=FREE), SAME][:width]
+    partial = next((given[i] for i in known if isinstance(given[i], Partial)), None)
+    if isinstance(partial, Partial) and partial.how == "sum":
+      for i in known:
+        if isinstance(given[i], Same):
+          view.as_partial(i, partial.power)
+    if flow.frames[op] and view.fixes:
+      raise NotFollowed("adds up in a loop, from a start that is not zero,")
+    found = join([view.kinds[i] for i in known], op)
+    if isinstance(found, Unclear) and not any(isinstance(each, (Box, Rows)) for each in given):
+      for i in known:  # each of them as the global value
+        view.fixes.pop(i, None)
+        view.kinds[i] = given[i]
+        view.join(i)
+      found = SAME
+    result = [found, SAME][:width]
+    self._note(view, result)
+    return result
+
+  def _is_zero(self, tensor: Tensor) -> bool:
+    flow = self._flow
+    op = flow.origin(tensor)[0]
+    if flow.types[op] == "ZerosLike":
+      return True
+    if flow.types[op] in ("Fill", "BroadcastTo", "Tile", "Reshape"):
+      return self._is_zero(flow.inputs[op][1 if flow.types[op] == "Fill" else 0])
+    if flow.types[op] != "Const":
+      return False
+    import tensorflow as tf
+
+    proto = flow.nodes[op].attr["value"].tensor
+    return proto.dtype != 7 and not tf.make_ndarray(proto).any()
+
+  def _sizes(self, op: int, kind: Kind, port: int) -> Kind:
+    """The kind of a tensor's shape or size."""
+    what = self._flow.types[op]
+    if what == "Rank" or not isinstance(kind, (Rows, Sparse)):
+      return SAME
+    known = None if isinstance(kind, Sparse) else self._scaling.number((op, port))
+    if known is not None:
+      return known
+    return Same(-1.0) if what == "Size" else Sizes()
+
+  def _shaped(self, view: Inputs, width: int) -> List[Kind]:
+    """Results of dimensions: other dimensions, or tensors of such a shape."""
+    flow, op, kinds = self._flow, view.op, view.kinds
+    kind = flow.types[op]
+    if kind == "Range" and kinds == [SAME, Same(-1.0), SAME] and (
+        flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
+      return [Rows(0, local="range")]
+    if kind in _SHAPED:
+      data = 1 if kind == "Fill" else 0
+      axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
+      if axes == []:
+        return [kinds[data]]
+      if axes is None or len(axes) != 1 or kind == "Range" or shape is None:
+        raise NotFollowed("makes a tensor whose examples cannot be found")
+      if isinstance(kinds[data], (Partial, Own)):
+        view.join(data)
+      before = flow.shape(flow.inputs[op][0]) if kind in ("Tile", "BroadcastTo") else ()
+      axis = axes[0] - len(shape) + len(before or ())
+      equal = before is not None and (axis < 0 or before[axis] == 1)
+      if not equal and kind != "Tile":
+        raise NotFollowed("makes a tensor whose examples cannot be found")
+      return [Rows(axes[0], 0 if equal else 1, getattr(kinds[data], "power", 0.0))]
+    if kind in ("BroadcastGradientArgs", "Equal", "NotEqual", "Less"):
+      return [SAME] * width
+    if kind in _OF_SIZES and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
+      return [Sizes()] * width
+    raise NotFollowed("computes with dimensions of the batch that are not known")
+
+  def _of_sparse(self, view: Inputs, width: int) -> List[Kind]:
+    """After rows of a gradient: everything once, from those of all replicas."""
+    for i, each in enumerate(view.kinds):
+      if isinstance(each, Rows):
+        view.join(i)
+      elif isinstance(each, Sizes):
+        raise NotFollowed("combines rows of a gradient with dimensions of the batch")
+      elif each != SAME:
+        view.join(i)
+      view.kinds[i] = SAME
+    return [SAME] * width
+
+  def _globally(self, view: Inputs, width: int) -> List[Kind]:
+    """An op that is run once, on the global values of its inputs."""
+    flow, op = self._flow, view.op
+    kind = flow.types[op]
+    if kind in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
+      raise NotFollowed("shuffles the examples of the batch")
+    for i in range(len(view.kinds)):
+      if isinstance(view.kinds[i], Sizes) and (
+          self._scaling.factors(flow.inputs[op][i]) is None):
+        raise NotFollowed("needs dimensions of the whole batch that are not known")
+      view.join(i)
+    found: List[Kind] = []
+    for port in range(width):
+      axes = self._scaling.axes((op, port))
+      if axes is None:
+        raise NotFollowed("gives a tensor of a shape that is not known")
+      found.append(Whole() if axes else SAME)
+    return found
+
+  def _own(self, view: Inputs, width: int) -> List[Kind]:
+    """What a replica computes of its own statistics."""
+    for i, each in enumerate(view.kinds):
+      if isinstance(each, Own):
+        view.kinds[i] = Same(each.power - 1)
+      elif isinstance(each, Partial):
+        if each.how != "sum":
+          view.join(i)
+        else:
+          view.kinds[i] = Same(each.power - 1)
+    return [Own(powers.result_power(self._flow, view) + 1)] * width
+
+  def _of_partial(self, view: Inputs, width: int) -> List[Kind]:
+    """Parts of global values go on as parts where the op is linear, else they are joined."""
+    flow, kinds = self._flow, view.kinds
+    kind = flow.types[view.op]
+    hows = {each.how for each in kinds if isinstance(each, Partial)}
+    found = None
+    if kind in ("ZerosLike", "OnesLike"):
+      return [SAME] * width
+    if hows == {"sum"}:
+      found = self._of_sums(view, kind)
+    elif len(hows) == 1 and "weighted" not in hows and kind in powers.PASSING:
+      rest = [each for each in kinds[1:] if each != SAME]
+      if not rest and isinstance(kinds[0], Partial):
+        found = kinds[0]
+      elif kind == "Pack" and len(set(kinds)) == 1:
+        found = kinds[0]
+    elif kind in _SWITCHES and isinstance(kinds[0], Partial):
+      found = kinds[0]
+    if found is not None:
+      return [found] * width
+    for i, each in enumerate(kinds):
+      if isinstance(each, Sizes):
+        raise NotFollowed("combines what was found over the batch with its dimensions")
+      view.join(i)
+    return [SAME] * width
+
+  def _of_sums(self, view: Inputs, kind: str) -> Optional[Kind]:
+    flow, kinds = self._flow, view.kinds
+    sums = [i for i, each in enumerate(kinds) if isinstance(each, Partial)]
+    if kind in _SWITCHES:
+      return kinds[0]
+    if kind == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
+      return None
+    if kind in powers.BILINEAR or kind in powers.QUOTIENTS:
+      if len(sums) != 1 or kind in powers.QUOTIENTS and sums != [0]:
+        return None
+      others = [view.powers()[i] for i in range(len(kinds)) if i != sums[0]]
+      sign = -1 if kind in powers.QUOTIENTS else 1
+      return Partial("sum", view.powers()[sums[0]] + sign * sum(others))
+    linear = powers.linear_inputs(kind, len(kinds))
+    if linear is None or not set(sums) <= set(linear):
+      return None
+    rows = [kinds[i].power for i in sums]  # type: ignore[union-attr]
+    power = rows[0]
+    if len(linear) > 1:
+      if any(view.is_whole(i) for i in linear) and (
+          len(set(rows)) > 1 or len(sums) < len(linear)):
+        return None
+      for i in linear:
+        if i in sums:
+          view.to_power(i, power)
+        elif isinstance(kinds[i], Same):
+          view.as_partial(i, power)
+        else:
+          return None
+    return Partial("sum", power)
 
   def _container(self, op: int, inputs: List[Kind], width: int) -> List[Kind]:
     flow, kind = self._flow, self._flow.types[op]
     if kind in _PUSHES:
       stack = flow.origin(flow.inputs[op][0])[0]
-      self._pushed[stack] = join((self._pushed.get(stack, SAME), inputs[1]), op)
+      before = self._pushed.get(stack)
+      self._pushed[stack] = inputs[1] if before is None else join((before, inputs[1]), op)
       return [inputs[1]]
     if kind in _POPS:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], SAME)]
@@ -255,8 +636,8 @@ class _Propagation:
       container, tensor, growth = _WRITES[kind]
       before = inputs[container] if container is not None else SAME
       content = _moved(inputs[tensor], growth, op)
-      old = before.content if isinstance(before, Box) else SAME
-      return [Box(join((old, content), op))] * width
+      old = [before.content] if isinstance(before, Box) else []
+      return [Box(join((*old, content), op))] * width
     container, growth, port = _READS[kind]
     box = inputs[container]
     content = _moved(box.content if isinstance(box, Box) else SAME, growth, op)
@@ -269,4 +650,8 @@ def _moved(kind: Kind, growth: int, op: int) -> Kind:
     return kind
   if kind.axis + growth < 0:
     return Unclear(op, "takes the examples of the batch apart")
-  return Rows(kind.axis + growth, kind.outer)
+  return dataclasses.replace(kind, axis=kind.axis + growth)
+
+
+def _is_global(kind: Kind) -> bool:
+  return kind == SAME or isinstance(kind, Whole)

@@ -36,9 +36,9 @@ class ReplicatedGraph:
     mirrored: whether each replica has variables and an optimizer of its own.
     own_joins: names of ops that take a mean which each replica could do without: of statistics for
       moving averages, of losses that are fetched.
-    feeds: original feed -> the tensors fed in its place: one for each replica, which take equal
-      parts of the global batch in this order, or a single one, which takes all of it.
+    feeds: original feed -> the tensor fed in its place, which takes the whole batch.
     notes: sentences for the user to read.
+    own_statistics: names of ops that normalize by each replica's own statistics.
   """
 
   graph: ComputationGraph
@@ -51,6 +51,7 @@ class ReplicatedGraph:
   mirrored: bool = False
   own_joins: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
+  own_statistics: Tuple[str, ...] = ()
 
   @property
   def form(self) -> str:

@@ -1,22 +1,20 @@
 """`replicate`: a training graph becomes R replicas that share its variables, or have their own.
 
 Ops that depend on a feed or on an input pipeline are copied for each replica: forward pass and
-gradients. Variables and optimizer exist once, or with mirrored variables once for each replica. In
-between,
+gradients. Variables and optimizer exist once, or with mirrored variables once for each replica. A
+step of R replicas of batch b does what a step of the graph does with a batch of R b:
 
-- gradients are averaged before the optimizer, or before a nonlinear op that precedes it: clipping
-  by the global norm sees the mean;
-- gradients of single rows (IndexedSlices) are the rows of all replicas, scaled by 1 / R;
-- each replica normalizes its own batch in batch normalization, and moving averages are updated by
-  the mean over replicas, as in `tf.distribute.MirroredStrategy`;
-- fetched losses and metrics are means over the replicas; so are additions to a metric's state,
-  whose ratios are those of the global batch; fetched examples are those of all replicas in order;
-- random ops of a replica draw with a seed made of the op's seed and the replica's number.
+- where one value is needed of what replicas have parts of, it is joined: gradients before the
+  optimizer, or before clipping by the global norm; the sum of a mask that a loss is divided by; the
+  maximum that a loop waits for. Whether parts are added up or averaged follows from the graph;
+- gradients of single rows (IndexedSlices) are the rows of all replicas;
+- what is drawn for examples is drawn by each replica, with a seed made of the op's seed and the
+  replica's number; other draws are made once;
+- batch normalization alone is the replica's own, as in `tf.distribute.MirroredStrategy`, and its
+  moving averages take the mean, unless statistics are synchronized: then it is exact, too;
+- feeds take the whole batch and fetches give what they gave.
 
-So a step of R replicas of batch b equals a step of the graph with a batch of R b, provided that its
-loss is a mean over the batch, not a sum.
-
-With mirrored variables only means of gradients and rows travel, while the backward pass goes on.
+With mirrored variables only gradients and rows travel, while the backward pass goes on.
 The first replica's variables keep their names; replica r has `w` as `replica_r/w`. All replicas'
 are equal, because every op of the graph that writes `w` outside the step has a twin for each of the
 others, on which it waits: initialisers, and the restoring ops of savers. So an
@@ -30,22 +28,28 @@ Legend: N needed ops, R replicas.
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, List, Tuple
+from typing import AbstractSet, Any, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.replication import rewriting
+from placeto_tf.replication import op_roles, rewriting
+from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.cuts import find_cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
-from placeto_tf.replication.mirroring import Mirrors, find_mirrors
-from placeto_tf.replication.propagation import Spread, spread
+from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
+from placeto_tf.replication.free_batch import has_free_batch as _has_free_batch
+from placeto_tf.replication.free_batch import unknown_batch
+from placeto_tf.replication.mirroring import find_mirrors
+from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.rebatching import rebatched
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
-from placeto_tf.replication.statistics import check_statistics
+from placeto_tf.replication.statistics import kept_statistics
 
+REPLICA, SYNCHRONIZED = "replica", "synchronized"
 # Collections that only the building of gradients needs.
 _CONTEXTS = ("while_context", "cond_context")
 # Above this many ops their names are not listed.
@@ -65,8 +69,8 @@ def check_replicas(replicas: Any) -> int:
 
 
 def replicate(
-    graph: Any, replicas: int, *, split_feeds: bool = False, mirrored: bool = False,
-    single: AbstractSet[str] = frozenset(),
+    graph: Any, replicas: int, *, whole: Optional[ComputationGraph] = None, mirrored: bool = False,
+    single: AbstractSet[str] = frozenset(), batch_norm: str = REPLICA,
 ) -> ReplicatedGraph:
   """Makes R replicas of a training graph; see the module.
 
@@ -75,57 +79,92 @@ def replicate(
       ConcreteFunction or graph of the zoo, or anything else that `load_graph` takes. Its batch is
       that of a replica.
     replicas: R.
-    split_feeds: whether the graph takes the global batch and cuts it itself; otherwise every
-      replica has feeds of its own. A ConcreteFunction always takes the global batch.
+    whole: the same graph built for the global batch, R times as large. It tells which numbers of
+      the graph count examples. Not needed where the batch is free (an unknown first dimension of
+      the feeds); where it is baked into the graph, such numbers are guessed without it.
     mirrored: whether each replica has variables and an optimizer of its own.
     single: names of variables that are shared all the same, such as those on a host that replicas
       share.
+    batch_norm: "replica", each replica normalizes by its own statistics, or "synchronized", all by
+      those of the global batch.
 
   Returns:
     The replicas; with R = 1 the unchanged graph.
 
   Raises:
     GraphError: the results would not be those of the global batch, or it is not sure that they
-      are: a feed is no batch, an op draws without a seed or holds state that is no variable, or
-      nothing is trained; the message names the op. Or variables cannot be mirrored: those of a
+      are: the batch cannot be followed through an op, examples are shuffled, or nothing is
+      trained; the message names the op. Or variables cannot be mirrored: those of a
       ConcreteFunction, or some that are written by a function call outside the step.
   """
   replicas = check_replicas(replicas)
+  if batch_norm not in (REPLICA, SYNCHRONIZED):
+    raise GraphError(f"batch_norm is {batch_norm!r}; expected {REPLICA!r} (each replica's own "
+                     f"statistics) or {SYNCHRONIZED!r} (those of the whole batch)")
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   source = graph.origin
   if source is None or source.graph_def is None:
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
-  function = source.format == "concrete_function"
-  if function and mirrored:
+  if source.format == "concrete_function" and mirrored:
     raise GraphError("the variables of a ConcreteFunction are objects of the program, of which "
                      "replicas cannot have their own; share them, or give the graph")
   live = source.tf_graph if source.format == "tf_graph" else None
   if live is not None:
     graph = _frozen(graph)
+  if batch_norm == SYNCHRONIZED:
+    graph = with_plain_batch_norm(graph)
+    whole = None if whole is None else with_plain_batch_norm(whole)
   flow = analyse_dataflow(graph)
   fetched, run = _endpoints(graph)
-  found = spread(flow, sparse_updates(flow))
-  check_statistics(flow, found)
-  cut = find_cut(flow, found, fetched, run)
-  mirrored = mirrored and replicas > 1
-  notes = _notes(flow, found, replicas, mirrored)
   if replicas == 1:
-    count = np.arange(graph.num_ops, dtype=np.int32)
-    return ReplicatedGraph(
-        graph, graph, 1, np.where(np.isin(count, list(cut.copies)), 0, SHARED).astype(np.int32),
-        count, found.batch, {name: (name,) for name in graph.feeds}, notes=notes)
-  written = rewriting.rewrite(
-      flow, found, cut, find_mirrors(flow, found, cut, single) if mirrored else Mirrors(), replicas,
-      split_feeds or function, fetched, run)
+    return _only_replica(graph, flow)
+  scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
+  own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
+  found = spread(flow, sparse_updates(flow), scaling, own)
+  cut = find_cut(flow, found, fetched, run)
+  mirrors = find_mirrors(flow, found, cut, single, mirrored)
+  written = rewriting.rewrite(flow, found, cut, mirrors, scaling, fetched, run)
   result = _load(graph, written, replicas, live is not None)
   names = graph.op_index
+  statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & cut.copies))
   return ReplicatedGraph(
       result, graph, replicas,
       np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
-      found.batch * replicas, written.feeds, mirrored, written.own_joins, notes)
+      found.batch * replicas, {name: (name,) for name in graph.feeds}, mirrored,
+      written.own_joins, _notes(statistics, mirrored), statistics)
+
+
+def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
+  """The unchanged graph; what the batch reaches belongs to replica 0."""
+  batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
+  reached = closure(set(sources), flow.consumers)
+  count = np.arange(graph.num_ops, dtype=np.int32)
+  return ReplicatedGraph(
+      graph, graph, 1, np.where(np.isin(count, list(reached)), 0, SHARED).astype(np.int32), count,
+      batch, {name: (name,) for name in graph.feeds})
+
+
+def _at_whole_batch(
+    graph: ComputationGraph, flow: Dataflow, whole: Optional[ComputationGraph], replicas: int
+) -> Dataflow:
+  """The dataflow of the graph at the global batch."""
+  if whole is not None:
+    return analyse_dataflow(_frozen(whole) if whole.origin.format == "tf_graph" else whole)
+  if unknown_batch(graph):
+    source = graph.origin
+    shapes = {
+        name.rpartition(":")[0]: (shape[0] * replicas, *shape[1:]) if (
+            _has_free_batch(graph, name)) else shape
+        for name, shape in source.feed_shapes.items()}
+    function = source.format == "concrete_function"
+    live = source.tf_graph if function else source.proto
+    return analyse_dataflow(load_graph(
+        live, fetches=None if function else graph.fetches, feeds=None if function else graph.feeds,
+        feed_shapes=shapes))
+  return rebatched(flow, replicas)
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
@@ -156,16 +195,15 @@ def _load(
   """The written graph in the format of the source."""
   source = graph.origin
   shapes = {}
-  for name, tensors in written.feeds.items():
-    shape = tuple(source.feed_shapes[name])
-    if len(tensors) == 1:
+  for name, shape in source.feed_shapes.items():
+    if name in written.divided:
       shape = (shape[0] * replicas, *shape[1:])
-    shapes.update({tensor.rpartition(":")[0]: shape for tensor in tensors})
+    shapes[name.rpartition(":")[0]] = tuple(shape)
   if source.format == "concrete_function":
     from placeto_tf.replication.traced import replicated_function
 
     return load_graph(
-        replicated_function(source.tf_graph, written, replicas), feed_shapes=shapes)
+        replicated_function(source.tf_graph, written), feed_shapes=shapes)
   proto = written.graph_def
   if source.format == "meta_graph_def":
     proto = _meta_graph(source.proto, written)
@@ -175,8 +213,8 @@ def _load(
     proto, graph_def = tf.Graph(), proto
     with proto.as_default():
       tf.compat.v1.train.import_meta_graph(graph_def)
-  feeds = [tensor for tensors in written.feeds.values() for tensor in tensors]
-  return load_graph(proto, fetches=graph.fetches, feeds=feeds, feed_shapes=shapes)
+  return load_graph(
+      proto, fetches=graph.fetches, feeds=list(source.feed_shapes), feed_shapes=shapes)
 
 
 def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
@@ -211,13 +249,14 @@ def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   return result
 
 
-def _notes(flow: Dataflow, found: Spread, replicas: int, mirrored: bool) -> Tuple[str, ...]:
+def _notes(statistics: Tuple[str, ...], mirrored: bool) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
   if mirrored:
     notes += ("replicas have variables of their own; all are equal, so saving those with the "
               "original names is enough, and the graph's own init and restore ops write all",)
-  if not found.statistics or replicas == 1:
+  if not statistics:
     return notes
-  names = [flow.graph.op_names[op] for op in sorted(found.statistics)]
-  listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
-  return (*notes, f"statistics of a batch are each replica's own in {len(names)} ops ({listed})",)
+  listed = ", ".join(statistics[:_LISTED]) + (", ..." if len(statistics) > _LISTED else "")
+  return (*notes, "statistics of batch normalization are each replica's own in "
+          f"{len(statistics)} ops ({listed}); batch_norm=synchronized makes them those of the "
+          "whole batch")

@@ -1,37 +1,99 @@
-"""Results of a whole batch that go into single examples: normalization, or a reason to refuse."""
+"""Finds the statistics of batch normalization that is written out in plain ops."""
 
 from __future__ import annotations
 
-from typing import List
+from typing import FrozenSet, Optional, Set
 
-from placeto_tf.errors import GraphError
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import Dataflow, closure
-from placeto_tf.replication.kinds import Rows
-from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+
+_PASSING = frozenset((
+    "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge").split())
+_AVERAGING = frozenset((*_PASSING, "Sub", "Mul", "Add", "AddV2", "Neg", "AddN"))
+_KEEPING = frozenset((
+    "Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp").split())
 
 
-def check_statistics(flow: Dataflow, spread: Spread) -> None:
-  """Accepts batch normalization: a fused op, or statistics of which moving averages are kept.
+def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
+  """Means and variances over the same axes of which moving averages are kept, both of them.
 
-  Raises:
-    GraphError: an example's result depends on others of its batch in another way, for instance if a
-      loss is divided by the number of words in the batch; each replica would divide by its own.
+  The variance is the mean of squared differences from the mean, or the mean of squares of which the
+  mean's square is subtracted. What is normalized depends on variables: a layer's input, not the
+  targets. Any other use of a mean is none of batch normalization.
   """
-  mixing = [op for op in sorted(spread.statistics) if "BatchNorm" not in flow.types[op]]
-  if not mixing:
-    return
-  averages = {
-      op for op in spread.copied
-      if op_roles.is_update(flow.types[op]) and flow.types[op].startswith("Assign")}
-  producers: List[List[int]] = [
-      [producer for producer, _ in data if producer in spread.kinds and not any(
-          isinstance(kind, Rows) for kind in spread.kinds[producer])] for data in flow.inputs]
-  kept = closure(averages, producers)
-  if kept & closure(set(mixing), producers):
-    return
-  op = mixing[0]
-  raise GraphError(
-      f"op {flow.graph.op_names[op]!r} ({flow.types[op]}) brings what was found over the whole "
-      "batch into single examples, which replicas would find over their own part only; divide by "
-      "the batch's size instead, or train with one replica")
+  found: Set[int] = set()
+  learned = closure({op for op, kind in enumerate(flow.types) if kind in op_roles.VARIABLES},
+                    flow.consumers)
+  for op, kind in enumerate(flow.types):
+    if kind != "Mean":
+      continue
+    mean = _mean_of_variance(flow, op)
+    if mean is not None and op in learned and _is_kept(flow, op) and _is_kept(flow, mean):
+      found |= {op, mean}
+  return frozenset(found)
+
+
+def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
+  """The mean that belongs to a variance, or None for any other op."""
+  square = _passed(flow, flow.inputs[op][0])[0]
+  x: Optional[Tensor] = None
+  candidates: Set[int] = set()
+  if flow.types[square] == "SquaredDifference":
+    x, mean = flow.inputs[square]
+    candidates = {_passed(flow, mean)[0]}
+  elif flow.types[square] == "Square":
+    inner = _passed(flow, flow.inputs[square][0])
+    if flow.types[inner[0]] == "Sub":
+      x, mean = flow.inputs[inner[0]]
+      candidates = {_passed(flow, mean)[0]}
+    else:
+      x = inner
+      candidates = {other for other in flow.consumers[inner[0]] if flow.types[other] == "Mean"}
+      if not _is_difference(flow, op, candidates):
+        return None
+  if x is None:
+    return None
+  for mean_op in candidates:
+    if flow.types[mean_op] == "Mean" and mean_op != op and (
+        _passed(flow, flow.inputs[mean_op][0]) == _passed(flow, x)) and _axes(flow, mean_op) == (
+            _axes(flow, op)):
+      return mean_op
+  return None
+
+
+def _is_difference(flow: Dataflow, squares: int, means: Set[int]) -> bool:
+  """Whether the square of one of the means is subtracted from the mean of squares."""
+  for consumer in flow.consumers[squares]:
+    if flow.types[consumer] == "Sub":
+      other = _passed(flow, flow.inputs[consumer][1])[0]
+      if flow.types[other] == "Square" and _passed(flow, flow.inputs[other][0])[0] in means:
+        return True
+  return False
+
+
+def _axes(flow: Dataflow, op: int) -> Optional[list]:
+  axes = flow.value(flow.inputs[op][1])
+  shape = flow.shape(flow.inputs[op][0])
+  if axes is None or shape is None:
+    return None
+  return sorted(int(axis) % len(shape) for axis in axes.reshape(-1))
+
+
+def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
+  while flow.types[tensor[0]] in _PASSING and flow.types[tensor[0]] != "Merge":
+    tensor = flow.inputs[tensor[0]][0]
+  return tensor
+
+
+def _is_kept(flow: Dataflow, op: int) -> bool:
+  """Whether a moving average is kept of the op's result."""
+  seen, stack = {op}, [op]
+  while stack:
+    for consumer in flow.consumers[stack.pop()]:
+      if flow.types[consumer] in _KEEPING:
+        return True
+      if flow.types[consumer] in _AVERAGING and consumer not in seen and (
+          not op_roles.is_update(flow.types[consumer])):
+        seen.add(consumer)
+        stack.append(consumer)
+  return False

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from placeto_tf.errors import GraphError
 
-
-def replicated_function(function: Any, written: Any, replicas: int) -> Any:
+def replicated_function(function: Any, written: Any) -> Any:
   """The ConcreteFunction of a replicated graph.
 
   Args:
     function: that was replicated; its variables become those of the result.
-    written: the `rewriting.Rewritten` of its graph, which splits its feeds.
-    replicas: R; arguments have R times as many examples.
-
-  Raises:
-    GraphError: an output is made of the examples of one replica.
+    written: the `rewriting.Rewritten` of its graph, whose feeds take the whole batch.
   """
   import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function
@@ -54,8 +48,10 @@ def replicated_function(function: Any, written: Any, replicas: int) -> Any:
   graph.outputs = [find(tensor) for tensor in original.outputs]
   graph.control_outputs = [
       graph.get_operation_by_name(op.name) for op in original.control_outputs]
+  shapes = iter([find(tensor).shape for tensor in arguments])
   graph.structured_input_signature = tf.nest.map_structure(
-      lambda spec: _of_global_batch(spec, replicas), original.structured_input_signature)
+      lambda spec: tf.TensorSpec(next(shapes), spec.dtype, spec.name) if (
+          isinstance(spec, tf.TensorSpec)) else spec, original.structured_input_signature)
   graph.structured_outputs = tf.nest.map_structure(
       find, original.structured_outputs, expand_composites=True)
   graph.variables = list(original.variables)
@@ -81,21 +77,6 @@ def _forget_colocation(node: Any, captures: Any) -> None:
     del node.attr["_class"]
     if kept:
       node.attr["_class"].list.s.extend(kept)
-
-
-def _of_global_batch(spec: Any, replicas: int) -> Any:
-  """A TensorSpec with R times as many examples; anything else as it is."""
-  import tensorflow as tf
-
-  if not isinstance(spec, tf.TensorSpec):
-    return spec
-  dims = spec.shape.as_list() if spec.shape.rank is not None else None
-  if not dims:
-    raise GraphError(
-        f"argument {spec.name!r} of the function has no dimension for examples, so that replicas "
-        "cannot divide it; make it a variable or a constant of the function")
-  first = dims[0] * replicas if dims[0] is not None else None
-  return tf.TensorSpec([first, *dims[1:]], spec.dtype, spec.name)
 
 
 def _function_type(function: Any, graph: Any) -> Any:

@@ -86,7 +86,9 @@ def proof():
     whole, train, loss = built(build, batch * replicas, dtype)
     expected = run(whole, "init", arrays, (train, loss))
     loaded, train, loss = part(build, batch, dtype)
-    replicated = replicate(loaded, replicas, mirrored=mirrored, single=frozenset(single))
+    replicated = replicate(
+        loaded, replicas, whole=load_graph(whole, fetches=[train, loss]), mirrored=mirrored,
+        single=frozenset(single))
     # The variables' initial values are drawn by ops whose seeds follow from their places.
     found = run(
         replicated.graph.source.tf_graph, "init",

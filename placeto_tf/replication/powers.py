@@ -1,0 +1,254 @@
+"""How an op's result scales with its inputs: rules for `power` in `kinds`.
+
+A replica's tensor may be `R^power` times the global one. An op that is homogeneous in its inputs
+passes that on; before any other op the input is multiplied so that it is the global value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.kinds import (
+  FREE,
+  SAME,
+  Box,
+  Kind,
+  Partial,
+  Rows,
+  Same,
+  Sizes,
+  Sparse,
+  Unclear,
+  Whole,
+)
+
+# What is done to an input before an op reads it.
+JOIN, SCALE, SLICE, OFFSET = "join", "scale", "slice", "offset"
+Fix = Tuple[Any, ...]  # (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, axis)
+
+# Homogeneous of degree 1 in their first input.
+_FIRST = frozenset((
+    "Identity StopGradient PreventGradient CheckNumerics Snapshot Abs Neg Relu LeakyRelu Reshape "
+    "Squeeze ExpandDims Transpose Split SplitV Slice StridedSlice Pad Tile BroadcastTo Sum Mean "
+    "Max Min Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch GatherV2 Gather "
+    "GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 AvgPool "
+    "MaxPool3D AvgPool3D ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad "
+    "ResizeNearestNeighborGrad ResizeBicubicGrad DepthToSpace SpaceToDepth ExtractImagePatches "
+    "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag MatrixDiagV2 MatrixDiagV3 "
+    "MatrixBandPart ReverseSequence SpaceToBatchND BatchToSpaceND "
+    "SpaceToBatch BatchToSpace MirrorPad MirrorPadGrad BiasAddGrad Real Imag Conj EuclideanNorm "
+    "TopK TopKV2 SegmentSum SegmentMean Cast Roll IdentityN").split())
+# In the input of this number; the others are no factors.
+_IN: Dict[str, int] = {
+    "MaxPoolGrad": 2, "MaxPoolGradV2": 2, "AvgPoolGrad": 1, "MaxPool3DGrad": 2,
+    "AvgPool3DGrad": 1, "StridedSliceGrad": 4, "Split": 1, "ReluGrad": 0, "LeakyReluGrad": 0,
+    "MaxPoolGradGrad": 2, "ScatterNd": 1, "OneHot": 2, "TensorScatterUpdate": 0}
+# In the input of this number, with the others at their global value.
+_GRADIENTS: Dict[str, int] = {
+    "Relu6Grad": 0, "EluGrad": 0, "SeluGrad": 0, "TanhGrad": 1, "SigmoidGrad": 1,
+    "SoftplusGrad": 0, "SoftsignGrad": 0, "SqrtGrad": 1, "RsqrtGrad": 1, "ReciprocalGrad": 1,
+    "InvGrad": 1, "LRNGrad": 0, "FusedBatchNormGrad": 0, "FusedBatchNormGradV2": 0,
+    "FusedBatchNormGradV3": 0}
+# All of these inputs at one power, which is the result's.
+_SUMS = frozenset((
+    "Add AddV2 Sub AddN AccumulateNV2 Maximum Minimum BiasAdd BiasAddV1 ConcatV2 Concat Pack Merge "
+    "RefMerge FloorMod Mod TruncateMod").split())
+_COMPARISONS = frozenset("Less LessEqual Greater GreaterEqual Equal NotEqual".split())
+_PRODUCTS = frozenset((
+    "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Conv "
+    "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
+    "DepthwiseConv2dNativeBackpropInput Conv2DBackpropFilter Conv2DBackpropFilterV2 "
+    "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter").split())
+_QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
+_EXPONENTS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0,
+              "L2Loss": 2.0, "SquaredDifference": 2.0}
+_SHAPES = frozenset("Shape ShapeN Size Rank ZerosLike OnesLike BroadcastGradientArgs".split())
+# Linear as a whole: the sum over replicas goes through.
+LINEAR = frozenset((
+    "Identity StopGradient PreventGradient CheckNumerics Snapshot Cast Neg AddN AccumulateNV2 Add "
+    "AddV2 Sub Reshape Squeeze ExpandDims Transpose ConcatV2 Concat Pack Unpack Split SplitV "
+    "Slice StridedSlice StridedSliceGrad Pad Tile BroadcastTo Sum Mean Enter RefEnter Exit "
+    "RefExit NextIteration RefNextIteration GatherV2 Gather GatherNd UnsortedSegmentSum ReverseV2 "
+    "Cumsum EnsureShape BiasAddGrad MatrixDiagPart MatrixDiag MatrixDiagV2 MatrixDiagV3 "
+    "MatrixDiagPartV2 MatrixDiagPartV3 MatrixBandPart IdentityN Real Imag Conj Roll").split())
+BILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum".split())
+QUOTIENTS = _QUOTIENTS
+# The maximum, minimum, conjunction of replicas goes through.
+PASSING = frozenset((
+    "Identity StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims "
+    "Transpose Slice StridedSlice Unpack Split Enter Exit NextIteration EnsureShape Pack").split())
+
+
+class Inputs:
+  """The inputs of one op: their kinds, and what is done to them before it reads them."""
+
+  def __init__(self, flow: Dataflow, op: int, kinds: Sequence[Kind]):
+    self.op = op
+    self.kinds: List[Kind] = list(kinds)
+    self.given = tuple(kinds)
+    self.fixes: Dict[int, Fix] = {}
+    self._flow = flow
+
+  def powers(self) -> List[float]:
+    """Of each input."""
+    return [getattr(kind, "power", 0.0) for kind in self.kinds]
+
+  def is_whole(self, i: int) -> bool:
+    """Whether it holds whole numbers or booleans."""
+    return self._flow.is_integer(self._flow.inputs[self.op][i])
+
+  def join(self, i: int) -> None:
+    """The global value instead of the replica's."""
+    kind = self.kinds[i]
+    if kind == SAME or isinstance(kind, Whole):
+      return
+    if isinstance(kind, Same):
+      self.to_power(i, 0.0)
+      return
+    if isinstance(kind, Rows) and (
+        kind.outer > 1 or kind.tagged or kind.local == "positions" or kind.local and kind.power):
+      raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
+    if isinstance(kind, (Box, Unclear)):
+      raise NotFollowed("needs a container of what was found over the batch")
+    self.fixes[i] = (JOIN,)
+    self.kinds[i] = Whole() if isinstance(kind, (Rows, Sparse)) else SAME
+
+  def scale(self, i: int, by: float) -> None:
+    """`R^by` times the replica's value."""
+    kind = self.kinds[i]
+    if not by:
+      return
+    if self.is_whole(i) and by < 0:
+      raise NotFollowed("needs a part of a whole number that counts examples")
+    before = self.fixes.get(i)
+    by_now = by + (before[1] if before and before[0] == SCALE else 0.0)
+    if before and before[0] != SCALE:
+      raise NotFollowed("needs positions of examples at another scale")
+    self.fixes[i] = (SCALE, by_now)
+    self.kinds[i] = dataclasses.replace(  # type: ignore[type-var]
+        kind, power=kind.power + by)  # type: ignore[union-attr]
+    if not by_now:
+      del self.fixes[i]
+
+  def to_power(self, i: int, power: float) -> None:
+    """At this power, by a factor."""
+    kind = self.kinds[i]
+    if self.powers()[i] == FREE:
+      self.kinds[i] = dataclasses.replace(kind, power=power)  # type: ignore[type-var]
+    else:
+      self.scale(i, power - self.powers()[i])
+
+  def as_partial(self, i: int, power: float) -> None:
+    """What is the same everywhere as a share of a sum over the replicas."""
+    kind = self.kinds[i]
+    if isinstance(kind, Same):
+      if kind.power != FREE:
+        self.scale(i, power - 1 - kind.power)
+      self.kinds[i] = Partial("sum", power)
+
+  def slice(self, i: int, axis: int) -> None:
+    """The replica's rows of the global value."""
+    self.fixes[i] = (SLICE, axis)
+    self.kinds[i] = Rows(axis)
+
+  def offset(self, i: int) -> None:
+    """Positions among all examples instead of those of the replica."""
+    kind = self.kinds[i]
+    assert isinstance(kind, Rows)
+    if kind.local != "range" or kind.power:
+      raise NotFollowed("computes with positions of examples in the batch")
+    self.fixes[i] = (OFFSET, kind.axis)
+    self.kinds[i] = Rows(kind.axis, kind.outer)
+
+
+class NotFollowed(Exception):
+  """Why the batch cannot be followed through an op, as a clause whose subject is the op."""
+
+
+def result_power(flow: Dataflow, view: Inputs) -> float:
+  """The power of an op's results; see `_result_power`."""
+  power = _result_power(flow, view)
+  return FREE if abs(power) > FREE / 4 else power
+
+
+def _result_power(flow: Dataflow, view: Inputs) -> float:
+  """The power of an op's results; inputs are multiplied where the op needs that.
+
+  Raises:
+    NotFollowed: whole numbers would have to be divided.
+  """
+  op, powers = view.op, view.powers()
+  kind = flow.types[op]
+  if not any(powers) or kind in _SHAPES:
+    return 0.0
+  if kind == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0):
+    return _at_global_value(view)
+  if kind in _IN:
+    return powers[_IN[kind]]
+  if kind in _FIRST:
+    return powers[0]
+  if kind in _GRADIENTS:
+    return _at_global_value(view, frozenset((_GRADIENTS[kind],)))
+  if kind in _SUMS or kind in _COMPARISONS or kind == "SquaredDifference":
+    if kind in ("ConcatV2", "Concat"):
+      members = [i for i in range(len(powers)) if i != (len(powers) - 1 if kind[-1] == "2" else 0)]
+    else:
+      members = list(range(len(powers)))
+    power = _equal(view, members)
+    return 0.0 if kind in _COMPARISONS else 2 * power if kind == "SquaredDifference" else power
+  if kind in ("Select", "SelectV2"):
+    return _equal(view, [1, 2])
+  if kind == "ClipByValue":
+    return _equal(view, [0, 1, 2])
+  if kind in ("PadV2",):
+    return _equal(view, [0, 2])
+  if kind in _PRODUCTS:
+    return sum(powers)
+  if kind in _QUOTIENTS:
+    return powers[0] - powers[1]
+  if kind in _EXPONENTS:
+    return powers[0] * _EXPONENTS[kind]
+  return _at_global_value(view)
+
+
+def _equal(view: Inputs, members: Sequence[int]) -> float:
+  """Brings inputs to one power."""
+  powers = view.powers()
+  if all(powers[i] == FREE for i in members):
+    return FREE
+  whole = any(view.is_whole(i) for i in members)
+  found = [i for i in members if powers[i] != FREE]
+  rows = [powers[i] for i in found if isinstance(view.kinds[i], Rows)]
+  power = max(powers[i] for i in found) if whole or not rows else rows[0]
+  for i in members:
+    if not isinstance(view.kinds[i], Sizes):
+      view.to_power(i, power)
+  return power
+
+
+def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
+  """Brings all inputs to power 0 but one, whose power is the result's."""
+  found = 0.0
+  for i, power in enumerate(view.powers()):
+    if i in but:
+      found = power
+    elif power:
+      view.to_power(i, 0.0)
+  return found
+
+
+def linear_inputs(kind: str, count: int) -> Optional[List[int]]:
+  """The inputs in which an op is linear taken together, or None."""
+  if kind not in LINEAR:
+    return None
+  if kind in _IN:
+    return [_IN[kind]]
+  if kind in ("Add", "AddV2", "Sub", "AddN", "AccumulateNV2", "Pack", "IdentityN"):
+    return list(range(count))
+  if kind == "ConcatV2":
+    return list(range(count - 1))
+  if kind == "Concat":
+    return list(range(1, count))
+  return [0]

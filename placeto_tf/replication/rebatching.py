@@ -1,0 +1,380 @@
+"""A graph whose batch is baked into its constants, as it would be at another batch.
+
+The shapes in such a graph (of reshapes, of initial states, of random draws) are constants. Those
+that must change with the batch are found from the tensors that hold examples: forwards from the
+feeds, and backwards from where a tensor that depends on no feed meets one that does.
+
+Constants that count examples (the divisor of a mean's gradient) are another matter. To give each
+replica its part of the batch they stay as they are, for the divisor is that of the whole batch. To
+guess the graph at a larger batch they grow: a divisor of examples, or of what was summed over them,
+that is a multiple of the batch counts them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import CostError, GraphError
+from placeto_tf.graphs import analysis_graph_def
+from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.axis_rules import ELEMENTWISE
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
+from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.sparse_updates import sparse_updates
+
+# The input that states the shape of the result.
+_SHAPE_INPUT = {
+    "Reshape": 1, "BroadcastTo": 1, "Fill": 0, "Conv2DBackpropInput": 0,
+    "Conv2DBackpropInputV2": 0, "Conv3DBackpropInputV2": 0,
+    "DepthwiseConv2dNativeBackpropInput": 0, "AvgPoolGrad": 0, "AvgPool3DGrad": 0,
+    "StridedSliceGrad": 0, "ScatterNd": 2, "Slice": 2, "RandomUniform": 0, "RandomUniformInt": 0,
+    "RandomStandardNormal": 0, "TruncatedNormal": 0, "StatelessRandomUniform": 0,
+    "StatelessRandomNormal": 0, "StatelessTruncatedNormal": 0, "StatelessRandomUniformV2": 0,
+    "StatelessRandomNormalV2": 0, "StatelessTruncatedNormalV2": 0, "StatelessRandomUniformInt": 0,
+    "StatelessRandomUniformIntV2": 0, "UnsortedSegmentSum": 2, "StatefulUniform": 2,
+    "StatefulStandardNormalV2": 2}
+# The input that states the shape of a container's tensors.
+_ELEMENT_INPUT = {
+    "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListPopBack": 1, "TensorListStack": 1,
+    "TensorListFromTensor": 1, "TensorListGetItem": 2, "TensorListGather": 2}
+_PASSING = frozenset((
+    "Identity Switch Merge Enter Exit NextIteration StopGradient Cast Snapshot PreventGradient "
+    "CheckNumerics RefSwitch RefMerge RefEnter RefExit RefNextIteration EnsureShape").split())
+_QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
+_CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
+_JOINING = frozenset("ConcatV2 Concat Pack".split())
+
+
+class Rebatching:
+  """Constants and shapes that another batch changes.
+
+  Attributes:
+    nodes: op -> its NodeDef at the other batch.
+  """
+
+  def __init__(self, flow: Dataflow, times: int, per: int, counts: bool):
+    """Args:
+      flow: the graph.
+      times, per: the other batch is `times / per` times as large.
+      counts: whether constants that count examples change, too.
+    """
+    scaling = Scaling(flow, flow, 1)
+    self._flow, self._times, self._per = flow, times, per
+    self._batch = op_roles.batch_feeds(flow, scaling)[0]
+    self._found = spread(flow, sparse_updates(flow), scaling)
+    self._axes: Dict[Tensor, int] = {}  # tensors that depend on no feed -> axis of examples
+    self._pending: List[Tuple[Tensor, int]] = []
+    self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
+    self.nodes: Dict[int, Any] = {}
+    for op in range(len(flow.types)):
+      self._look_at(op)
+      if counts:
+        self._count(op)
+    while self._pending:
+      self._follow(*self._pending.pop())
+    for op in sorted(self._found.sources):
+      if flow.types[op] in PLACEHOLDERS:
+        self._resize_feed(op)
+
+  def _resized(self, size: int) -> int:
+    """A dimension that holds examples, at the other batch."""
+    if size < 0:
+      return size
+    if size * self._times % self._per:
+      raise GraphError(f"a dimension of {size} examples cannot be divided by {self._per}")
+    return size * self._times // self._per
+
+  def _kind(self, tensor: Tensor) -> Kind:
+    return self._found.kind(tensor)
+
+  def _axis(self, tensor: Tensor) -> Optional[int]:
+    kind = self._kind(tensor)
+    return kind.axis if isinstance(kind, Rows) else self._axes.get(tensor)
+
+  def _outputs(self, op: int) -> List[Tensor]:
+    offsets = self._flow.graph.output_offsets
+    return [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
+
+  def _want(self, tensor: Tensor, axis: int) -> None:
+    """Makes a tensor hold examples along an axis."""
+    if not isinstance(self._kind(tensor), Rows) and tensor not in self._axes:
+      self._axes[tensor] = axis
+      self._pending.append((tensor, axis))
+
+  def _look_at(self, op: int) -> None:
+    """What an op that holds examples needs of its inputs."""
+    flow = self._flow
+    kind = flow.types[op]
+    for tensor in self._outputs(op):
+      found = self._kind(tensor)
+      if isinstance(found, Rows):
+        self._shape_argument(op, tensor, found.axis)
+        self._beside(op, tensor, found.axis)
+    element = _ELEMENT_INPUT.get(kind)
+    if element is not None:
+      for tensor in (*self._outputs(op), *flow.inputs[op]):
+        found = self._kind(tensor)
+        if isinstance(found, Box) and isinstance(found.content, Rows):
+          self._want_entry(flow.inputs[op][element], found.content.axis)
+          break
+    if kind in _CONTRACTIONS:
+      self._contraction(op)
+
+  def _contraction(self, op: int) -> None:
+    flow = self._flow
+    first, second = flow.inputs[op]
+    names = ("transpose_a", "transpose_b") if flow.types[op] == "MatMul" else ("adj_x", "adj_y")
+    flags = [attr is not None and attr.b for attr in (flow.attr(op, name) for name in names)]
+    shapes = [flow.shape(tensor) for tensor in (first, second)]
+    if shapes[0] is None or shapes[1] is None:
+      return
+    summed = (len(shapes[0]) - (2 if flags[0] else 1), len(shapes[1]) - (1 if flags[1] else 2))
+    for i, (one, other) in enumerate(((first, second), (second, first))):
+      if self._axis(one) == summed[i]:
+        self._want(other, summed[1 - i])
+
+  def _beside(self, op: int, tensor: Tensor, axis: int) -> None:
+    """Inputs that must have the examples that an op's result has."""
+    flow, shape = self._flow, self._flow.shape(tensor)
+    kind = flow.types[op]
+    if shape is None:
+      return
+    if kind in ELEMENTWISE or kind in _PASSING or kind in _JOINING or kind == "Softmax":
+      for i, each in enumerate(flow.inputs[op]):
+        given = flow.shape(each)
+        if given is None or kind in ("Switch", "RefSwitch") and i == 1:
+          continue
+        at = axis - len(shape) + len(given)
+        if kind == "Pack":
+          packed = (flow.attr(op, "axis").i if flow.attr(op, "axis") is not None else 0)
+          at = axis - (packed % len(shape) < axis)
+        if 0 <= at < len(given) and given[at] == shape[axis] and (given[at] or 0) > 1:
+          self._want(each, at)
+
+  def _follow(self, tensor: Tensor, axis: int) -> None:
+    """Makes the op of a tensor give as many examples."""
+    flow, op = self._flow, tensor[0]
+    kind, data = flow.types[op], flow.inputs[op]
+    if kind == "Const":
+      self._resize_constant(op, axis)
+      return
+    if kind in op_roles.VARIABLES or kind == "ReadVariableOp":
+      raise GraphError(
+          f"variable {flow.graph.op_names[op]!r} keeps examples, for a batch that is fixed")
+    self._shape_argument(op, tensor, axis)
+    self._beside(op, tensor, axis)
+    if kind == "Transpose":
+      order = flow.value(data[1])
+      if order is not None:
+        self._want(data[0], int(order[axis]))
+    elif kind in ("ExpandDims", "Squeeze", "Reshape"):
+      self._want_elements(data[0], tensor, axis)
+    elif kind in ("Sum", "Mean", "Max", "Min"):
+      self._want_elements(data[0], tensor, axis)
+    elif kind in ("ZerosLike", "OnesLike", "OneHot"):
+      self._want(data[0], axis)
+    elif kind in _CONTRACTIONS:
+      self._want_elements(data[0], tensor, axis)
+    elif kind == "Range":
+      self._want_entry(data[1], None)
+
+  def _want_elements(self, source: Tensor, result: Tensor, axis: int) -> None:
+    """Follows examples back through an op that only moves axes."""
+    given, shape = self._flow.shape(source), self._flow.shape(result)
+    if given is None or shape is None:
+      return
+    if axis < len(given) and given[axis] == shape[axis]:
+      self._want(source, axis)
+      return
+    for at, size in enumerate(given):
+      if size and size % self._batch == 0:
+        self._want(source, at)
+        return
+
+  def _shape_argument(self, op: int, tensor: Tensor, axis: int) -> None:
+    flow = self._flow
+    kind, data = flow.types[op], flow.inputs[op]
+    i = _SHAPE_INPUT.get(kind)
+    if i is not None:
+      self._want_entry(data[i], None if kind == "UnsortedSegmentSum" else axis)
+    elif kind == "Tile":
+      given = flow.shape(data[0])
+      if given is not None and self._axis(data[0]) != axis:
+        self._want_entry(data[1], axis)
+    elif kind == "StridedSlice":
+      end = flow.value(data[2])
+      given = flow.shape(data[0])
+      if end is not None and given is not None and axis < len(end) and end[axis] == given[axis]:
+        self._want_entry(data[2], axis)
+
+  def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
+    """Makes one of whole numbers grow; the first that is a multiple of the batch for None."""
+    flow = self._flow
+    if (tensor, index) in self._entries:
+      return
+    self._entries.add((tensor, index))
+    op = tensor[0]
+    kind, data = flow.types[op], flow.inputs[op]
+    if op in self._found.copied and kind not in ("Pack", "ConcatV2"):
+      return  # computed from what is fed
+    if kind == "Const":
+      self._resize_entry(op, index)
+    elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
+                  "FloorDiv", "RealDiv"):
+      self._want_entry(data[0], None if kind == "Prod" else index)
+    elif kind == "Pack" and index is not None and index < len(data):
+      self._want_entry(data[index], None)
+    elif kind in ("Maximum", "Mul"):
+      for each in data:
+        value = flow.value(each)
+        if value is not None and value.size and int(np.max(value)) % self._batch == 0:
+          self._want_entry(each, index)
+          return
+    elif kind == "ConcatV2" and index is not None:
+      for each in data[:-1]:
+        value = flow.value(each)
+        size = int(np.size(value)) if value is not None else len(flow.shape(each) or (0,))
+        if index < size:
+          self._want_entry(each, index)
+          return
+        index -= size
+
+  def _resize_entry(self, op: int, index: Optional[int]) -> None:
+    import tensorflow as tf
+
+    node = self._node(op)
+    value = np.array(tf.make_ndarray(node.attr["value"].tensor))
+    flat = value.reshape(-1)
+    before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
+    if value.dtype.kind not in "iu":
+      return
+    if index is None:
+      index = next((i for i, each in enumerate(before.tolist())
+                    if each > 0 and each % self._batch == 0), None)
+    if index is None or index >= len(flat) or before[index] % self._batch or before[index] <= 0:
+      return
+    flat[index] = self._resized(int(before[index]))
+    self._set(node, flat.reshape(value.shape))
+
+  def _resize_constant(self, op: int, axis: int) -> None:
+    import tensorflow as tf
+
+    node = self._node(op)
+    value = tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)
+    if axis >= value.ndim or value.shape[axis] % self._batch:
+      return
+    size = self._resized(value.shape[axis])
+    if value.dtype.kind in "iu" and value.size == value.shape[axis] and np.array_equal(
+        value.reshape(-1), np.arange(value.size)):
+      shape = [size if i == axis else each for i, each in enumerate(value.shape)]
+      self._set(node, np.arange(size, dtype=value.dtype).reshape(shape))
+      return
+    repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
+    self._set(node, np.take(repeated, np.arange(size), axis=axis))
+
+  def _count(self, op: int) -> None:
+    """A divisor of what was found over the examples that is their number grows with them."""
+    flow = self._flow
+    if flow.types[op] not in _QUOTIENTS and flow.types[op] != "Mul":
+      return
+    data = flow.inputs[op]
+    for i, other in ((1, 0), (0, 1)):
+      if flow.types[op] in _QUOTIENTS and i == 0:
+        continue
+      number = self._scalar(data[i])
+      if number is None or not (
+          isinstance(self._kind(data[other]), (Rows, Partial)) or data[other] in self._axes or (
+              self._has_batch(data[other]))):
+        continue
+      reciprocal = flow.types[op] == "Mul"
+      if reciprocal and not 0 < abs(number) < 1:
+        continue
+      count = 1 / number if reciprocal else number
+      if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
+        self._resize_count(flow.origin(data[i]), reciprocal)
+
+  def _has_batch(self, tensor: Tensor) -> bool:
+    shape = self._flow.shape(tensor)
+    return bool(shape) and shape[0] is not None and shape[0] > 0 and (  # type: ignore[index]
+        shape[0] % self._batch == 0)
+
+  def _scalar(self, tensor: Tensor) -> Optional[float]:
+    import tensorflow as tf
+
+    flow = self._flow
+    op = flow.origin(tensor)[0]
+    if op in self._found.copied:
+      return None
+    value: Any = flow.value(tensor)
+    if value is None and flow.types[op] == "Const":
+      proto = flow.nodes[op].attr["value"].tensor
+      value = None if proto.dtype == 7 else tf.make_ndarray(proto)
+    if value is None or np.size(value) != 1:
+      return None
+    return float(np.reshape(value, -1)[0])
+
+  def _resize_count(self, tensor: Tensor, reciprocal: bool) -> None:
+    import tensorflow as tf
+
+    op = tensor[0]
+    if self._flow.types[op] != "Const":
+      self._want_entry(tensor, None)
+      return
+    node = self._node(op)
+    value = tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)
+    factor = self._times / self._per
+    self._set(node, (value / factor if reciprocal else value * factor).astype(value.dtype))
+
+  def _resize_feed(self, op: int) -> None:
+    node = self._node(op)
+    shape = self._flow.shape((op, 0))
+    if shape is not None:
+      set_shape(node.attr["shape"], tuple(
+          -1 if size is None else self._resized(size) if not i else size
+          for i, size in enumerate(shape)))
+
+  def _node(self, op: int) -> Any:
+    if op not in self.nodes:
+      self.nodes[op] = type(self._flow.nodes[op])()
+      self.nodes[op].CopyFrom(self._flow.nodes[op])
+      if "_output_shapes" in self.nodes[op].attr:
+        del self.nodes[op].attr["_output_shapes"]
+    return self.nodes[op]
+
+  def _set(self, node: Any, value: np.ndarray) -> None:
+    import tensorflow as tf
+
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+
+
+def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
+  """The dataflow of a graph as it would be with a batch that is so many times as large.
+
+  Raises:
+    GraphError: it cannot be told.
+  """
+  from placeto_tf.costs import guarded
+
+  changed = Rebatching(flow, replicas, 1, counts=True).nodes
+  graph_def = analysis_graph_def(flow.graph)
+  names = {flow.graph.op_names[op]: node for op, node in changed.items()}
+  for node in graph_def.node:
+    if node.name in names:
+      new = names[node.name]
+      for key in ("value", "shape"):
+        if key in new.attr:
+          node.attr[key].CopyFrom(new.attr[key])
+  try:
+    outputs = guarded.analyse(graph_def, counts=False).outputs
+  except CostError as error:
+    raise GraphError(
+        "the batch is baked into the graph, and its ops do not fit together at a batch "
+        f"{replicas} times as large ({error}); leave the first dimension of the feeds open, with "
+        "None") from None
+  return Dataflow(flow.graph, outputs, changed)

@@ -1,0 +1,171 @@
+"""What of a graph grows with the batch: by its values and shapes at two batches.
+
+The graph of one replica (batch b) and the graph at the global batch (R b) have the same ops. So a
+constant, a dimension or a number that is computed from dimensions tells by its two values whether,
+and how, it depends on the number of examples.
+
+Legend: R replicas.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.kinds import SAME, Kind, Rows, Same, Sizes, Unclear
+
+_ODD = "holds a number that depends on the size of the batch in a way that is not known"
+
+
+class Scaling:
+  """A replica's graph beside the graph at the global batch.
+
+  Attributes:
+    replicas: how many times as large the global batch is.
+    sources: constants and variables that differ, by op -> kinds of their outputs.
+    slices: constant of one row for each example -> the global value.
+  """
+
+  def __init__(self, part: Dataflow, whole: Dataflow, replicas: int):
+    """Args: part, whole: of a replica and at the global batch."""
+    self.replicas = replicas
+    self._part, self._whole = part, whole
+    self._there = whole.graph.op_index
+    self._names = part.graph.op_names
+    self.slices: Dict[int, np.ndarray] = {}
+    self.sources: Dict[int, Kind] = {}
+    if part is whole or replicas == 1:
+      return
+    for op, kind in enumerate(part.types):
+      found: Kind = SAME
+      if kind == "Const":
+        found = self._constant(op)
+      elif kind in ("VarHandleOp", "VariableV2", "Variable"):
+        axis = self._attr_axis(op)
+        found = SAME if axis is None else Rows(axis)
+      if found != SAME:
+        self.sources[op] = found
+
+  def other(self, tensor: Tensor) -> Optional[Tensor]:
+    """The tensor at the global batch."""
+    op = self._there.get(self._names[tensor[0]])
+    if op is None or self._whole.types[op] != self._part.types[tensor[0]]:
+      return None
+    return op, tensor[1]
+
+  def axes(self, tensor: Tensor) -> Optional[List[int]]:
+    """The axes that are R times as long at the global batch; None where that is not known."""
+    if self.replicas == 1:
+      return None
+    other = self.other(tensor)
+    if other is None:
+      return None
+    one, all_ = self._part.shape(tensor), self._whole.shape(other)
+    if one is None or all_ is None or len(one) != len(all_):
+      return None
+    if any((a is None) != (b is None) for a, b in zip(one, all_)):
+      return None
+    return [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
+
+  def number(self, tensor: Tensor) -> Optional[Kind]:
+    """The kind of whole numbers that are known, or None."""
+    value = self._part.value(tensor)
+    other = self.other(tensor)
+    if value is None or other is None:
+      return None
+    at_whole = self._whole.value(other)
+    if at_whole is None:
+      return None
+    return self._of_numbers(tensor[0], np.asarray(value), np.asarray(at_whole))
+
+  def factors(self, tensor: Tensor) -> Optional[np.ndarray]:
+    """By what each of known whole numbers is multiplied at the global batch, or None."""
+    other = self.other(tensor)
+    one = self._part.value(tensor)
+    all_ = None if other is None else self._whole.value(other)
+    if one is None or all_ is None or np.shape(one) != np.shape(all_):
+      return None
+    one, all_ = np.asarray(one), np.asarray(all_)
+    found = np.where(one == all_, 1, all_ // np.maximum(one, 1))
+    return found if np.array_equal(one * found, all_) else None
+
+  def _of_numbers(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:
+    if one.shape == all_.shape:
+      if np.array_equal(one, all_):
+        return SAME
+      if np.array_equal(one * self.replicas, all_):
+        return Same(-1.0)
+      return Sizes() if one.ndim == 1 else Unclear(op, _ODD)
+    return self._of_rows(op, one, all_)
+
+  def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:
+    """The kind of a constant array with an axis that grows."""
+    if one.ndim != all_.ndim:
+      return Unclear(op, _ODD)
+    axes = [axis for axis in range(one.ndim) if one.shape[axis] != all_.shape[axis]]
+    if len(axes) != 1 or one.shape[axes[0]] * self.replicas != all_.shape[axes[0]]:
+      return Unclear(op, _ODD)
+    axis = axes[0]
+    first = np.take(one, [0], axis=axis) if one.shape[axis] else one
+    if np.array_equal(np.broadcast_to(first, one.shape), one) and (
+        np.array_equal(np.broadcast_to(first, all_.shape), all_)):
+      return Rows(axis, 0)
+    parts = np.split(all_, self.replicas, axis=axis)
+    if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
+      step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
+      if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
+        return Rows(axis, local="range" if step == 1 else "positions")
+    if self._part.types[op] == "Const":
+      self.slices[op] = all_
+      return Rows(axis)
+    return Unclear(op, _ODD)
+
+  def _constant(self, op: int) -> Kind:
+    other = self.other((op, 0))
+    if other is None:
+      return SAME
+    one = self._part.nodes[op].attr["value"].tensor
+    all_ = self._whole.nodes[other[0]].attr["value"].tensor
+    if one == all_:
+      return SAME
+    if one.dtype == 7:  # text
+      return Unclear(op, _ODD)
+    import tensorflow as tf
+
+    values = [tf.make_ndarray(each) for each in (one, all_)]
+    if values[0].shape == values[1].shape and values[0].dtype.kind == "f":
+      ratio = math.inf if not values[0].size else float(np.median(
+          values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))
+      for power in (-1.0, 1.0, -2.0, 2.0, -0.5, 0.5):
+        if math.isclose(ratio, self.replicas ** -power, rel_tol=1e-5) and np.allclose(
+            values[0].astype(float) * ratio, values[1].astype(float), rtol=1e-5):
+          return Same(power)
+      return Unclear(op, _ODD)
+    return self._of_numbers(op, *values)
+
+  def _attr_axis(self, op: int) -> Optional[int]:
+    """The axis along which a variable keeps examples."""
+    other = self.other((op, 0))
+    if other is None:
+      return None
+    one, all_ = (
+        [dim.size for dim in node.attr["shape"].shape.dim]
+        for node in (self._part.nodes[op], self._whole.nodes[other[0]]))
+    if one == all_ or len(one) != len(all_):
+      return None
+    axes = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
+    return axes[0] if len(axes) == 1 else None
+
+  @functools.cached_property
+  def known(self) -> bool:
+    """Whether the two graphs have the same ops."""
+    return all(name in self._there for name in self._names)
+
+
+def empty(flow: Dataflow) -> Any:
+  """For one replica: nothing grows."""
+  return Scaling(flow, flow, 1)
