@@ -120,7 +120,17 @@ class AxisRules:
         raise NotFollowed(_UNKNOWN)
       found = rule(self, op, view.kinds if kind in _TELLS_POSITIONS else bare)
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
+    self._check_growth(op, found)
     return [_scaled(each, power, local) for each in found]
+
+  def _check_growth(self, op: int, found: Sequence[Kind]) -> None:
+    """What the rules say of shapes must be what the graph at the global batch shows."""
+    for port, kind in enumerate(found):
+      axes = self._scaling.axes((op, port))
+      if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
+        continue  # as many segments as another op finds, of which the shape is a bound
+      if axes is not None and axes != ([kind.axis] if isinstance(kind, Rows) else []):
+        raise NotFollowed(MIXES_ROWS)
 
   def _positions(self, view: Inputs, kind: str) -> str:
     """What becomes of positions of examples; they are global ones where an op needs that."""
@@ -539,11 +549,9 @@ class AxisRules:
       if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
           data.outer and ids.outer):
         raise NotFollowed(MIXES_ROWS)
-      if ids.local:
-        return Rows(0)
-      if self._scaling.axes((op, 0)):
-        return self._segments_of_examples(op)
-      return _SUM
+      if kinds[2] == SAME:
+        return _SUM
+      return Rows(0) if ids.local else self._segments_of_examples(op)
     rank, data = len(self._shape(op, 1)), self._rows(data)
     if data.axis < rank:
       return _SUM

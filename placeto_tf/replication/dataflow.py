@@ -20,6 +20,7 @@ Shape = Optional[Tuple[Optional[int], ...]]
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
+_INT32, _INT64 = 3, 9
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -74,6 +75,12 @@ class Dataflow:
     self._shapes: Dict[Tensor, Shape] = {}
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
+    # In this order no shape or value waits for a long chain of others.
+    for op in np.argsort(graph.depths, kind="stable").tolist():
+      for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
+        shape = self.shape((op, port))
+        if shape is not None and len(shape) < 2 and self._is_whole_number((op, port)):
+          self.value((op, port))
 
   @functools.cached_property
   def frame_parents(self) -> Dict[str, str]:
@@ -119,8 +126,10 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      if shape is None or None in shape:
-        self._shapes[tensor] = self._computed_shape(tensor) or shape
+      # Where a shape is computed, inference has been seen to give it a wrong rank.
+      if shape is None or None in shape or self.types[op] in ("Reshape", "BroadcastTo", "Fill"):
+        computed = self._computed_shape(tensor)
+        self._shapes[tensor] = shape if computed is None else computed
     return self._shapes[tensor]
 
   def _computed_shape(self, tensor: Tensor) -> Shape:
@@ -149,9 +158,29 @@ class Dataflow:
       if kind in ("Pad", "PadV2"):
         added = self._known(data[1]).sum(axis=1).tolist()
         return tuple(size + more for size, more in zip(known_dims(given[0]), added))
+      if kind == "BroadcastTo":
+        return tuple(self._known(data[1]).tolist())
+      if kind in ("Sum", "Mean", "Max", "Min"):
+        return self._reduced_shape(op)
+      if kind == "Tile":
+        return tuple(np.multiply(known_dims(given[0]), self._known(data[1])).tolist())
+      if kind == "Fill":
+        return tuple(self._known(data[0]).tolist())
       return np.broadcast_shapes(*(known_dims(shape) for shape in given))
     except (ArithmeticError, IndexError, ValueError):
       return None
+
+  def _reduced_shape(self, op: int) -> Shape:
+    shape = known_dims(self.shape(self.inputs[op][0]))
+    axes = {int(axis) % len(shape) for axis in np.ravel(self._known(self.inputs[op][1]))}
+    kept = self.attr(op, "keep_dims")
+    if kept is not None and kept.b:
+      return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
+
+  def _is_whole_number(self, tensor: Tensor) -> bool:
+    found = self._outputs.get(self.graph.op_names[tensor[0]], ())
+    return tensor[1] < len(found) and found[tensor[1]].dtype in (_INT32, _INT64)
 
   def is_integer(self, tensor: Tensor) -> bool:
     """Whether the tensor holds integers or booleans, which have no mean."""
@@ -258,7 +287,15 @@ _VALUES: Dict[str, Callable[..., Any]] = {
 }
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
-    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "RealDiv", "Pad", "PadV2"))
+    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo",
+    "Sum", "Mean", "Max", "Min", "Tile", "Fill",
+    # Broadcast.
+    *"""RealDiv Div DivNoNan Identity Square SquaredDifference Sqrt Rsqrt Exp Log Tanh Sigmoid Relu
+    Abs Sign Pow Select SelectV2 ReluGrad TanhGrad SigmoidGrad SqrtGrad RsqrtGrad AddN Softplus
+    ZerosLike OnesLike StopGradient Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd
+    LogicalOr LogicalNot Reciprocal Xlogy Elu EluGrad Selu SeluGrad LeakyRelu LeakyReluGrad Erf
+    Log1p Expm1 SoftplusGrad Softmax LogSoftmax PreventGradient CheckNumerics Snapshot MulNoNan
+    Sin Cos Floor Ceil Round ClipByValue Relu6 Relu6Grad InvGrad ReciprocalGrad""".split()))
 
 
 def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -282,7 +319,7 @@ def _constant(node: Any) -> Optional[np.ndarray]:
   elements = 1
   for dim in tensor.tensor_shape.dim:
     elements *= dim.size
-  if elements > 64 or tensor.dtype not in (3, 9):
+  if elements > 64 or tensor.dtype not in (_INT32, _INT64):
     return None
   import tensorflow as tf
 

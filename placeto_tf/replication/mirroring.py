@@ -90,6 +90,7 @@ def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) 
   several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
+  once.update(op for op in several if flow.frames[op] in spread.merged)
   once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
               if kind in op_roles.VARIABLE_NOISE)
   handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]

@@ -44,12 +44,20 @@ _WRITES = {  # containers: op type -> (container's input, tensor's input, by how
     "TensorArrayUnpackV3": (3, 2, -1), "TensorArraySplitV3": (2, 1, -1),
     "TensorListPushBack": (0, 1, 0), "TensorListSetItem": (0, 2, 0),
     "TensorListFromTensor": (None, 0, -1), "TensorListScatter": (None, 0, -1),
-    "TensorListScatterV2": (None, 0, -1), "TensorListScatterIntoExistingList": (0, 1, -1)}
+    "TensorListScatterV2": (None, 0, -1), "TensorListScatterIntoExistingList": (0, 1, -1),
+    "OptionalFromValue": (None, 0, 0)}
 _READS = {  # op type -> (container's input, by how much axes grow, port of the tensor)
     "TensorArrayReadV3": (2, 0, 0), "TensorArrayGatherV3": (2, 1, 0),
     "TensorListPopBack": (0, 0, 1), "TensorListGetItem": (0, 0, 0), "TensorListStack": (0, 1, 0),
-    "TensorListGather": (0, 1, 0)}
-_CONTAINER_SHAPES = ("TensorListElementShape", "TensorListLength", "TensorArraySizeV3")
+    "TensorListGather": (0, 1, 0), "OptionalGetValue": (0, 0, 0)}
+_CONTAINER_SHAPES = (
+    "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
+# How many rows they give depends on the values; outputs that do not are numbered.
+_OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
+    "Unique": (1,), "UniqueV2": (1,), "UniqueWithCounts": (1,), "UniqueWithCountsV2": (1,),
+    "Where": (), "ListDiff": (), "SetDiff1D": (), "DynamicPartition": (),
+    "NonMaxSuppressionV3": (), "DenseToDenseSetOperation": (), "SparseReshape": ()}
+_HANDLES = (20, 21)  # resource, variant
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
@@ -157,7 +165,7 @@ def _copied(
 ) -> Tuple[Set[int], Set[int]]:
   """The ops of each replica, and those of them that draw random numbers for examples."""
   containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
-  drawn = _drawn_by_examples(flow, scaling)
+  drawn = _drawn_by_examples(flow, sources, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
   by_frame = collections.defaultdict(list)
   for op, frame in enumerate(flow.frames):
@@ -176,14 +184,17 @@ def _copied(
   return copied, drawn
 
 
-def _drawn_by_examples(flow: Dataflow, scaling: Scaling) -> Set[int]:
+def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
   """Ops that draw numbers for each example, with those that make the keys for them alone."""
   noise = op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.VARIABLE_NOISE | (
       op_roles.KEYED_NOISE)
   found: Set[int] = set()
+  reached = closure(sources | set(scaling.sources), flow.consumers)
   for op, kind in enumerate(flow.types):
-    if kind in noise and kind not in op_roles.KEYS and scaling.axes((op, 0)):
-      found.add(op)
+    if kind in noise and kind not in op_roles.KEYS and kind not in _SHUFFLES:
+      axes = scaling.axes((op, 0))
+      if axes or axes is None and op in reached:
+        found.add(op)
   for op, kind in enumerate(flow.types):
     if kind in op_roles.KEYS:
       readers, stack = set(), [op]
@@ -340,8 +351,11 @@ class _Propagation:
     for i, fix in view.fixes.items():
       self._fixes[view.op, i] = fix
     frame = self._flow.frames[view.op]
-    if frame and frame not in self._merged or self._flow.types[view.op] in (
-        op_roles.STEP_CONTAINERS):
+    if frame and frame not in self._merged or self._flow.types[view.op].startswith(
+        ("Stack", "TensorArray", "TensorList", "EmptyTensorList", "Optional")):
+      return
+    if any(self._flow.types[self._flow.origin(tensor)[0]] in op_roles.STEP_CONTAINERS
+           for tensor in self._flow.inputs[view.op]):
       return
     if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.kinds):
       self._once.add(view.op)
@@ -366,6 +380,8 @@ class _Propagation:
     if kind in _SHUFFLES and isinstance(kinds[0], (Rows, Sparse)):
       raise NotFollowed("shuffles the examples of the batch")
     if kind in _SHAPES:
+      if isinstance(kinds[0], Whole) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
+        self._cut_rows(view)
       return [self._sizes(op, kinds[port if kind == "ShapeN" else 0], port)
               for port in range(width)]
     if op in self._own_statistics:
@@ -386,13 +402,16 @@ class _Propagation:
     if not any(isinstance(each, (Partial, Own)) for each in kinds):
       if all(each is not None for each in numbers):
         return [each for each in numbers if each is not None]
+      if kind not in _SHAPED and any(self._scaling.axes((op, port)) for port in range(width)):
+        return self._globally(view, width)
       if any(isinstance(each, Sizes) for each in kinds) or kind in _SHAPED:
         return self._shaped(view, width)
       power = powers.result_power(flow, view)
       return [Same(power)] * width
     if any(isinstance(each, Own) for each in kinds):
       return self._own(view, width)
-    if kind in _SHAPED and self._scaling.axes((op, 0)):
+    if kind in _SHAPED and self._scaling.axes((op, 0)) and any(
+        isinstance(each, Sizes) or isinstance(each, Same) and each.power for each in kinds):
       return self._shaped(view, width)
     return self._of_partial(view, width)
 
@@ -548,10 +567,13 @@ class _Propagation:
       view.join(i)
     found: List[Kind] = []
     for port in range(width):
-      axes = self._scaling.axes((op, port))
-      if axes is None:
-        raise NotFollowed("gives a tensor of a shape that is not known")
-      found.append(Whole() if axes else SAME)
+      if kind in _OF_ANY_NUMBER and port not in _OF_ANY_NUMBER[kind]:
+        found.append(SAME)
+        continue
+      if flow.dtype((op, port)) % 100 in _HANDLES:
+        raise NotFollowed("gives a container or a handle of examples of the batch")
+      # Of a shape that is not known it may hold examples.
+      found.append(SAME if self._scaling.axes((op, port)) == [] else Whole())
     return found
 
   def _own(self, view: Inputs, width: int) -> List[Kind]:

@@ -72,6 +72,7 @@ class Rebatching:
     self._pending: List[Tuple[Tensor, int]] = []
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
     self.nodes: Dict[int, Any] = {}
+    self._check_reshapes()
     for op in range(len(flow.types)):
       self._look_at(op)
       if counts:
@@ -81,6 +82,16 @@ class Rebatching:
     for op in sorted(self._found.sources):
       if flow.types[op] in PLACEHOLDERS:
         self._resize_feed(op)
+
+  def _check_reshapes(self) -> None:
+    """Raises GraphError where a reshape does not tell what becomes of the examples."""
+    flow = self._flow
+    for op, why in self._found.refused.items():
+      if why.op == op and flow.types[op] == "Reshape" and isinstance(
+          self._kind(flow.inputs[op][0]), Rows):
+        raise GraphError(
+            f"op {flow.graph.op_names[op]!r} (Reshape) {why.reason}, and the batch is baked into "
+            "the graph; leave the first dimension of the feeds open, with None")
 
   def _resized(self, size: int) -> int:
     """A dimension that holds examples, at the other batch."""

@@ -2,7 +2,8 @@
 
 Counting the work of R replicas would take R times as long as for one and give nothing new. Ops that
 join replicas cost the bytes that they move. Ops after rows of all replicas (sparse gradients) have
-R times the rows of one.
+R times the rows of one. A feed that takes the whole batch, and its division, cost nothing: as in
+the graph of one replica, what a client feeds is where it is read.
 
 Legend: N ops of the replicated graph, O its outputs, R replicas.
 """
@@ -61,12 +62,16 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
     if port != CONTROL:
       inputs[consumer].append((producer, port))
+  divided = set(divided_feeds(replicated))
   many = _behind_rows(replicated, inputs, output_bytes)
   for name in ("flops", "moved_bytes", "temporary_bytes"):
     fields[name][many] *= replicated.replicas
   for op in many:
     output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
   for op in graph.topological_order.tolist():
+    if op in divided:
+      output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] = 0
+      continue
     if known[op]:
       continue
     if graph.op_types[op] in _NO_KERNEL:
@@ -93,6 +98,19 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, fields["temporary_bytes"],
       fields["persistent_bytes"], output_bytes, work.notes)
+
+
+def divided_feeds(replicated: ReplicatedGraph) -> list:
+  """The feeds that take the whole batch, and the ops that divide it."""
+  graph = replicated.graph
+  feeds = {graph.op_index[name.rpartition(":")[0]] for name in graph.feeds}
+  found = []
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    if producer in feeds and port != CONTROL and graph.op_types[consumer] == "Split" and (
+        replicated.original_of_op[consumer] < 0):
+      found += [producer, consumer]
+  return found
 
 
 def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:

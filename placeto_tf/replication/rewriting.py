@@ -170,8 +170,7 @@ class _Writer:
   def _in_replica(self, name: str, r: int) -> str:
     """An op as the copies of replica r read it."""
     op = self._flow.graph.op_index.get(name)
-    return f"{self._prefixes[r]}/{name}" if op in self._cut.copies and (
-        op not in self._cut.shared) else self._name(name, r)
+    return f"{self._prefixes[r]}/{name}" if op in self._cut.copies else self._name(name, r)
 
   def _is_copy(self, name: str) -> bool:
     """Whether the op exists as copies alone."""
@@ -256,13 +255,14 @@ class _Writer:
     if fix is None:
       return self._of_replica(tensor, r)
     if fix[0] == powers.JOIN:
-      return self._joined[tensor][r]
+      joined = self._joined.get(tensor)
+      return joined[r] if joined else tensor_name(self._name(name, r), port)
     found = self._of_replica(tensor, r)
     anchor = found if self._flow.frames[op] or self._flow.types[op] == "Merge" else None
     dtype = self._flow.dtype(tensor) % 100
     made = f"{self._prefixes[r]}/{self._names[op]}/input_{i}"
     # Equal results are made once, but not for another loop or branch.
-    key = (found, (*fix, self._flow.frames[op], bool(anchor)))
+    key = (found, (*fix, r, self._flow.frames[op], bool(anchor)))
     if key not in self._fixed:
       with self._owned(r):
         if fix[0] == powers.SCALE:

@@ -67,7 +67,7 @@ class Scaling:
     one, all_ = self._part.shape(tensor), self._whole.shape(other)
     if one is None or all_ is None or len(one) != len(all_):
       return None
-    if any((a is None) != (b is None) for a, b in zip(one, all_)):
+    if None in one or None in all_:
       return None
     return [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
 
@@ -99,7 +99,7 @@ class Scaling:
         return SAME
       if np.array_equal(one * self.replicas, all_):
         return Same(-1.0)
-      return Sizes() if one.ndim == 1 else Unclear(op, _ODD)
+      return Sizes() if one.ndim else Unclear(op, _ODD)
     return self._of_rows(op, one, all_)
 
   def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:

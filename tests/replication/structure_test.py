@@ -28,7 +28,7 @@ def training_graph(clip=False):
       weights = v1.get_variable(f"w{i}", [8, 8], use_resource=True)
       bias = v1.get_variable(f"b{i}", [8], use_resource=True)
       value = tf.nn.relu(tf.nn.bias_add(value @ weights, bias))
-    loss = tf.reduce_mean(tf.reshape(value, tf.constant([2, 16], name="wanted")), name="loss")
+    loss = tf.reduce_mean(tf.reshape(value, tf.constant([8, 4], name="wanted")), name="loss")
     optimizer = v1.train.GradientDescentOptimizer(0.1)
     gradients, variables = zip(*optimizer.compute_gradients(loss))
     if clip:
