@@ -21,6 +21,7 @@ from placeto_tf.errors import (
   MeasurementError,
   PlacementError,
   PlacetoError,
+  ReplicaMismatchError,
   SetupError,
 )
 
@@ -35,6 +36,8 @@ _HOMES = {
     "Placement": "placeto_tf.placements",
     "PlacingResult": "placeto_tf.placing.result",
     "SignaturesResult": "placeto_tf.placing.signatures",
+    "TrainingComparison": "placeto_tf.runtime.comparing",
+    "compare_training": "placeto_tf.runtime.comparing",
     "compile_placed": "placeto_tf.placing.compiling",
     "estimate_costs": "placeto_tf.costs",
     "load_graph": "placeto_tf.graphs",
@@ -47,7 +50,7 @@ _HOMES = {
 
 __all__ = sorted(_HOMES) + [
     "ClusterError", "CostError", "GraphError", "MeasurementError", "PlacementError", "PlacetoError",
-    "SetupError"]
+    "ReplicaMismatchError", "SetupError"]
 
 
 def __getattr__(name: str):

@@ -17,6 +17,10 @@ class GraphError(PlacetoError):
   """A graph that cannot be read or placed: bad file, unknown op, dangling input, cycle."""
 
 
+class ReplicaMismatchError(GraphError):
+  """Replicas that train something else than the graph they were made of."""
+
+
 class ClusterError(PlacetoError):
   """A cluster string, JSON file or link table that is wrong."""
 

@@ -30,7 +30,7 @@ def assert_runs_as_placed(graph, replicated, placement, x):
   metadata = v1.RunMetadata()
   with v1.Session(graph=graph, config=config) as session:
     session.run("init")
-    session.run(list(replicated.graph.fetches), replicated.cut_batch({"x:0": np.asarray(x)}),
+    session.run(list(replicated.graph.fetches), replicated.feed({"x:0": np.asarray(x)}),
                 options=options, run_metadata=metadata)
   ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
   names = [name for name in replicated.graph.op_names if name in ran]

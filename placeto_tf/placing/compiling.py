@@ -152,7 +152,8 @@ class PlacedTraining:
     size = keras_batches.size_of(specs)
     replicas = self.steps[0].replicas
     if replicas > 1 and size is not None and size % replicas == 0:
-      graph = replicate(self._part(specs, replicas), replicas).graph
+      whole = load_graph(keras_batches.trace_step(self.model, specs))
+      graph = replicate(self._part(specs, replicas), replicas, whole=whole).graph
       function = _function_of(graph)
     else:
       function = keras_batches.trace_step(self.model, specs)

@@ -2,11 +2,13 @@
 
 If the batch is free, the global batch stays and is divided: a graph of the zoo is built with the
 smaller batch, and a graph whose feeds have an unknown first dimension is read with it. If the batch
-is baked into shapes, the unchanged graph becomes one replica, and the global batch grows.
+is baked into shapes, these are rewritten for the smaller batch; where they cannot be, the unchanged
+graph becomes one replica, and the global batch grows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
@@ -18,8 +20,9 @@ from placeto_tf.graphs import training_function as one_training_function
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.free_batch import has_free_batch, unknown_batch
 from placeto_tf.replication.mirroring import host_variables
+from placeto_tf.replication.rebatching import divided_graph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.replication.replicating import check_replicas, replicate
+from placeto_tf.replication.replicating import REPLICA, check_replicas, replicate
 
 _ZOO = ("zoo:", "family:")
 _REPLICAS = ":replicas="
@@ -31,18 +34,21 @@ class ReplicaSource:
   Attributes:
     graph: the unchanged graph, with the whole batch if that is free.
     free_batch: whether the global batch stays as it is and is divided.
+    batch_norm: see `replicate`.
     wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
   """
 
   def __init__(
       self, source: Any, options: Optional[Mapping[str, Any]] = None, *,
-      part: Optional[Callable[[int], ComputationGraph]] = None):
+      part: Optional[Callable[[int], ComputationGraph]] = None, batch_norm: str = REPLICA):
     """Args:
       source: anything `load_graph` takes.
       options: keyword arguments for it.
       part: makes the graph of one of R replicas of a divided batch, for who can build it again;
         it raises GraphError where the batch does not divide.
+      batch_norm: "replica" or "synchronized", see `replicate`.
     """
+    self.batch_norm = batch_norm
     self._options: Dict[str, Any] = dict(options or {})
     self._divide = part
     self._spec: Optional[str] = None
@@ -78,9 +84,15 @@ class ReplicaSource:
     key = count, mirrored, single
     if key not in self._made:
       part = self.part(count)
-      self._made[key] = replicate(
+      made = replicate(
           part, count, whole=None if part is self.graph else self.graph, mirrored=mirrored,
-          single=single)
+          single=single, batch_norm=self.batch_norm)
+      if part is self.graph and count > 1:
+        made = dataclasses.replace(made, notes=(
+            f"the batch grew from {made.global_batch // count} to {made.global_batch} examples: it "
+            f"is baked into the graph, and each of {count} replicas has it whole; leave the first "
+            "dimension of the feeds open, with None, to keep it", *made.notes))
+      self._made[key] = made
     return self._made[key]
 
   def part(self, count: int) -> ComputationGraph:
@@ -90,8 +102,11 @@ class ReplicaSource:
     return self._parts[count]
 
   def _part(self, count: int) -> ComputationGraph:
-    if count == 1 or not self.free_batch:
+    if count == 1:
       return self.graph
+    if not self.free_batch:
+      # Where the shapes in the graph do not take a smaller batch, each replica has it whole.
+      return divided_graph(self.graph, count) or self.graph
     if self._divide is not None:
       return self._divide(count)
     if self._spec is not None:
@@ -155,10 +170,22 @@ def training_function(
   if replicas == 1:
     return function
   whole = one_training_function(
-      model, optimizer, loss, batch_size=batch_size, targets=_global_targets(targets, replicas))
+      model, optimizer, loss, batch_size=batch_size, targets=_of_all(targets, part, batch_size))
   replicated = replicate(load_graph(function), replicas, whole=load_graph(whole))
   assert replicated.graph.source is not None
   return replicated.graph.source.tf_graph
+
+
+def _of_all(targets: Any, part: int, batch_size: int) -> Any:
+  """Specs of the targets of all replicas from those of one."""
+  import tensorflow as tf
+
+  def grown(spec):
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != part:
+      return spec
+    return tf.TensorSpec([batch_size, *spec.shape[1:]], spec.dtype, spec.name)
+
+  return tf.nest.map_structure(grown, targets)
 
 
 def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:

@@ -86,7 +86,13 @@ class Sparse:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Dimensions of a replica's tensor; see the module."""
+  """Dimensions of a replica's tensor; see the module.
+
+  Attributes:
+    axis: of which of them it is known that it alone counts examples.
+  """
+
+  axis: Any = None
 
 
 @dataclasses.dataclass(frozen=True)

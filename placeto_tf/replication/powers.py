@@ -32,8 +32,8 @@ Fix = Tuple[Any, ...]  # (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, axis)
 _FIRST = frozenset((
     "Identity StopGradient PreventGradient CheckNumerics Snapshot Abs Neg Relu LeakyRelu Reshape "
     "Squeeze ExpandDims Transpose Split SplitV Slice StridedSlice Pad Tile BroadcastTo Sum Mean "
-    "Max Min Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch GatherV2 Gather "
-    "GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 AvgPool "
+    "Max Min Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch GatherV2 "
+    "Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 AvgPool "
     "MaxPool3D AvgPool3D ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad "
     "ResizeNearestNeighborGrad ResizeBicubicGrad DepthToSpace SpaceToDepth ExtractImagePatches "
     "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag MatrixDiagV2 MatrixDiagV3 "

@@ -66,6 +66,10 @@ _OF_SIZES = frozenset((
     "ExpandDims Squeeze DynamicStitch Slice Snapshot StopGradient Select SelectV2 Switch Merge "
     "Enter Exit NextIteration Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
     "BroadcastArgs").split())
+# Element by element.
+_KEEPS_ENTRIES = frozenset((
+    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge DynamicStitch Enter "
+    "Exit NextIteration").split())
 # Their shape is in an argument.
 _SHAPED = frozenset("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike".split())
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
@@ -512,7 +516,8 @@ class _Propagation:
     known = None if isinstance(kind, Sparse) else self._scaling.number((op, port))
     if known is not None:
       return known
-    return Same(-1.0) if what == "Size" else Sizes()
+    return Same(-1.0) if what == "Size" else Sizes(
+        kind.axis if isinstance(kind, Rows) and kind.outer <= 1 else None)
 
   def _shaped(self, view: Inputs, width: int) -> List[Kind]:
     """Results of dimensions: other dimensions, or tensors of such a shape."""
@@ -526,6 +531,9 @@ class _Propagation:
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
         return [kinds[data]]
+      stated = kinds[0 if kind == "Fill" else 1] if len(kinds) > 1 else None
+      if axes is None and isinstance(stated, Sizes) and stated.axis is not None:
+        return self._of_stated_axis(view, data, stated.axis)
       if axes is None or len(axes) != 1 or kind == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
       if isinstance(kinds[data], (Partial, Own)):
@@ -539,8 +547,22 @@ class _Propagation:
     if kind in ("BroadcastGradientArgs", "Equal", "NotEqual", "Less"):
       return [SAME] * width
     if kind in _OF_SIZES and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
-      return [Sizes()] * width
+      axes = {each.axis for each in kinds if isinstance(each, Sizes)}
+      keeps = kind in _KEEPS_ENTRIES and len(axes) == 1
+      return [Sizes(axes.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
+
+  def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Kind]:
+    """A tensor of a shape that is only known to hold examples along one axis."""
+    kind, shape = self._flow.types[view.op], self._flow.shape(
+        self._flow.inputs[view.op][data])
+    if isinstance(view.kinds[data], (Partial, Own)):
+      view.join(data)
+    if kind == "Fill" or shape == () or (
+        kind in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
+        and shape[axis] == 1):
+      return [Rows(axis, 0, getattr(view.kinds[data], "power", 0.0))]
+    raise NotFollowed("makes a tensor whose examples cannot be found")
 
   def _of_sparse(self, view: Inputs, width: int) -> List[Kind]:
     """After rows of a gradient: everything once, from those of all replicas."""

@@ -18,11 +18,12 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import CostError, GraphError
-from placeto_tf.graphs import analysis_graph_def
+from placeto_tf.graphs import analysis_graph_def, load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.axis_rules import ELEMENTWISE
-from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling
@@ -389,3 +390,70 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
         f"{replicas} times as large ({error}); leave the first dimension of the feeds open, with "
         "None") from None
   return Dataflow(flow.graph, outputs, changed)
+
+
+def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[ComputationGraph]:
+  """The graph of one replica of a fixed batch, or None where its ops do not take a smaller one.
+
+  Args:
+    graph: with the whole batch, of a `tf.Graph`, GraphDef or MetaGraphDef.
+    replicas: among which the batch is divided.
+  """
+  live = graph.origin.format == "tf_graph"
+  if live:
+    graph = frozen(graph)
+  source = graph.origin
+  if source.format not in ("graph_def", "meta_graph_def"):
+    return None
+  flow = analyse_dataflow(graph)
+  try:
+    changed = Rebatching(flow, 1, replicas, counts=False).nodes
+  except GraphError:
+    return None
+  by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
+  proto = type(source.proto)()
+  proto.CopyFrom(source.proto)
+  graph_def = proto.graph_def if source.format != "graph_def" else proto
+  graph_def.CopyFrom(source.graph_def)
+  for node in graph_def.node:
+    if "_output_shapes" in node.attr:
+      del node.attr["_output_shapes"]
+    if node.name in by_name:
+      for key in ("value", "shape"):
+        if key in by_name[node.name].attr:
+          node.attr[key].CopyFrom(by_name[node.name].attr[key])
+  shapes = {}
+  for op in changed:
+    if flow.types[op] in PLACEHOLDERS:
+      dims = source.feed_shapes[f"{flow.graph.op_names[op]}:0"]
+      shapes[flow.graph.op_names[op]] = (dims[0] // replicas, *dims[1:])
+  for name, dims in source.feed_shapes.items():
+    shapes.setdefault(name.rpartition(":")[0], tuple(dims))
+  options: Dict[str, Any] = {
+      "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
+  found = load_graph(proto, **options)
+  try:
+    analyse_dataflow(found)
+    return load_graph(live_graph(proto), **options) if live else found
+  except (CostError, ValueError):  # TensorFlow says a ValueError where shapes do not fit
+    return None
+
+
+def frozen(graph: ComputationGraph) -> ComputationGraph:
+  """A live graph as the MetaGraphDef of it, whose function calls are inlined."""
+  import tensorflow as tf
+
+  with graph.origin.tf_graph.as_default():
+    meta_graph = tf.compat.v1.train.export_meta_graph()
+  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
+  return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
+
+
+def live_graph(meta_graph: Any) -> Any:
+  """A `tf.Graph` of a MetaGraphDef, with its collections."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.compat.v1.train.import_meta_graph(meta_graph)
+  return graph

@@ -39,6 +39,7 @@ class ReplicatedGraph:
     feeds: original feed -> the tensor fed in its place, which takes the whole batch.
     notes: sentences for the user to read.
     own_statistics: names of ops that normalize by each replica's own statistics.
+    single: names of variables that replicas share though others are mirrored.
   """
 
   graph: ComputationGraph
@@ -52,6 +53,7 @@ class ReplicatedGraph:
   own_joins: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
   own_statistics: Tuple[str, ...] = ()
+  single: FrozenSet[str] = frozenset()
 
   @property
   def form(self) -> str:
@@ -80,14 +82,10 @@ class ReplicatedGraph:
           found[producer] = found[consumer]
     return np.maximum(found, 0)
 
-  def cut_batch(self, feed: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+  def feed(self, batch: Mapping[str, Any]) -> Dict[str, np.ndarray]:
     """Arrays of the global batch by the original's feeds -> arrays by the feeds of this graph."""
-    parts = {}
-    for name, array in feed.items():
-      tensors = self.feeds[name if name in self.feeds else f"{name}:0"]
-      for tensor, part in zip(tensors, np.split(np.asarray(array), len(tensors))):
-        parts[tensor] = part
-    return parts
+    return {self.feeds[name if name in self.feeds else f"{name}:0"][0]: np.asarray(array)
+            for name, array in batch.items()}
 
   def describe(self) -> Mapping[str, Any]:
     """The entry in a report, in plain values."""
@@ -95,8 +93,5 @@ class ReplicatedGraph:
         "replicas": self.replicas, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
         "feeds": {name: list(tensors) for name, tensors in self.feeds.items()},
-        "cutting": ("each feed takes the whole batch" if all(
-            len(tensors) == 1 for tensors in self.feeds.values()) else
-                    "the batch is cut along its first dimension into equal parts, in the order "
-                    "of the feeds"),
+        "cutting": "each feed takes the whole batch, which the graph divides",
         "notes": list(self.notes)}

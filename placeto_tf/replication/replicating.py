@@ -43,7 +43,7 @@ from placeto_tf.replication.free_batch import has_free_batch as _has_free_batch
 from placeto_tf.replication.free_batch import unknown_batch
 from placeto_tf.replication.mirroring import find_mirrors
 from placeto_tf.replication.propagation import spread
-from placeto_tf.replication.rebatching import rebatched
+from placeto_tf.replication.rebatching import frozen, live_graph, rebatched
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
@@ -111,7 +111,7 @@ def replicate(
                      "replicas cannot have their own; share them, or give the graph")
   live = source.tf_graph if source.format == "tf_graph" else None
   if live is not None:
-    graph = _frozen(graph)
+    graph = frozen(graph)
   if batch_norm == SYNCHRONIZED:
     graph = with_plain_batch_norm(graph)
     whole = None if whole is None else with_plain_batch_norm(whole)
@@ -134,7 +134,7 @@ def replicate(
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
       found.batch * replicas, {name: (name,) for name in graph.feeds}, mirrored,
-      written.own_joins, _notes(statistics, mirrored), statistics)
+      written.own_joins, _notes(statistics, mirrored), statistics, frozenset(single))
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
@@ -152,7 +152,7 @@ def _at_whole_batch(
 ) -> Dataflow:
   """The dataflow of the graph at the global batch."""
   if whole is not None:
-    return analyse_dataflow(_frozen(whole) if whole.origin.format == "tf_graph" else whole)
+    return analyse_dataflow(frozen(whole) if whole.origin.format == "tf_graph" else whole)
   if unknown_batch(graph):
     source = graph.origin
     shapes = {
@@ -179,16 +179,6 @@ def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
   return fetched, run
 
 
-def _frozen(graph: ComputationGraph) -> ComputationGraph:
-  """A live graph as the MetaGraphDef of it, whose function calls are inlined."""
-  import tensorflow as tf
-
-  with graph.origin.tf_graph.as_default():
-    meta_graph = tf.compat.v1.train.export_meta_graph()
-  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
-  return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
-
-
 def _load(
     graph: ComputationGraph, written: rewriting.Rewritten, replicas: int, live: bool
 ) -> ComputationGraph:
@@ -208,11 +198,7 @@ def _load(
   if source.format == "meta_graph_def":
     proto = _meta_graph(source.proto, written)
   if live:
-    import tensorflow as tf
-
-    proto, graph_def = tf.Graph(), proto
-    with proto.as_default():
-      tf.compat.v1.train.import_meta_graph(graph_def)
+    proto = live_graph(proto)
   return load_graph(
       proto, fetches=graph.fetches, feeds=list(source.feed_shapes), feed_shapes=shapes)
 

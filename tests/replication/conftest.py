@@ -92,7 +92,7 @@ def proof():
     # The variables' initial values are drawn by ops whose seeds follow from their places.
     found = run(
         replicated.graph.source.tf_graph, "init",
-        lambda step: replicated.cut_batch(arrays(step)), (train, loss))
+        lambda step: replicated.feed(arrays(step)), (train, loss))
     assert_equal(expected, found, tolerance)
     assert found.copies.keys() == (
         expected.variables.keys() - {f"{name}:0" for name in single} if mirrored else set())

@@ -123,7 +123,7 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
                        {names.filename_tensor_name: str(tmp_path / "saved")}).decode()
     x = np.random.default_rng(0).normal(size=[12, 5])
     for _ in range(2):
-      session.run(list(replicated.graph.fetches), replicated.cut_batch({"x:0": x}))
+      session.run(list(replicated.graph.fetches), replicated.feed({"x:0": x}))
     session.run("tripled" if use_resource else "tripled:0")
     changed = equal_copies(session, copies)
     assert np.abs(changed["w:0"] - drawn["w:0"]).max() > 0.1
@@ -190,7 +190,7 @@ def test_both_forms_do_the_same_step(noise):
       session.run("init")
       for step in range(5):
         arrays = models.dense_inputs(12, np.random.default_rng(step), "float64")
-        session.run(list(replicated.graph.fetches), replicated.cut_batch(arrays))
+        session.run(list(replicated.graph.fetches), replicated.feed(arrays))
       with placed.as_default():
         found[mirrored] = session.run({v.name: v for v in placed.get_collection("variables")})
       for name, value in equal_copies(session, copies).items():

@@ -1,0 +1,488 @@
+"""`compare_training`: a graph and its replicas trained side by side, variables compared.
+
+The analysis of `replication` says that replicas do the step of the whole batch; this runs both. Both
+begin with the same values of all variables and are fed the same examples. What random ops draw is
+replaced by one fixed number each, in both graphs, because replicas draw numbers of their own. Where
+replicas normalize by their own statistics, their form with synchronized ones is run instead.
+
+Sums in another order round differently, and an optimizer may enlarge that. How much is harmless is
+measured: the graph is trained a second time with its examples in another order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zlib
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.free_batch import has_free_batch
+from placeto_tf.replication.rebatching import frozen
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.replication.replicating import SYNCHRONIZED, replicate
+from placeto_tf.runtime.feeds import make_feeds
+from placeto_tf.runtime.variables import initializers
+
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_LISTED = 3
+# Relative to the largest element of a tensor, by bits of its type.
+_TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
+_NOISE_FACTOR = 20.0
+_EXAMPLES_PER_REPLICA = 4
+_NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
+# Input of the shape, for ops that draw.
+_SHAPE_INPUT = {"StatefulUniform": 2, "StatefulStandardNormalV2": 2}
+_BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingComparison:
+  """What a comparison found.
+
+  Attributes:
+    checked: whether both were run.
+    reason: why not; "" if they were.
+    steps: how many training steps.
+    variables: how many variables were compared after each.
+    fetches: how many fetched tensors were compared in each.
+    largest_difference: between elements, relative to the largest one of their tensor.
+    seconds: that the check took.
+  """
+
+  checked: bool
+  reason: str = ""
+  steps: int = 0
+  variables: int = 0
+  fetches: int = 0
+  largest_difference: float = 0.0
+  seconds: float = 0.0
+
+  def __str__(self) -> str:
+    if not self.checked:
+      return f"not checked: {self.reason}"
+    return (f"checked: {self.steps} steps, {self.variables} variables, largest difference "
+            f"{self.largest_difference:.0e}")
+
+
+def compare_training(
+    graph: Any, replicated: ReplicatedGraph, steps: int = 5, *, time_limit_s: float = 120.0,
+    seed: int = 0) -> TrainingComparison:
+  """Trains a graph and its replicas on this machine and compares every variable and fetch.
+
+  Args:
+    graph: at the global batch: a `ComputationGraph`, or anything that `load_graph` takes.
+    replicated: its replicas.
+    steps: of training.
+    time_limit_s: after which the check gives up, between steps.
+    seed: of the examples.
+
+  Returns:
+    What was compared. `checked` is False, with the reason, if it cannot be run here.
+
+  Raises:
+    ReplicaMismatchError: a variable or a fetch differs by more than rounding.
+  """
+  started = time.monotonic()
+  graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
+  if replicated.replicas == 1:
+    return TrainingComparison(False, "one replica is the unchanged graph")
+  try:
+    if replicated.own_statistics:
+      replicated = replicate(
+          replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
+          single=replicated.single, batch_norm=SYNCHRONIZED)
+    comparison = _Comparison(graph, replicated, seed)
+  except _NotRunnable as problem:
+    return TrainingComparison(False, str(problem))
+  except GraphError as problem:
+    return TrainingComparison(False, f"with synchronized statistics: {problem}")
+  deadline = started + time_limit_s
+  import tensorflow as tf
+
+  try:
+    largest, done = comparison.run(steps, deadline)
+  except (tf.errors.OpError, MemoryError) as problem:
+    first = str(getattr(problem, "message", problem)).strip().splitlines()
+    if comparison.in_replicas:
+      raise ReplicaMismatchError(
+          f"the graph trains but its replicas do not ({first[0] if first else problem!r}); train "
+          "with one replica") from None
+    return TrainingComparison(
+        False, f"the graph does not run on this machine ({first[0] if first else problem!r})")
+  if not done:
+    return TrainingComparison(False, f"one step took more than {time_limit_s:g} s")
+  return TrainingComparison(
+      True, "", done, len(comparison.variables), comparison.num_fetches, largest,
+      time.monotonic() - started)
+
+
+class _NotRunnable(Exception):
+  """Why the check cannot be run."""
+
+
+class _Runnable:
+  """A graph in a session of its own, its draws replaced."""
+
+  def __init__(self, graph: ComputationGraph):
+    import tensorflow as tf
+
+    self.values = _captured(graph)
+    if graph.origin.format == "tf_graph":
+      graph = frozen(graph)
+    self.graph = graph
+    source = graph.origin
+    graph_def = type(source.graph_def)()
+    graph_def.CopyFrom(source.graph_def)
+    for node in graph_def.node:
+      node.device = ""
+      _stand_in(graph_def, node)
+    self.tf_graph = tf.Graph()
+    try:
+      with self.tf_graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    except ValueError as problem:
+      raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
+    self._setters: Dict[str, Tuple[Any, Any]] = {}
+    self._readers: Dict[str, Any] = {}
+    self.session: Any = None
+
+  def open(self, init: Sequence[Any] = (), fed: Optional[Mapping[Any, Any]] = None) -> None:
+    """Begins a session."""
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+    if init:
+      self.session.run(list(init), fed)
+
+  def close(self) -> None:
+    """Ends the session."""
+    if self.session is not None:
+      self.session.close()
+
+  def add(self, name: str) -> None:
+    """Adds ops that read and write a variable."""
+    import tensorflow as tf
+
+    op = self.tf_graph.get_operation_by_name(name)
+    dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
+    with self.tf_graph.as_default(), tf.device(None):
+      value = tf.compat.v1.placeholder(dtype)
+      if op.type == "VarHandleOp":
+        read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
+        write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+      else:
+        read = tf.identity(op.outputs[0])
+        write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
+    self._readers[name], self._setters[name] = read, (write, value)
+
+  def read(self, names: Sequence[str]) -> Dict[str, np.ndarray]:
+    """Values of variables."""
+    return self.session.run({name: self._readers[name] for name in names})
+
+  def write(self, values: Mapping[str, np.ndarray]) -> None:
+    """Sets variables."""
+    self.session.run([self._setters[name][0] for name in values],
+                     {self._setters[name][1]: value for name, value in values.items()})
+
+  def step(self, feed: Mapping[str, np.ndarray]) -> List[np.ndarray]:
+    """One run of the fetches; the values of those that are tensors."""
+    tensors = [name for name in self.graph.fetches if ":" in name]
+    ops = [name for name in self.graph.fetches if ":" not in name]
+    return self.session.run([tensors, ops], feed)[0]
+
+
+class _Comparison:
+  """The graph, once more with its examples in another order, and the replicas."""
+
+  def __init__(self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int):
+    if any(kind in op_roles.PIPELINES for kind in graph.op_types):
+      raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
+    self._whole, self._parts = _Runnable(graph), _Runnable(replicated.graph)
+    self._replicated = replicated
+    self._rng = np.random.default_rng(seed)
+    self._seed = seed
+    self.in_replicas = False
+    self.num_fetches = sum(":" in name for name in graph.fetches)
+    self._tensors = [name for name in graph.fetches if ":" in name]
+    self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
+                      if kind in _VARIABLES and not _is_generator(graph, name)]
+    self._copies = self._find_copies(graph)
+    for name in self.variables:
+      self._whole.add(name)
+      for copy in self._copies[name]:
+        self._parts.add(copy)
+    self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
+    self._examples = self._number_of_examples(graph)
+
+  def _find_copies(self, graph: ComputationGraph) -> Dict[str, List[str]]:
+    """Variable -> its names among the replicas."""
+    replicated = self._replicated
+    names, original = replicated.graph.op_names, replicated.original.op_names
+    found: Dict[str, List[str]] = {name: [] for name in self.variables}
+    handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in _VARIABLES]
+    by_original = {}
+    for i in handles:
+      at = int(replicated.original_of_op[i])
+      if at >= 0:
+        by_original.setdefault(original[at], []).append(names[i])
+    if graph.origin.format == "concrete_function":
+      theirs = {id(each.variable): each.op for each in resource_captures(
+          replicated.graph.origin.tf_graph)}
+      ours = {each.op: id(each.variable) for each in resource_captures(graph.origin.tf_graph)}
+      by_original = {name: [theirs[ours[name]]] for name in self.variables
+                     if ours.get(name) in theirs}
+    for name in list(found):
+      if name not in by_original:
+        raise _NotRunnable(f"variable {name!r} is not found among the replicas")
+      found[name] = by_original[name]
+    return found
+
+  def _holds_examples(self, graph: ComputationGraph, name: str) -> bool:
+    shape = graph.origin.feed_shapes.get(name)
+    return bool(shape) and shape[0] == self._replicated.global_batch
+
+  def _number_of_examples(self, graph: ComputationGraph) -> int:
+    """A few, if the batch is free."""
+    if self._batch_feeds and all(has_free_batch(graph, name) for name in self._batch_feeds):
+      return min(self._replicated.global_batch,
+                 _EXAMPLES_PER_REPLICA * self._replicated.replicas)
+    return self._replicated.global_batch
+
+  def _feed(self, step: int) -> Dict[str, np.ndarray]:
+    found = make_feeds(self._whole.graph, self._whole.tf_graph, seed=1000 * self._seed + step)
+    for name in self._batch_feeds:
+      found[name] = found[name][:self._examples]
+    return found
+
+  def run(self, steps: int, deadline: float) -> Tuple[float, int]:
+    """(largest difference, steps compared); see `compare_training`."""
+    other = _Runnable(self._whole.graph)
+    for name in self.variables:
+      other.add(name)
+    runs = (self._whole, other, self._parts)
+    try:
+      first = self._begin(other)
+      largest, done = 0.0, 0
+      noise: Dict[str, float] = {}
+      before = first
+      for step in range(steps):
+        feed = self._feed(step)
+        expected = self._whole.step(feed)
+        order = self._rng.permutation(self._examples)
+        shuffled = {name: value[order] if name in self._batch_feeds else value
+                    for name, value in feed.items()}
+        reordered = other.step(shuffled)
+        self.in_replicas = True
+        found = self._parts.step(self._replicated.feed(feed))
+        self.in_replicas = False
+        values, theirs = self._whole.read(self.variables), other.read(self.variables)
+        copies = self._parts.read([copy for each in self._copies.values() for copy in each])
+        pairs = []
+        for name in self.variables:
+          noise[name] = max(noise.get(name, 0.0), _difference(values[name], theirs[name]))
+          for part, copy in self._parts_of(name, values[name], copies):
+            pairs.append((name, part, copy, noise[name]))
+        for name, one, again, part in zip(self._tensors, expected, reordered, found):
+          kept = np.shape(one) == np.shape(again) and (
+              np.shape(one)[:1] != (self._examples,))
+          pairs.append((name, one, part, _difference(one, again) if kept else 0.0))
+        wrong = [(name, _difference(one, part)) for name, one, part, allowed in pairs
+                 if _difference(one, part) > _tolerance(one, allowed)]
+        largest = max([largest, *(_difference(one, part) for _, one, part, _ in pairs)])
+        if wrong:
+          raise self._mismatch(wrong, step, feed, before)
+        done += 1
+        before = values
+        if time.monotonic() > deadline:
+          break
+      return largest, done
+    finally:
+      for each in runs:
+        each.close()
+
+  def _begin(self, other: _Runnable) -> Dict[str, np.ndarray]:
+    """Initialises the graph, and the others alike."""
+    init, fed = ([], {}) if self._whole.values else initializers(
+        self._whole.graph, self._whole.tf_graph)
+    self._whole.open(init, fed)
+    if self._whole.values:
+      self._whole.write({name: self._whole.values[name] for name in self.variables})
+    values = self._whole.read(self.variables)
+    # What is zero at first, such as the weights of a last layer, would hide what is behind it.
+    for name, value in values.items():
+      if value.dtype.kind == "f" and value.ndim and value.size > 1 and not value.any():
+        values[name] = (0.01 * (1 + np.arange(value.size) % 7)).reshape(value.shape).astype(
+            value.dtype)
+    self._whole.write(values)
+    other.open()
+    other.write(values)
+    self._parts.open()
+    self._set_parts(values)
+    return values
+
+  def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
+    written = {}
+    for name, value in values.items():
+      copies = self._copies[name]
+      parts = self._rows(name, value) or [value] * len(copies)
+      written.update(zip(copies, parts))
+    self._parts.write(written)
+
+  def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
+    """The rows of each replica, of a variable that keeps examples."""
+    op = self._parts.tf_graph.get_operation_by_name(self._copies[name][0])
+    shape = [dim.size for dim in op.node_def.attr["shape"].shape.dim]
+    if len(shape) != value.ndim:
+      return None
+    axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
+    return np.split(value, self._replicated.replicas, axis=axes[0]) if axes else None
+
+  def _parts_of(
+      self, name: str, value: np.ndarray, copies: Mapping[str, np.ndarray]
+  ) -> List[Tuple[np.ndarray, np.ndarray]]:
+    parts = self._rows(name, value) or [value] * len(self._copies[name])
+    return [(part, copies[copy]) for part, copy in zip(parts, self._copies[name])]
+
+  def _mismatch(
+      self, wrong: Sequence[Tuple[str, float]], step: int, feed: Mapping[str, np.ndarray],
+      before: Mapping[str, np.ndarray]) -> ReplicaMismatchError:
+    listed = ", ".join(f"{name!r} by {difference:.0e}" for name, difference in wrong[:_LISTED])
+    more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+    joins = self._wrong_joins(feed, before)
+    where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""
+    return ReplicaMismatchError(
+        f"{self._replicated.form} replicas train something else than the graph: after step "
+        f"{step + 1} {listed}{more} (relative to its largest element){where}; train with one "
+        "replica, or take the op out of the training step")
+
+  def _wrong_joins(
+      self, feed: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]) -> List[str]:
+    """The first tensors that are joined to another value than the graph's."""
+    self._whole.write(before)
+    self._set_parts(before)
+    ops = {op.name: op for op in self._parts.tf_graph.get_operations()}
+    found = []
+    for name in self._whole.graph.op_names:
+      for port in range(2):
+        joined = next((each for each in ops if each.endswith(f"/{name}_{port}")
+                       and each.startswith("joined") and ops[each].outputs), None)
+        if joined is None or len(found) >= _LISTED:
+          continue
+        try:
+          one = self._whole.session.run(f"{name}:{port}", feed)
+          other = self._parts.session.run(
+              f"{joined}:0", self._replicated.feed(feed))
+        except Exception:  # pylint: disable=broad-except  in a branch that is not taken
+          continue
+        if _difference(one, other) > _tolerance(one, 0.0):
+          found.append(name)
+    return found
+
+
+def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
+  """The values of the variables that a live function captures, by op."""
+  function = graph.origin.tf_graph
+  if graph.origin.format != "concrete_function":
+    return {}
+  found = {}
+  for each in resource_captures(function):
+    if each.variable is None:
+      raise _NotRunnable(f"the function captures {each.op!r}, which is no variable")
+    found[each.op] = each.variable.numpy()
+  outside = [inner.op.name for outer, inner in function.graph.captures
+             if inner.op.name not in found and inner.op.type == "Placeholder"]
+  if outside:
+    raise _NotRunnable(f"the function captures the value {outside[0]!r}")
+  return found
+
+
+def _is_generator(graph: ComputationGraph, name: str) -> bool:
+  """Whether the variable is the state of a random generator, which each replica advances."""
+  op = graph.op_index[name]
+  readers = graph.edge_consumers[graph.edge_producers == op].tolist()
+  return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
+
+
+def _stand_in(graph_def: Any, node: Any) -> None:
+  """Turns an op that draws into one that gives a fixed number."""
+  kind = node.op
+  if kind == "RandomShuffle":
+    node.op = "Identity"
+    for key in [key for key in node.attr if key != "T"]:
+      del node.attr[key]
+    return
+  drawing = (op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.KEYED_NOISE
+             | op_roles.VARIABLE_NOISE) - op_roles.KEYS - {"RngSkip"}
+  if kind not in drawing:
+    return
+  uniform = "Uniform" in kind
+  if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
+      "Parameterized" in kind):
+    raise _NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
+  data = [text for text in node.input if not text.startswith("^")]
+  controls = [text for text in node.input if text.startswith("^")]
+  shape = data[_SHAPE_INPUT.get(kind, 0)]
+  if kind in _BOUNDED:
+    value = data[_BOUNDED[kind]]  # the least whole number
+    dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
+  else:
+    dtype = node.attr["dtype"].type
+    name = f"{node.name}/fixed_draw"
+    const = graph_def.node.add(name=name, op="Const", input=[f"^{shape.partition(':')[0]}"])
+    const.attr["dtype"].type = dtype
+    _set_constant(const, node.name, uniform, dtype)
+    value = name
+  index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
+                if key in node.attr and node.attr[key].type in (3, 9)), 3)
+  node.op = "Fill"
+  del node.input[:]
+  node.input.extend([shape, value, *controls])
+  for key in list(node.attr):
+    del node.attr[key]
+  node.attr["T"].type, node.attr["index_type"].type = dtype, index
+
+
+def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:
+  import tensorflow as tf
+
+  # Another number for each op, so that two draws are not taken for one another.
+  share = (zlib.crc32(name.encode()) % 1000) / 1e5
+  value = (_UNIFORM_DRAW if uniform else _NORMAL_DRAW) + share
+  const.attr["value"].tensor.CopyFrom(
+      tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
+
+
+def _difference(one: Any, other: Any) -> float:
+  """The largest difference relative to the largest element; infinite for other shapes."""
+  one, other = np.asarray(one), np.asarray(other)
+  if one.shape != other.shape:
+    return float("inf")
+  if not one.size:
+    return 0.0
+  if one.dtype.kind not in "fiub" and "float" not in str(one.dtype):
+    return 0.0 if np.array_equal(one, other) else float("inf")
+  one, other = one.astype(np.float64), other.astype(np.float64)
+  same = (one == other) | (np.isnan(one) & np.isnan(other))
+  if same.all():
+    return 0.0
+  gap = np.where(same, 0.0, np.abs(one - other))
+  if np.isnan(gap).any():
+    return float("inf")
+  finite = np.abs(one[np.isfinite(one)])
+  return float(gap.max() / (finite.max() if finite.size and finite.max() else 1.0))
+
+
+def _tolerance(value: Any, noise: float) -> float:
+  dtype = np.asarray(value).dtype
+  if dtype.kind in "iub":
+    return 0.0 if not noise else _NOISE_FACTOR * noise
+  return max(_TOLERANCE.get(8 * dtype.itemsize, 2e-2), _NOISE_FACTOR * noise)
