@@ -71,7 +71,8 @@ def main() -> None:
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas(),
-      mirrored_variables=shared_flags.mirrored_variables())
+      mirrored_variables=shared_flags.mirrored_variables(),
+      check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm)
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -88,7 +89,7 @@ def main() -> None:
       graphs = signatures.load_signatures(FLAGS.graph, keys, options)
       graph = graphs.whole
     elif config.replicas != 1:
-      source = ReplicaSource(FLAGS.graph, options)
+      source = ReplicaSource(FLAGS.graph, options, batch_norm=FLAGS.batch_norm)
       graph = source.graph
     else:
       graph = load_graph(FLAGS.graph, **options)

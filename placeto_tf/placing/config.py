@@ -52,6 +52,10 @@ class PlacingConfig:
     mirrored_variables: whether each replica has variables and an optimizer of its own, which stay
       equal, instead of sharing those of the graph; None for what is faster. A Keras model or
       ConcreteFunction can only share.
+    check_replicas: whether the graph and the replicas that are placed are trained side by side for
+      some steps on this machine before they are handed over, see `compare_training`.
+    batch_norm: of replicas: "replica", each normalizes by its own statistics, or "synchronized",
+      all by those of the whole batch.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
       weights.
   """
@@ -74,6 +78,8 @@ class PlacingConfig:
   ray: Optional[str] = None
   replicas: Union[int, str] = 1
   mirrored_variables: Optional[bool] = None
+  check_replicas: bool = True
+  batch_norm: str = "replica"
 
   def __post_init__(self) -> None:
     _check_replicas(self.replicas)
@@ -81,6 +87,9 @@ class PlacingConfig:
       raise PlacementError(
           f"mirrored_variables is {self.mirrored_variables!r}; expected True, False, or None for "
           "what is faster")
+    if self.batch_norm not in ("replica", "synchronized"):
+      raise PlacementError(
+          f"batch_norm is {self.batch_norm!r}; expected replica or synchronized")
     if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
       raise PlacementError(
           f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "

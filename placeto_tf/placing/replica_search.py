@@ -15,7 +15,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
-from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError
 from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, PlacingConfig
@@ -31,7 +31,10 @@ from placeto_tf.replication import (
   replicated_costs,
 )
 from placeto_tf.replication.batches import is_spec, split_spec
+from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.replicated_graph import form_name
+from placeto_tf.replication.replicating import replicate
+from placeto_tf.runtime.comparing import TrainingComparison, compare_training
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 # (number of replicas, whether each has variables of its own)
@@ -90,8 +93,11 @@ def place_replicas(
       devices = compute_devices(problem)[:count]
       hosts = np.where(
           problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
-      baseline = data_parallel(replicated, problem.costs, cluster, devices, hosts)
-      baseline_batch = replicated.global_batch
+      try:
+        baseline = data_parallel(replicated, problem.costs, cluster, devices, hosts)
+        baseline_batch = replicated.global_batch
+      except GraphError:  # a strategy that only averages gradients does not do what the graph does
+        pass
     if (count, mirrored) in forms:
       batch = replicated.global_batch if replicated is not None else None
       candidates.append(Candidate(
@@ -102,8 +108,55 @@ def place_replicas(
   started = time.monotonic()
   best = search_replicas(
       candidates, config.budget, config.seed, progress or (lambda problem, name: None))
-  return _result(source, made, candidates, best, baseline, baseline_batch, refused, cluster, config,
-                 time.monotonic() - started)
+  seconds = time.monotonic() - started
+  checks: Dict[str, TrainingComparison] = {}
+  if config.check_replicas:
+    best, failed = _checked(source, candidates, best, cluster, stage, checks)
+    refused = failed or refused
+  return _result(source, made, candidates, best, baseline, baseline_batch, refused, checks, cluster,
+                 config, seconds)
+
+
+def _checked(
+    source: ReplicaSource, candidates: List[Candidate], best: Candidate, cluster: Cluster,
+    stage: Callable[[str], ContextManager], checks: Dict[str, TrainingComparison],
+) -> Tuple[Candidate, str]:
+  """The best candidate that trains what the graph trains, and why a better one was put aside.
+
+  Args:
+    source, candidates, best, cluster, stage: see `place_replicas`.
+    checks: receives what each check gave, by form.
+
+  Raises:
+    ReplicaMismatchError: none does.
+  """
+  problems: List[GraphError] = []
+  while best.replicas > 1:
+    try:
+      with stage(f"Training {best.form} replicas beside the graph, to compare"):
+        checks[best.form] = _check(source, best.replicas, best.mirrored, cluster)
+      break
+    except ReplicaMismatchError as problem:
+      problems.append(problem)
+      checks[best.form] = TrainingComparison(False, str(problem))
+      left = [each for each in candidates if each.form not in checks and not each.reference]
+      if not left:
+        raise problems[0] from None
+      best = min(left, key=lambda each: (each.rank, each.replicas, each.mirrored))
+  return best, str(problems[0]) if problems else ""
+
+
+def _check(
+    source: ReplicaSource, count: int, mirrored: bool, cluster: Cluster) -> TrainingComparison:
+  """Trains the graph and `count` replicas side by side; see `compare_training`."""
+  whole, part = source.small(count)
+  if part is None:
+    return TrainingComparison(
+        False, "the batch grew, so that there is no graph to compare with")
+  return compare_training(whole, replicate(
+      part, count, whole=whole, mirrored=mirrored,
+      single=host_variables(part, cluster) if mirrored else frozenset(),
+      batch_norm=source.batch_norm))
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
@@ -164,8 +217,8 @@ def _problem(
 def _result(
     source: ReplicaSource, made: Dict[Form, Optional[ReplicatedGraph]],
     candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
-    baseline_batch: Optional[int], refused: str, cluster: Cluster, config: PlacingConfig,
-    seconds: float) -> PlacingResult:
+    baseline_batch: Optional[int], refused: str, checks: Dict[str, TrainingComparison],
+    cluster: Cluster, config: PlacingConfig, seconds: float) -> PlacingResult:
   problem = best.problem
   simulated = problem.simulator.simulate(problem.best_known)
   if not simulated.fits:
@@ -177,7 +230,8 @@ def _result(
     found = each.problem.simulator.simulate(each.problem.best_known)
     rows[each.form] = ReplicaRow(
         each.replicas, each.mirrored, each.global_batch, float(found.step_time_us),
-        found.peak_memory_bytes, bool(found.fits), each.problem.evaluations, each.dropped)
+        found.peak_memory_bytes, bool(found.fits), each.problem.evaluations, each.dropped,
+        str(checks.get(each.form, "")))
   baselines = _baselines(candidates, best, baseline, baseline_batch, cluster)
   bound_us = lower_bound_us(problem)
   graph = problem.graph
@@ -200,7 +254,8 @@ def _result(
       history=list(problem.history), indices=problem.best_known, simulated=simulated,
       proven=False, notes=notes, interrupted=False, graph=graph, costs=problem.costs,
       cluster=cluster, config=config,
-      replication=Replication(chosen, rows, baseline, baseline_batch, refused))
+      replication=Replication(
+          chosen, rows, baseline, baseline_batch, refused, checks.get(best.form)))
 
 
 def _baselines(

@@ -9,6 +9,7 @@ the timelines are in `signatures/KEY/`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any, Dict, List, Optional, Sequence, Union
@@ -243,7 +244,8 @@ def replica_table(replication: Replication) -> List[str]:
   chosen = replication.chosen.form if replication.chosen is not None else "1"
   for form, row in replication.rows.items():
     add(form, row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
-        f"{row.evaluations:,}", "placed" if form == chosen else row.dropped)
+        f"{row.evaluations:,}", "; ".join(filter(None, (
+            "placed" if form == chosen else row.dropped, row.check))))
   found = replication.data_parallel
   if found is not None:
     add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
@@ -264,14 +266,16 @@ def _replication(replication: Replication) -> Dict[str, Any]:
               "step_time_us": row.step_time_us, "global_batch": row.global_batch,
               "examples_per_second": row.examples_per_second, "fits": row.fits,
               "peak_memory_bytes": row.peak_memory_bytes.tolist(),
-              "evaluations": row.evaluations, "dropped": row.dropped}
+              "evaluations": row.evaluations, "dropped": row.dropped, "check": row.check}
           for form, row in replication.rows.items()},
       "data_parallel": None if found is None else {
           "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
           "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
           "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
           "reduced_bytes": found.reduced_bytes},
-      "refused": replication.refused}
+      "refused": replication.refused,
+      "check": None if replication.check is None else {
+          **dataclasses.asdict(replication.check), "text": str(replication.check)}}
 
 
 def _cells(

@@ -21,6 +21,7 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import DataParallel, ReplicatedGraph
+from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.simulation import SimulationResult
 
 
@@ -73,6 +74,7 @@ class ReplicaRow:
     fits: whether that is within every device's memory.
     evaluations: number of placements evaluated.
     dropped: why its search was ended, or "".
+    check: what training it beside the graph gave: see `TrainingComparison`, or why it failed.
   """
 
   replicas: int
@@ -83,6 +85,7 @@ class ReplicaRow:
   fits: bool
   evaluations: int
   dropped: str = ""
+  check: str = ""
 
   @property
   def examples_per_second(self) -> Optional[float]:
@@ -100,6 +103,7 @@ class Replication:
     data_parallel: the baseline of mirrored variables; None if the graph does not allow it.
     data_parallel_batch: its global batch.
     refused: why the graph is not replicated, or not so often, or "".
+    check: of the replicas that were placed; None if it was not asked for, or there is one.
   """
 
   chosen: Optional[ReplicatedGraph]
@@ -107,6 +111,7 @@ class Replication:
   data_parallel: Optional[DataParallel]
   data_parallel_batch: Optional[int]
   refused: str = ""
+  check: Optional[TrainingComparison] = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -72,7 +72,8 @@ def place(
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
 
   def source_of_replicas() -> ReplicaSource:
-    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(graph, loading)
+    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
+        graph, loading, batch_norm=config.batch_norm)
 
   def run(
       report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext

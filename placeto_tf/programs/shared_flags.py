@@ -95,13 +95,19 @@ def define_ray_flag() -> None:
 
 
 def define_replicas_flags() -> None:
-  """--replicas and --mirrored_variables."""
+  """--replicas, --mirrored_variables, --batch_norm and --check_replicas."""
   flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number, or "
                       "auto for as many as train most examples a second.")
   flags.DEFINE_enum(
       "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has variables and "
       "an optimizer of its own, which stay equal, instead of sharing the graph's; auto: what is "
       "faster.")
+  flags.DEFINE_enum(
+      "batch_norm", "replica", ["replica", "synchronized"], "Whether each replica normalizes by "
+      "its own statistics in batch normalization, or all by those of the whole batch.")
+  flags.DEFINE_enum(
+      "check_replicas", "yes", ["yes", "no"], "Whether the graph and its replicas are trained side "
+      "by side for a few steps on this machine, before their placement is written.")
 
 
 def mirrored_variables() -> Optional[bool]:

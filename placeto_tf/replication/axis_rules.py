@@ -256,12 +256,13 @@ class AxisRules:
     training = flow.attr(op, "is_training")
     is_training = training is None or training.b
     if rows.axis == channels:  # each example has channels of its own, as in layer normalization
-      return [rows] + [Rows(0, rows.outer)] * (width - 1)
+      return [rows, *[Rows(0, rows.outer)] * (width - 1)]
     if rows.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
     if gradient:
-      return [rows, _SUM, _SUM] + [SAME] * (width - 3)
-    return [rows] + [Own() if is_training else SAME] * (width - 1)
+      return [rows, _SUM, _SUM, *[SAME] * (width - 3)]
+    statistic: Kind = Own() if is_training else SAME
+    return [rows, *[statistic] * (width - 1)]
 
   def _l2_loss(self, op: int, kinds: Sequence[Kind]) -> Kind:
     return _SUM

@@ -95,6 +95,27 @@ class ReplicaSource:
       self._made[key] = made
     return self._made[key]
 
+  def small(self, count: int) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
+    """The graph with a few examples for each of `count` replicas, and the graph of one of them.
+
+    Both are what they are, (graph, part), where the batch cannot be smaller.
+    """
+    whole, part = self.graph, self.part(count)
+    if part is whole:
+      return whole, None
+    smaller = part.origin.feed_shapes
+    batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
+                  if shape and smaller.get(name, (0,))[:1] == (shape[0] // count,)), 0)
+    for examples in (2, 3, 4):
+      times = batch // (count * examples)
+      if times < 2 or batch % (count * examples):
+        continue
+      try:
+        return self.part(times), self.part(times * count)
+      except GraphError:
+        continue
+    return whole, part
+
   def part(self, count: int) -> ComputationGraph:
     """One of `count` replicas, before it is replicated."""
     if count not in self._parts:

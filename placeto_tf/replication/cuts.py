@@ -30,6 +30,7 @@ from placeto_tf.replication.kinds import (
   Sparse,
   Unclear,
   Whole,
+  with_power,
 )
 from placeto_tf.replication.propagation import Spread
 
@@ -243,7 +244,7 @@ class _Cutter:
     """How a tensor is joined."""
     kind: Kind = self._spread.kind(tensor)
     if getattr(kind, "power", 0.0) == FREE:
-      kind = dataclasses.replace(kind, power=0.0)  # type: ignore[type-var]
+      kind = with_power(kind, 0.0)
     if tensor in self._spread.sparse:
       return Join(ROWS, getattr(kind, "power", 0.0), rows_of_gradient=True)
     if isinstance(kind, Unclear):

@@ -122,6 +122,13 @@ FREE = 1e9
 MIXES_ROWS = "combines examples of the batch with one another"
 
 
+def with_power(kind: Kind, power: float) -> Kind:
+  """The kind at another power; one that has none as it is."""
+  if isinstance(kind, (Same, Rows, Partial, Own, Sparse)):
+    return dataclasses.replace(kind, power=power)
+  return kind
+
+
 def join(kinds: Iterable[Kind], op: int) -> Kind:
   """The kind of a tensor that is one of several, as behind a Merge."""
   found = list(dict.fromkeys(kinds))

@@ -6,7 +6,6 @@ passes that on; before any other op the input is multiplied so that it is the gl
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from placeto_tf.replication.dataflow import Dataflow
@@ -22,6 +21,7 @@ from placeto_tf.replication.kinds import (
   Sparse,
   Unclear,
   Whole,
+  with_power,
 )
 
 # What is done to an input before an op reads it.
@@ -33,8 +33,9 @@ _FIRST = frozenset((
     "Identity StopGradient PreventGradient CheckNumerics Snapshot Abs Neg Relu LeakyRelu Reshape "
     "Squeeze ExpandDims Transpose Split SplitV Slice StridedSlice Pad Tile BroadcastTo Sum Mean "
     "Max Min Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch GatherV2 "
-    "Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 AvgPool "
-    "MaxPool3D AvgPool3D ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad "
+    "Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 "
+    "AvgPool MaxPool3D AvgPool3D ResizeBilinear ResizeNearestNeighbor ResizeBicubic "
+    "ResizeBilinearGrad "
     "ResizeNearestNeighborGrad ResizeBicubicGrad DepthToSpace SpaceToDepth ExtractImagePatches "
     "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag MatrixDiagV2 MatrixDiagV3 "
     "MatrixBandPart ReverseSequence SpaceToBatchND BatchToSpaceND "
@@ -127,8 +128,7 @@ class Inputs:
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
-    self.kinds[i] = dataclasses.replace(  # type: ignore[type-var]
-        kind, power=kind.power + by)  # type: ignore[union-attr]
+    self.kinds[i] = with_power(kind, getattr(kind, "power", 0.0) + by)
     if not by_now:
       del self.fixes[i]
 
@@ -136,7 +136,7 @@ class Inputs:
     """At this power, by a factor."""
     kind = self.kinds[i]
     if self.powers()[i] == FREE:
-      self.kinds[i] = dataclasses.replace(kind, power=power)  # type: ignore[type-var]
+      self.kinds[i] = with_power(kind, power)
     else:
       self.scale(i, power - self.powers()[i])
 

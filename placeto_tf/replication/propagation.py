@@ -32,6 +32,7 @@ from placeto_tf.replication.kinds import (
   Unclear,
   Whole,
   join,
+  with_power,
 )
 from placeto_tf.replication.powers import Fix, Inputs, NotFollowed
 from placeto_tf.replication.scaling import Scaling
@@ -424,7 +425,7 @@ class _Propagation:
     boxes = [each for each in view.kinds if isinstance(each, Box)]
     if self._flow.types[view.op] == "ZerosLike":
       content = boxes[0].content
-      return Box(dataclasses.replace(content, power=FREE) if hasattr(content, "power") else content)
+      return Box(with_power(content, FREE))
     return join(boxes, view.op)
 
   def _cut_rows(self, view: Inputs) -> None:
@@ -475,7 +476,7 @@ class _Propagation:
     known = [i for i in known if i in varied or not isinstance(given[i], (Same, Rows))]
     if varied == known and all(isinstance(given[i], (Same, Rows)) and self._is_zero(
         flow.inputs[op][i]) for i in known) and len(known) < len(given):
-      return [dataclasses.replace(given[known[0]], power=FREE), SAME][:width]
+      return [with_power(given[known[0]], FREE), SAME][:width]
     partial = next((given[i] for i in known if isinstance(given[i], Partial)), None)
     if isinstance(partial, Partial) and partial.how == "sum":
       for i in known:
@@ -546,11 +547,33 @@ class _Propagation:
       return [Rows(axes[0], 0 if equal else 1, getattr(kinds[data], "power", 0.0))]
     if kind in ("BroadcastGradientArgs", "Equal", "NotEqual", "Less"):
       return [SAME] * width
+    entry = self._entries(view)
+    if entry is not None:
+      return [entry]
     if kind in _OF_SIZES and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
-      axes = {each.axis for each in kinds if isinstance(each, Sizes)}
-      keeps = kind in _KEEPS_ENTRIES and len(axes) == 1
-      return [Sizes(axes.pop() if keeps else None)] * width
+      counting = {each.axis for each in kinds if isinstance(each, Sizes)}
+      keeps = kind in _KEEPS_ENTRIES and len(counting) == 1
+      return [Sizes(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
+
+  def _entries(self, view: Inputs) -> Optional[Kind]:
+    """Some of the dimensions of which one is known to count examples, or their product."""
+    flow, sizes = self._flow, view.kinds[0]
+    if not isinstance(sizes, Sizes) or sizes.axis is None:
+      return None
+    kind, data = flow.types[view.op], flow.inputs[view.op]
+    if kind == "Prod":
+      return Same(-1.0) if flow.shape((view.op, 0)) == () else None
+    index = flow.value(data[1]) if len(data) > 1 else None
+    if kind in ("Gather", "GatherV2") and index is not None:
+      chosen = np.ravel(index).tolist()
+      if sizes.axis not in chosen:
+        return SAME
+      return Sizes(chosen.index(sizes.axis)) if np.ndim(index) else Same(-1.0)
+    shrink = flow.attr(view.op, "shrink_axis_mask")
+    if kind == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
+      return Same(-1.0) if int(index[0]) == sizes.axis else SAME
+    return None
 
   def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Kind]:
     """A tensor of a shape that is only known to hold examples along one axis."""

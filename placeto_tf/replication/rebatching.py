@@ -313,8 +313,8 @@ class Rebatching:
 
   def _has_batch(self, tensor: Tensor) -> bool:
     shape = self._flow.shape(tensor)
-    return bool(shape) and shape[0] is not None and shape[0] > 0 and (  # type: ignore[index]
-        shape[0] % self._batch == 0)
+    first = shape[0] if shape else None
+    return first is not None and first > 0 and first % self._batch == 0
 
   def _scalar(self, tensor: Tensor) -> Optional[float]:
     import tensorflow as tf

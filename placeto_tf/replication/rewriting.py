@@ -208,7 +208,8 @@ class _Writer:
       self._divide_feed(op, r)
       return
     node = self._add(flow.nodes[op], f"{self._prefixes[r]}/{name}", r, name)
-    controls, data = [], []
+    controls: List[str] = []
+    data: List[str] = []
     for text in flow.nodes[op].input:
       if text.startswith("^"):
         controls.append(f"^{self._in_replica(text[1:], r)}")

@@ -1,9 +1,9 @@
 """`compare_training`: a graph and its replicas trained side by side, variables compared.
 
-The analysis of `replication` says that replicas do the step of the whole batch; this runs both. Both
-begin with the same values of all variables and are fed the same examples. What random ops draw is
-replaced by one fixed number each, in both graphs, because replicas draw numbers of their own. Where
-replicas normalize by their own statistics, their form with synchronized ones is run instead.
+The analysis of `replication` says that replicas do the step of the whole batch; this runs both.
+Both begin with the same values of all variables and are fed the same examples. What random ops draw
+is replaced by one fixed number each, in both graphs, because replicas draw numbers of their own.
+Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
 Sums in another order round differently, and an optimizer may enlarge that. How much is harmless is
 measured: the graph is trained a second time with its examples in another order.
@@ -229,7 +229,7 @@ class _Comparison:
     names, original = replicated.graph.op_names, replicated.original.op_names
     found: Dict[str, List[str]] = {name: [] for name in self.variables}
     handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in _VARIABLES]
-    by_original = {}
+    by_original: Dict[str, List[str]] = {}
     for i in handles:
       at = int(replicated.original_of_op[i])
       if at >= 0:
@@ -248,7 +248,7 @@ class _Comparison:
 
   def _holds_examples(self, graph: ComputationGraph, name: str) -> bool:
     shape = graph.origin.feed_shapes.get(name)
-    return bool(shape) and shape[0] == self._replicated.global_batch
+    return shape is not None and shape[:1] == (self._replicated.global_batch,)
 
   def _number_of_examples(self, graph: ComputationGraph) -> int:
     """A few, if the batch is free."""
@@ -330,7 +330,7 @@ class _Comparison:
     return values
 
   def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
-    written = {}
+    written: Dict[str, np.ndarray] = {}
     for name, value in values.items():
       copies = self._copies[name]
       parts = self._rows(name, value) or [value] * len(copies)
@@ -370,7 +370,7 @@ class _Comparison:
     self._whole.write(before)
     self._set_parts(before)
     ops = {op.name: op for op in self._parts.tf_graph.get_operations()}
-    found = []
+    found: List[str] = []
     for name in self._whole.graph.op_names:
       for port in range(2):
         joined = next((each for each in ops if each.endswith(f"/{name}_{port}")
