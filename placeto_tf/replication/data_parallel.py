@@ -134,8 +134,10 @@ class _Mirrored:
         elif owner in (SHARED, r):
           self._edges.append((self._image[producer, r], port, target))
         elif owner == 0:  # readers of the first replica's value read their own replica's here
-          twin = self._twins[int(replicated.original_of_op[producer]), r]
-          self._edges.append((self._image[twin, r], port, target))
+          twin = self._twins.get((int(replicated.original_of_op[producer]), r))
+          # Where nothing else needs it, the others have no such op.
+          source = self._image[producer, 0] if twin is None else self._image[twin, r]
+          self._edges.append((source, port, target))
     results = self._reduce(sums, parts)
     for op in gathers:
       self._gather(op, parts[op])
@@ -159,11 +161,14 @@ class _Mirrored:
     """Rings over buckets; op -> (op, port) of the sum in each mirror."""
     replicated, graph = self._replicated, self._replicated.graph
     results: Dict[int, List[Tuple[int, int]]] = {}
-    depths = graph.depths
+    depths, level = graph.depths, self._levels(sums)
     bucket: List[int] = []
     filled = 0.0
-    for op in sorted(sums, key=lambda op: (int(depths[op]), op)):
+    for op in sorted(sums, key=lambda op: (level[op], int(depths[op]), op)):
       parts = reduced[op]
+      if bucket and level[op] > level[bucket[-1]]:  # which waits for a sum of this bucket
+        self._ring(bucket, reduced, results)
+        bucket, filled = [], 0.0
       size = self._bytes(op)[0]
       if graph.op_names[op] in replicated.own_joins or replicated.replicas == 1:
         results[op] = [parts[r] for r in range(replicated.replicas)]
@@ -177,6 +182,17 @@ class _Mirrored:
     if bucket:
       self._ring(bucket, reduced, results)
     return results
+
+  def _levels(self, sums) -> np.ndarray:
+    """[N] how many sums lie on the way to an op."""
+    graph = self._replicated.graph
+    level = np.zeros(graph.num_ops, dtype=np.int64)
+    inputs: Dict[int, List[int]] = {}
+    for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+      inputs.setdefault(consumer, []).append(producer)
+    for op in graph.topological_order.tolist():
+      level[op] = max((level[each] + (each in sums) for each in inputs.get(op, ())), default=0)
+    return level
 
   def _ring(self, bucket: List[int], reduced, results) -> None:
     count = self._replicated.replicas

@@ -703,6 +703,8 @@ class _Propagation:
       container, tensor, growth = _WRITES[kind]
       before = inputs[container] if container is not None else SAME
       content = _moved(inputs[tensor], growth, op)
+      if self._is_zero(flow.inputs[op][tensor]):
+        content = with_power(content, FREE)
       old = [before.content] if isinstance(before, Box) else []
       return [Box(join((*old, content), op))] * width
     container, growth, port = _READS[kind]

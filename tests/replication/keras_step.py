@@ -60,7 +60,7 @@ def difference(keras, optimizer, kind, replicas):
   batch = 4
   whole, expected = step(batch * replicas)
   part, found = step(batch)
-  replicated = replicate(load_graph(part), replicas)
+  replicated = replicate(load_graph(part), replicas, whole=load_graph(whole))
   function = replicated.graph.source.tf_graph
   assert replicated.global_batch == batch * replicas
   worst = 0.0
