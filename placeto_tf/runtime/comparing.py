@@ -12,6 +12,7 @@ measured: the graph is trained a second time with its examples in another order.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -32,6 +33,7 @@ from placeto_tf.runtime.variables import initializers
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LISTED = 3
+_REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _NOISE_FACTOR = 20.0
@@ -109,18 +111,24 @@ def compare_training(
   try:
     largest, done = comparison.run(steps, deadline)
   except (tf.errors.OpError, MemoryError) as problem:
-    first = str(getattr(problem, "message", problem)).strip().splitlines()
+    said = _first_sentence(problem)
     if comparison.in_replicas:
       raise ReplicaMismatchError(
-          f"the graph trains but its replicas do not ({first[0] if first else problem!r}); train "
-          "with one replica") from None
-    return TrainingComparison(
-        False, f"the graph does not run on this machine ({first[0] if first else problem!r})")
+          f"the graph trains but its replicas do not ({said}); train with one replica") from None
+    return TrainingComparison(False, f"the graph does not run on this machine ({said})")
   if not done:
     return TrainingComparison(False, f"one step took more than {time_limit_s:g} s")
   return TrainingComparison(
       True, "", done, len(comparison.variables), comparison.num_fetches, largest,
       time.monotonic() - started)
+
+
+def _first_sentence(problem: Exception) -> str:
+  """What TensorFlow says of an error, without where in the program its op was made."""
+  lines = [line.strip() for line in str(getattr(problem, "message", problem)).splitlines()]
+  told = [line for line in lines if line and not line.startswith(
+      ("Graph execution error", "Detected at node", "Node:", "File ", "[[", "Original stack"))]
+  return told[0] if told else repr(problem)
 
 
 class _NotRunnable(Exception):
@@ -455,7 +463,7 @@ def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:
   import tensorflow as tf
 
   # Another number for each op, so that two draws are not taken for one another.
-  share = (zlib.crc32(name.encode()) % 1000) / 1e5
+  share = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
   value = (_UNIFORM_DRAW if uniform else _NORMAL_DRAW) + share
   const.attr["value"].tensor.CopyFrom(
       tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
