@@ -279,7 +279,7 @@ _VALUES: Dict[str, Callable[..., Any]] = {
         [np.atleast_1d(part) for part in parts[:-1]], axis=int(parts[-1])),
     "Prod": lambda value, axis: np.prod(value, axis=tuple(np.atleast_1d(axis))),
     "Fill": lambda shape, value: np.full(shape, value),
-    "InvertPermutation": np.argsort,
+    "InvertPermutation": np.argsort, "Transpose": np.transpose,
     "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
     "Squeeze": np.squeeze, "Cast": lambda value: value,
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),

@@ -85,18 +85,28 @@ def find_packs(
 
 
 def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
-  """[N] how many joins lie on the way to an op; of equal levels no join waits for the other."""
+  """[N] how many joins lie on the way to an op; of equal levels no join waits for the other.
+
+  What leaves a loop has waited for all that went into it, also on the way round.
+  """
+  order = np.argsort(flow.graph.depths, kind="stable").tolist()
   level = [0] * len(flow.types)
-  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
-    once = op in cut.shared or op not in cut.copies
-    found = 0
-    for i, tensor in enumerate(flow.inputs[op]):
-      joins = (once or _reads_joined(spread, op, i)) and tensor in cut.joined and (
-          cut.joined[tensor].how != FIRST)
-      found = max(found, level[tensor[0]] + joins)
-    for awaited in flow.controls[op]:
-      found = max(found, level[awaited])
-    level[op] = found
+  in_frame: Dict[str, int] = {}
+  settled = False
+  while not settled:
+    settled = True
+    for op in order:
+      once = op in cut.shared or op not in cut.copies
+      found = in_frame.get(flow.frames[op], 0)
+      for i, tensor in enumerate(flow.inputs[op]):
+        joins = (once or _reads_joined(spread, op, i)) and tensor in cut.joined and (
+            cut.joined[tensor].how != FIRST) and not flow.frames[tensor[0]]
+        found = max(found, level[tensor[0]] + joins)
+      for awaited in flow.controls[op]:
+        found = max(found, level[awaited])
+      level[op] = found
+      if flow.frames[op] and found > in_frame.get(flow.frames[op], 0):
+        in_frame[flow.frames[op]], settled = found, False
   return level
 
 

@@ -374,11 +374,11 @@ class _Propagation:
       return [SAME] * width
     if op_roles.is_update(kind):
       return self._update(view, width)
-    if any(isinstance(each, Box) for each in kinds):
-      return [self._of_boxes(view)] * width
     if kind in _SWITCHES and not isinstance(kinds[1], Same):
       view.join(1)
       kinds[1] = SAME
+    if any(isinstance(each, Box) for each in kinds):
+      return [self._of_boxes(view)] * width
     if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(kinds) == 1:
       view.join(0)
       return [SAME] * width
