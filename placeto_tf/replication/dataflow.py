@@ -21,6 +21,7 @@ _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot
             "PreventGradient", "CheckNumerics")
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _INT32, _INT64 = 3, 9
+_SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill", "UnsortedSegmentSum")
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -127,7 +128,7 @@ class Dataflow:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
       # Where a shape is computed, inference has been seen to give it a wrong rank.
-      if shape is None or None in shape or self.types[op] in ("Reshape", "BroadcastTo", "Fill"):
+      if shape is None or None in shape or self.types[op] in _SHAPED_BY_VALUES:
         computed = self._computed_shape(tensor)
         self._shapes[tensor] = shape if computed is None else computed
     return self._shapes[tensor]

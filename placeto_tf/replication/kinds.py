@@ -24,7 +24,7 @@ gathered, and Partial a partial reduction.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Union
+from typing import Any, Iterable, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,21 @@ class Box:
   content: Any
 
 
-Kind = Union[Same, Rows, Whole, Partial, Own, Sparse, Sizes, Box, Unclear]
+@dataclasses.dataclass(frozen=True)
+class Either:
+  """What a container holds that both branches of a cond fill, each for its own gradient.
+
+  Attributes:
+    predicate: (op, port) of what decides between them.
+    true, false: kinds of what the branches put into it.
+  """
+
+  predicate: Tuple[int, int]
+  true: Any
+  false: Any
+
+
+Kind = Union[Same, Rows, Whole, Partial, Own, Sparse, Sizes, Box, Either, Unclear]
 SAME = Same()
 # The power of zeros, at which a loop begins: any.
 FREE = 1e9

@@ -119,7 +119,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     raise GraphError(
         "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
         "graph that trains on batches can be replicated")
-  batch = max(set(sizes), key=sizes.count)
+  batch = max(sizes, key=sizes.count)
   if len(set(sizes)) > 1:
     name, shape = next(feeds[op] for op in found if feeds[op][1][0] != batch)
     raise GraphError(

@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Dict, FrozenSet, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 import numpy as np
 
+from placeto_tf.replication.axis_rules import ELEMENTWISE
 from placeto_tf.replication.cuts import FIRST, Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.kinds import Own
 from placeto_tf.replication.powers import JOIN
-from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.propagation import OF_ANY_NUMBER, Spread
 
 PACK_BYTES = 4e6
+# Which of an op's inputs says how many rows it gives.
+_NUMBER_FROM = {"GatherV2": 1, "Gather": 1, "ResourceGather": 1, "GatherNd": 1,
+                "UnsortedSegmentSum": 2}
+_SHAPED_AS_READ = frozenset(
+    "Shape Size StridedSlice Slice Reshape ConcatV2 Pack ExpandDims Squeeze Transpose".split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +59,11 @@ def find_packs(
   if any(flow.frames[op] for op in cut.shared):
     return []
   level = _levels(flow, spread, cut)
+  uncertain = _of_any_number(flow)
   kinds: Dict[Tuple[int, bool, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, join in cut.joined.items():
-    size = _bytes(flow, tensor)
+    size = None if tensor[0] in uncertain else _bytes(flow, tensor)
     if join.how != "sum" or tensor in fetched or size is None or flow.frames[tensor[0]]:
       continue
     kind = (flow.dtype(tensor) % 100, isinstance(spread.kind(tensor), Own), level[tensor[0]],
@@ -82,6 +89,23 @@ def find_packs(
         pack, filled = [], 0.0
     packs.append(Pack(tuple(pack)))
   return [pack for pack in packs if len(pack.tensors) > 1 or pack.pieces > 1]
+
+
+def _of_any_number(flow: Dataflow) -> Set[int]:
+  """Ops whose results have as many rows as there are different values, of which shapes give the most.
+  """
+  found = {op for op, kind in enumerate(flow.types) if kind in OF_ANY_NUMBER}
+  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
+    kind, data = flow.types[op], flow.inputs[op]
+    i = _NUMBER_FROM.get(kind)
+    if i is not None:
+      data = data[i:i + 1]
+    elif kind not in ELEMENTWISE and kind not in _SHAPED_AS_READ:
+      continue
+    if any(producer in found and port not in OF_ANY_NUMBER.get(flow.types[producer], ())
+           for producer, port in data):
+      found.add(op)
+  return found
 
 
 def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:

@@ -22,6 +22,7 @@ from placeto_tf.replication.kinds import (
   MIXES_ROWS,
   SAME,
   Box,
+  Either,
   Kind,
   Own,
   Partial,
@@ -35,7 +36,7 @@ from placeto_tf.replication.kinds import (
   with_power,
 )
 from placeto_tf.replication.powers import Fix, Inputs, NotFollowed
-from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
 
 _MERGES = ("Merge", "RefMerge")
@@ -54,7 +55,7 @@ _READS = {  # op type -> (container's input, by how much axes grow, port of the 
 _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
 # How many rows they give depends on the values; outputs that do not are numbered.
-_OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
+OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
     "Unique": (1,), "UniqueV2": (1,), "UniqueWithCounts": (1,), "UniqueWithCountsV2": (1,),
     "Where": (), "ListDiff": (), "SetDiff1D": (), "DynamicPartition": (),
     "NonMaxSuppressionV3": (), "DenseToDenseSetOperation": (), "SparseReshape": ()}
@@ -378,7 +379,7 @@ class _Propagation:
       view.join(1)
       kinds[1] = SAME
     if any(isinstance(each, Box) for each in kinds):
-      return [self._of_boxes(view)] * width
+      return self._of_boxes(view, width)
     if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(kinds) == 1:
       view.join(0)
       return [SAME] * width
@@ -420,13 +421,18 @@ class _Propagation:
       return self._shaped(view, width)
     return self._of_partial(view, width)
 
-  def _of_boxes(self, view: Inputs) -> Kind:
-    """The kind of a container that is made of others."""
+  def _of_boxes(self, view: Inputs, width: int) -> List[Kind]:
+    """The kinds of containers that are made of others."""
     boxes = [each for each in view.kinds if isinstance(each, Box)]
     if self._flow.types[view.op] == "ZerosLike":
       content = boxes[0].content
-      return Box(with_power(content, FREE))
-    return join(boxes, view.op)
+      return [Box(with_power(content, FREE))] * width
+    content = view.kinds[0].content if isinstance(view.kinds[0], Box) else SAME
+    if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
+      if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
+        raise NotFollowed("takes what another branch has kept")
+      return [Box(content.false), Box(content.true)]
+    return [join(boxes, view.op)] * width
 
   def _cut_rows(self, view: Inputs) -> None:
     """Takes the replica's rows of what holds those of all, so that it goes on with its own."""
@@ -485,6 +491,8 @@ class _Propagation:
     if flow.frames[op] and view.fixes:
       raise NotFollowed("adds up in a loop, from a start that is not zero,")
     found = join([view.kinds[i] for i in known], op)
+    if isinstance(found, Box) and isinstance(found.content, Unclear):
+      found = self._either(op, given) or found
     if isinstance(found, Unclear) and not any(isinstance(each, (Box, Rows)) for each in given):
       for i in known:  # each of them as the global value
         view.fixes.pop(i, None)
@@ -494,6 +502,37 @@ class _Propagation:
     result = [found, SAME][:width]
     self._note(view, result)
     return result
+
+  def _either(self, op: int, given: Sequence[Kind]) -> Optional[Box]:
+    """A container that either branch of a cond fills in its own way, for its own gradient."""
+    flow = self._flow
+    predicate = self._predicate(op)
+    if predicate is None or len(given) != 2 or flow.frames[op]:
+      return None
+    true, false = (each.content if isinstance(each, Box) else SAME for each in given)
+    return Box(Either(predicate, true, false))
+
+  def _predicate(self, op: int) -> Optional[Tensor]:
+    """What decides which input of the Merge of a cond is taken; None where the inputs disagree.
+
+    The first input is that of the true branch (as TensorFlow lowers an `If`).
+    """
+    flow = self._flow
+    found = []
+    for port, tensor in zip((1, 0), flow.inputs[op]):
+      stack, seen = [tensor], {tensor}
+      while stack:
+        at = stack.pop()
+        if flow.types[at[0]] in _SWITCHES:
+          found.append((flow.origin(flow.inputs[at[0]][1]), at[1] == port))
+          continue
+        for before in [*flow.inputs[at[0]], *((control, 0) for control in flow.controls[at[0]])]:
+          if before not in seen:
+            seen.add(before)
+            stack.append(before)
+    if len({predicate for predicate, _ in found}) != 1 or not all(fits for _, fits in found):
+      return None
+    return found[0][0]
 
   def _is_zero(self, tensor: Tensor) -> bool:
     flow = self._flow
@@ -612,13 +651,13 @@ class _Propagation:
       view.join(i)
     found: List[Kind] = []
     for port in range(width):
-      if kind in _OF_ANY_NUMBER and port not in _OF_ANY_NUMBER[kind]:
+      if kind in OF_ANY_NUMBER and port not in OF_ANY_NUMBER[kind]:
         found.append(SAME)
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:
         raise NotFollowed("gives a container or a handle of examples of the batch")
       # Of a shape that is not known it may hold examples.
-      found.append(SAME if self._scaling.axes((op, port)) == [] else Whole())
+      found.append(SAME if self._scaling.axes((op, port)) in ([], ODD) else Whole())
     return found
 
   def _own(self, view: Inputs, width: int) -> List[Kind]:
@@ -715,6 +754,8 @@ class _Propagation:
 
 def _moved(kind: Kind, growth: int, op: int) -> Kind:
   """The kind of an element put into a container, or taken out: one axis less, or one more."""
+  if isinstance(kind, Either):
+    return Unclear(op, "takes what one branch or another has kept")
   if not isinstance(kind, Rows) or not growth:
     return kind
   if kind.axis + growth < 0:

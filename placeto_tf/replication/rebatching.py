@@ -177,8 +177,11 @@ class Rebatching:
       self._resize_constant(op, axis)
       return
     if kind in op_roles.VARIABLES or kind == "ReadVariableOp":
+      variable = flow.origin(data[0])[0] if data else op
       raise GraphError(
-          f"variable {flow.graph.op_names[op]!r} keeps examples, for a batch that is fixed")
+          f"variable {flow.graph.op_names[variable]!r} keeps examples of a batch "
+          "that is fixed, so that replicas cannot divide it; take it out of the training step, or "
+          "train with one replica")
     self._shape_argument(op, tensor, axis)
     self._beside(op, tensor, axis)
     if kind == "Transpose":
@@ -216,8 +219,12 @@ class Rebatching:
     if i is not None:
       self._want_entry(data[i], None if kind == "UnsortedSegmentSum" else axis)
     elif kind == "Tile":
-      given = flow.shape(data[0])
-      if given is not None and self._axis(data[0]) != axis:
+      given, shape = flow.shape(data[0]), flow.shape(tensor)
+      if given is None or self._axis(data[0]) == axis:
+        return
+      if shape is not None and (given[axis] or 0) > 1 and given[axis] == shape[axis]:
+        self._want(data[0], axis)
+      else:
         self._want_entry(data[1], axis)
     elif kind == "StridedSlice":
       end = flow.value(data[2])

@@ -41,6 +41,7 @@ from placeto_tf.replication.cuts import find_cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.free_batch import has_free_batch as _has_free_batch
 from placeto_tf.replication.free_batch import unknown_batch
+from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import find_mirrors
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.rebatching import frozen, live_graph, rebatched
@@ -227,6 +228,9 @@ def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
     values = collection.node_list.value
     for i, text in enumerate(values):
       values[i] = renamed(text)
+  add_local_copies(result, {
+      name: original_name for name, original_name in written.original_of.items()
+      if written.replica_of.get(name, 0) > 0 and original_name not in written.owned})
   for signature in result.signature_def.values():
     for tensors in (signature.inputs, signature.outputs):
       for info in tensors.values():
@@ -239,7 +243,9 @@ def _notes(statistics: Tuple[str, ...], mirrored: bool) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
   if mirrored:
     notes += ("replicas have variables of their own; all are equal, so saving those with the "
-              "original names is enough, and the graph's own init and restore ops write all",)
+              "original names is enough, and the graph's own init and restore ops write all; after "
+              "a Saver that is made later, run local_variables_initializer (a MonitoredSession "
+              "does)",)
   if not statistics:
     return notes
   listed = ", ".join(statistics[:_LISTED]) + (", ..." if len(statistics) > _LISTED else "")

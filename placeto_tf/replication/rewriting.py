@@ -51,6 +51,7 @@ class Rewritten:
     original_of: name of each op that copies an op of the source -> that op's name.
     divided: feeds that take the global batch, of which each replica has a part.
     own_joins: as in `ReplicatedGraph`.
+    owned: names of variables that keep examples, of which each replica has its own.
   """
 
   graph_def: Any
@@ -58,6 +59,7 @@ class Rewritten:
   original_of: Dict[str, str]
   divided: FrozenSet[str]
   own_joins: FrozenSet[str]
+  owned: FrozenSet[str]
 
 
 def rewrite(
@@ -152,7 +154,8 @@ class _Writer:
         for name in sums[tensor])
     return Rewritten(
         self._result, self._replica_of, self._original_of,
-        frozenset(f"{self._names[op]}:0" for op in self._split), own_joins)
+        frozenset(f"{self._names[op]}:0" for op in self._split), own_joins,
+        frozenset(self._names[op] for op in self._spread.owned))
 
   # Names.
 

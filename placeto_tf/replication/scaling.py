@@ -18,6 +18,8 @@ import numpy as np
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.kinds import SAME, Kind, Rows, Same, Sizes, Unclear
 
+# Of a tensor of all examples but one, say: no axis and no one axis, so that no rule takes it for rows.
+ODD = [-1, -1]
 _ODD = "holds a number that depends on the size of the batch in a way that is not known"
 
 
@@ -58,7 +60,10 @@ class Scaling:
     return op, tensor[1]
 
   def axes(self, tensor: Tensor) -> Optional[List[int]]:
-    """The axes that are R times as long at the global batch; None where that is not known."""
+    """The axes that are R times as long at the global batch.
+
+    None where that is not known; `ODD` where an axis differs, but is not R times as long.
+    """
     if self.replicas == 1:
       return None
     other = self.other(tensor)
@@ -69,7 +74,8 @@ class Scaling:
       return None
     if None in one or None in all_:
       return None
-    return [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
+    found = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
+    return found if all(one[axis] * self.replicas == all_[axis] for axis in found) else ODD
 
   def number(self, tensor: Tensor) -> Optional[Kind]:
     """The kind of whole numbers that are known, or None."""

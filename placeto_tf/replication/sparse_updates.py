@@ -10,10 +10,10 @@ Keras 3: the sum of squares is no mean over replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Set
+from typing import List, Set, Tuple
 
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
 _SCALING = frozenset((
     "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 Maximum "
@@ -42,7 +42,9 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
     if arguments is not None:
       values, indices = arguments
       first = _gradient_indices(flow, indices)
-      found += [SparseUpdate(rows, first) for rows in sorted(_gradient_rows(flow, values))]
+      rows, way = _gradient_rows(flow, values)
+      found += [SparseUpdate(each, first) for each in sorted(rows)
+                if _is_for_update(flow, each, {*way, op})]
   return list(dict.fromkeys(found))
 
 
@@ -53,9 +55,9 @@ def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
   return tensor
 
 
-def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Set[Tensor]:
-  """The rows before the optimizer scaled and joined them."""
-  rows, stack, seen = set(), [tensor], {tensor}
+def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Tuple[Set[Tensor], Set[int]]:
+  """The rows before the optimizer scaled and joined them, and the ops that did so."""
+  rows, way, stack, seen = set(), set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
     op = tensor[0]
@@ -71,8 +73,22 @@ def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Set[Tensor]:
       continue
     else:
       continue
+    way.add(op)
     for each in before:
       if each not in seen:
         seen.add(each)
         stack.append(each)
-  return rows
+  return rows, way
+
+
+def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int]) -> bool:
+  """Whether rows are made for an update alone, or else for what that is clipped by.
+
+  A step may also write examples that its loss reads: these are no gradient.
+  """
+  for consumer in flow.consumers[rows[0]]:
+    if rows not in flow.inputs[consumer] or consumer in way:
+      continue
+    if not closure({consumer}, flow.consumers) & way:
+      return False
+  return True

@@ -12,6 +12,7 @@ measured: the graph is trained a second time with its examples in another order.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 import zlib
@@ -95,8 +96,9 @@ def compare_training(
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   if replicated.replicas == 1:
     return TrainingComparison(False, "one replica is the unchanged graph")
+  own = replicated if replicated.own_statistics else None
   try:
-    if replicated.own_statistics:
+    if own is not None:
       replicated = replicate(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED)
@@ -110,6 +112,8 @@ def compare_training(
 
   try:
     largest, done = comparison.run(steps, deadline)
+    if own is not None:
+      comparison.run_alone(own)
   except (tf.errors.OpError, MemoryError) as problem:
     said = _first_sentence(problem)
     if comparison.in_replicas:
@@ -214,6 +218,11 @@ class _Comparison:
   def __init__(self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int):
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
+    needed, free = _copies_bytes(graph, replicated), _free_bytes()
+    if needed > free:
+      raise _NotRunnable(
+          f"the variables of both take {needed / 1e9:.1f} GB of memory, of which this machine has "
+          f"{free / 1e9:.1f} left")
     self._whole, self._parts = _Runnable(graph), _Runnable(replicated.graph)
     self._replicated = replicated
     self._rng = np.random.default_rng(seed)
@@ -317,7 +326,20 @@ class _Comparison:
       for each in runs:
         each.close()
 
-  def _begin(self, other: _Runnable) -> Dict[str, np.ndarray]:
+  def run_alone(self, replicated: ReplicatedGraph) -> None:
+    """A step of replicas with their own statistics, which have nothing to be compared with."""
+    self.in_replicas = True
+    alone = _Comparison(self._whole.graph, replicated, self._seed)
+    runs = (alone._whole, alone._parts)
+    try:
+      alone._begin(None)
+      alone._parts.step(replicated.feed(alone._feed(0)))
+    finally:
+      for each in runs:
+        each.close()
+    self.in_replicas = False
+
+  def _begin(self, other: Optional[_Runnable]) -> Dict[str, np.ndarray]:
     """Initialises the graph, and the others alike."""
     init, fed = ([], {}) if self._whole.values else initializers(
         self._whole.graph, self._whole.tf_graph)
@@ -331,8 +353,9 @@ class _Comparison:
         values[name] = (0.01 * (1 + np.arange(value.size) % 7)).reshape(value.shape).astype(
             value.dtype)
     self._whole.write(values)
-    other.open()
-    other.write(values)
+    if other is not None:
+      other.open()
+      other.write(values)
     self._parts.open()
     self._set_parts(values)
     return values
@@ -394,6 +417,30 @@ class _Comparison:
         if _difference(one, other) > _tolerance(one, 0.0):
           found.append(name)
     return found
+
+
+def _copies_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:
+  """What the variables of a comparison take: of the graph twice, of replicas, and values read."""
+  one = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
+            if node.op in _VARIABLES)
+  return one * (4 + (replicated.replicas if replicated.mirrored else 1))
+
+
+def _variable_bytes(node: Any) -> float:
+  import tensorflow as tf
+
+  dims = [max(1, dim.size) for dim in node.attr["shape"].shape.dim]
+  return float(math.prod(dims)) * tf.dtypes.as_dtype(node.attr["dtype"].type).size
+
+
+def _free_bytes() -> float:
+  """Memory that other programs leave, where the system tells; else any amount."""
+  try:
+    with open("/proc/meminfo", encoding="ascii") as file:
+      found = dict(line.split(":", 1) for line in file)
+    return 1024.0 * int(found["MemAvailable"].split()[0])
+  except (OSError, KeyError, ValueError):
+    return math.inf
 
 
 def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:

@@ -60,39 +60,51 @@ def test_the_placement_is_of_the_replicated_graph(placed):
   assert all(node.device for node in placed_graph.node)
 
 
-def test_the_report_says_how_to_cut_the_batch(placed):
+def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(placed):
   found = json.loads(json.dumps(report(placed)))["replicas"]
-  assert found["placed"]["feeds"] == {"x:0": ["replica_0/x:0", "replica_1/x:0"]}
+  assert found["placed"]["feeds"] == {"x:0": ["x:0"]}
   assert found["placed"]["global_batch"] == 4096
   chosen = placed.replication.chosen
   assert found["placed"]["mirrored_variables"] == chosen.mirrored
   assert found["rows"][chosen.form]["examples_per_second"] == pytest.approx(
       4096e6 / placed.step_time_us)
+  check = found["check"]
+  assert check["checked"] and (check["steps"], check["variables"]) == (5, 4)
+  assert check["largest_difference"] < 1e-4 and check["seconds"] > 0
+  assert check["text"].startswith("checked: 5 steps, 4 variables, largest difference ")
+  assert found["rows"][chosen.form]["check"] == check["text"]
 
 
-def test_the_table_has_a_row_for_each_form(placed):
+def test_the_table_has_a_row_for_each_form_and_the_check(placed):
   lines = replica_table(placed.replication)
   assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
-  assert [line.split("  ")[0] for line in lines if line.endswith("placed")] == [
+  assert [line.split("  ")[0] for line in lines if "placed; checked: 5 steps" in line] == [
       placed.replication.chosen.form]
   assert "data parallelism" in table(placed)
 
 
-def test_a_batch_that_is_baked_in_grows(graph):
+def _baked(graph, batch):
   import tensorflow as tf
 
   baked = tf.Graph()
   with baked.as_default():
-    x = tf.compat.v1.placeholder(tf.float32, [8, 512], name="x")
+    x = tf.compat.v1.placeholder(tf.float32, [batch, 512], name="x")
     tf.graph_util.import_graph_def(graph, input_map={"x:0": x}, name="")
-  source = ReplicaSource(load_graph(baked.as_graph_def(), fetches=["train"]))
-  assert not source.free_batch and source.replicas(3).global_batch == 24
+  return load_graph(baked.as_graph_def(), fetches=["train"])
+
+
+def test_a_batch_that_is_baked_in_is_divided_where_it_can_be_and_else_grows(graph):
+  source = ReplicaSource(_baked(graph, 8))
+  assert not source.free_batch
+  assert source.replicas(2).global_batch == 8 and not source.replicas(2).notes
+  grown = source.replicas(3)
+  assert grown.global_batch == 24 and "from 8 to 24" in grown.notes[0]
 
 
 def test_a_batch_that_is_free_is_divided(graph):
   source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=24))
   assert source.free_batch and source.replicas(3).global_batch == 24
-  assert source.replicas(3).graph.source.feed_shapes["replica_2/x:0"] == (8, 512)
+  assert source.replicas(3).graph.source.feed_shapes["x:0"] == (24, 512)
 
 
 def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):

@@ -56,23 +56,15 @@ def test_an_inference_graph(training):
   refused(load_graph(graph.as_graph_def(), fetches=["y"]), "no variable is updated")
 
 
-def test_a_feed_that_is_no_batch(training):
+def test_feeds_of_two_batches(training):
   import tensorflow as tf
 
-  rate = "rate"
-  refused(training(lambda x: tf.reduce_mean(linear(x)) * tf.compat.v1.placeholder(
-      tf.float32, [], name=rate)), "'rate:0'", "no batch of 4")
+  other = "other"
+  refused(training(lambda x: tf.reduce_mean(linear(x)) * tf.reduce_mean(
+      tf.compat.v1.placeholder(tf.float32, [3, 2], name=other))), "'other:0'", "no batch of 4")
 
 
-def test_an_op_that_draws_without_a_seed(training):
-  import tensorflow as tf
-
-  refused(training(lambda x: tf.reduce_mean(linear(
-      x * tf.raw_ops.RandomUniform(shape=[4, 5], dtype=tf.float32, name="noise")))),
-          "'noise'", "without a seed")
-
-
-def test_state_that_is_no_variable(training):
+def test_state_that_is_no_variable_is_changed_once_with_what_all_have_found(training):
   import tensorflow as tf
 
   def build(x):
@@ -80,24 +72,16 @@ def test_state_that_is_no_variable(training):
     with tf.control_dependencies([queue.enqueue(tf.reduce_sum(x), name="enqueue")]):
       return tf.reduce_mean(linear(x))
 
-  refused(training(build), "'enqueue'", "no variable")
+  nodes = {node.name: node for node in replicate(training(build), 2).graph.source.graph_def.node}
+  assert [node.name for node in nodes.values() if "Enqueue" in node.op] == ["enqueue"]
+  assert nodes["enqueue"].input[1].startswith("joined/")
 
 
-def test_examples_that_are_compared_with_one_another(training):
+def test_examples_that_change_places(training):
   import tensorflow as tf
 
-  def build(x):
-    y = linear(x)
-    return tf.reduce_mean(tf.matmul(y, y, transpose_b=True, name="similarity"))
-
-  refused(training(build), "batch")
-
-
-def test_a_maximum_over_the_batch(training):
-  import tensorflow as tf
-
-  refused(training(lambda x: tf.reduce_max(linear(x), name="worst"), fetches=("train", "worst:0")),
-          "worst")
+  refused(training(lambda x: tf.reduce_mean(linear(tf.random.shuffle(x, name="mixed")) * x[:, :3])),
+          "'mixed'", "shuffles the examples")
 
 
 def test_a_variable_that_keeps_examples(training):
@@ -109,7 +93,7 @@ def test_a_variable_that_keeps_examples(training):
     with tf.control_dependencies([last.assign(y, read_value=False)]):
       return tf.reduce_mean(y - last, name="loss")
 
-  refused(training(build, fetches=("train", "loss")), "single examples", "'matmul'")
+  refused(training(build, fetches=("train", "loss")), "'last' keeps examples", "one replica")
 
 
 def test_a_graph_of_costs_alone():
@@ -118,13 +102,3 @@ def test_a_graph_of_costs_alone():
   costs = cost_graph_pb2.CostGraphDef()
   costs.node.add(name="a", id=0, compute_cost=1)
   refused(load_graph(costs), "TensorFlow nodes")
-
-
-def test_a_loss_divided_by_what_is_found_in_the_batch(training):
-  import tensorflow as tf
-
-  def build(x):
-    used = tf.cast(x[:, 0] > 0, tf.float32)
-    return tf.reduce_sum(tf.reduce_sum(linear(x), 1) * used) / tf.reduce_sum(used)
-
-  refused(training(build), "over the whole batch into single examples")

@@ -1,0 +1,88 @@
+"""Tells TensorFlow how a replica's variable gets its value: it is a local variable, a copy.
+
+A Saver restores the variables of the collection `variables`, which are the first replica's. Those of
+the others are in `local_variables`, which a `MonitoredSession` initialises after it has restored, as
+`tf.compat.v1.local_variables_initializer` does; their initializer copies the first replica's value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+from placeto_tf.replication import op_roles
+
+_COLLECTION = "local_variables"
+
+
+def add_local_copies(meta_graph: Any, originals: Mapping[str, str]) -> None:
+  """Adds initializers and the collection to a MetaGraphDef.
+
+  Args:
+    meta_graph: of replicas with variables of their own; changed.
+    originals: name of an op of a replica but the first -> that of the op it copies.
+  """
+  from tensorflow.core.framework import variable_pb2
+
+  defs: Dict[str, Any] = {}
+  for collection in meta_graph.collection_def.values():
+    for serialized in collection.bytes_list.value:
+      found = variable_pb2.VariableDef()
+      try:
+        found.ParseFromString(serialized)
+      except ValueError:
+        break  # a collection of other things
+      defs.setdefault(found.variable_name.rpartition(":")[0], found)
+  nodes = {node.name: node for node in meta_graph.graph_def.node}
+  made: List[bytes] = []
+  for name, original in originals.items():
+    if nodes[name].op in op_roles.VARIABLES and original in defs and (
+        defs[original].initial_value_name):
+      made.append(_local_copy(meta_graph.graph_def, nodes[name], defs[original]))
+  if made:
+    meta_graph.collection_def[_COLLECTION].bytes_list.value.extend(made)
+
+
+def _local_copy(graph_def: Any, variable: Any, original: Any) -> bytes:
+  """Writes the initializer of a variable; returns its serialized VariableDef."""
+  from tensorflow.core.framework import variable_pb2
+
+  source, name = original.variable_name.rpartition(":")[0], variable.name
+  resource = variable.op == "VarHandleOp"
+  dtype = variable.attr["dtype"].type
+
+  def new(suffix: str, op: str, inputs: Tuple[str, ...], **types: int) -> str:
+    node = graph_def.node.add(name=f"{name}/copy{suffix}", op=op, input=inputs)
+    for key, value in types.items():
+      node.attr[key].type = value
+    return node.name
+
+  # In one run with the initializer of the original, the value is that which it is given.
+  if resource:
+    known = new("/known", "VarIsInitializedOp", (source,))
+  else:
+    known = new("/known", "IsVariableInitialized", (source,), dtype=dtype)
+  branch = new("/branch", "Switch", (known, known), T=10)
+  taken = new("/taken", "Identity", (f"{branch}:1",), T=10)
+  if resource:
+    value = new("/value", "ReadVariableOp", (source, f"^{taken}"), dtype=dtype)
+  else:
+    value = new("/value", "Identity", (source, f"^{taken}"), T=dtype)
+  initial = new("/initial", "Switch", (_input(original.initial_value_name), known), T=dtype)
+  either = new("/either", "Merge", (initial, value), T=dtype)
+  graph_def.node[-1].attr["N"].i = 2
+  if resource:
+    written = new("", "AssignVariableOp", (name, either), dtype=dtype)
+    snapshot = new("/read", "ReadVariableOp", (name,), dtype=dtype)
+  else:
+    written = new("", "Assign", (name, either), T=dtype)
+    snapshot = new("/read", "Identity", (name,), T=dtype)
+  return variable_pb2.VariableDef(
+      variable_name=f"{name}:0", initializer_name=written, snapshot_name=f"{snapshot}:0",
+      initial_value_name=f"{either}:0", is_resource=resource, trainable=False
+  ).SerializeToString()
+
+
+def _input(tensor: str) -> str:
+  """A tensor's name as an input of a node."""
+  name, _, port = tensor.rpartition(":")
+  return name if port == "0" else tensor

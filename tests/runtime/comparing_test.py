@@ -1,0 +1,137 @@
+"""`compare_training`: what it compares, what it catches, and when it does not run."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import training_constructs as constructs
+
+import placeto_tf as placeto
+from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.graphs import load_graph
+from placeto_tf.replication import replicate
+from placeto_tf.replication import propagation
+from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.replication.kinds import Partial, Same
+from placeto_tf.runtime import comparing
+
+BATCH = 8
+
+
+def built(name):
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.compat.v1.set_random_seed(3)
+    fetches = constructs.CONSTRUCTS[name]()
+    tf.compat.v1.global_variables_initializer()
+  return ReplicaSource(
+      graph, {"fetches": ["train", *(each.name for each in fetches)], "batch_size": BATCH})
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_it_says_what_was_compared(mirrored):
+  source = built("mean_loss")
+  found = placeto.compare_training(source.graph, source.replicas(2, mirrored), steps=3)
+  assert found.checked and (found.steps, found.variables, found.fetches) == (3, 6, 1)
+  assert 0 <= found.largest_difference < 1e-5 and found.seconds > 0
+  assert str(found).startswith("checked: 3 steps, 6 variables, largest difference ")
+
+
+@pytest.mark.parametrize("wrong, name", [
+    # A sum that is taken for a value that all replicas share, as in a loss without a mean.
+    (Same(0.0), "sum_loss"),
+    # A maximum that is added up.
+    (Partial("sum"), "largest_error"),
+    # A mean of whose power the analysis is wrong.
+    (Partial("sum", 0.0), "mean_loss"),
+])
+def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):
+  """Reductions over the batch are given another kind than they have."""
+  source = built(name)
+  part = source.part(2)
+  rules = propagation.AxisRules
+
+  def planted(self, op, kinds, right=rules._reduce):
+    found = right(self, op, kinds)
+    return wrong if isinstance(found, Partial) else found
+
+  from placeto_tf.replication import axis_rules
+
+  monkeypatch.setitem(axis_rules._RULES, {"sum_loss": "Sum", "largest_error": "Max"}.get(
+      name, "Mean"), planted)
+  replicated = replicate(part, 2, whole=source.graph)
+  with pytest.raises(ReplicaMismatchError) as caught:
+    placeto.compare_training(source.graph, replicated)
+  message = str(caught.value)
+  assert "2 replicas train something else than the graph: after step 1 " in message
+  assert "\n" not in message and "one replica" in message
+
+
+def test_a_variable_that_is_off_by_a_little_is_caught_and_named():
+  """The replicas' own graph is damaged: one learning rate of many is half of a percent larger."""
+  source = built("mean_loss")
+  replicated = source.replicas(2)
+  origin = replicated.graph.source
+  damaged = type(origin.graph_def)()
+  damaged.CopyFrom(origin.graph_def)
+  import tensorflow as tf
+
+  node = next(each for each in damaged.node if each.op == "ResourceApplyMomentum")
+  rate = damaged.node.add()
+  rate.CopyFrom(next(each for each in damaged.node if each.name == node.input[2]))
+  rate.name = "other_rate"
+  value = tf.make_ndarray(rate.attr["value"].tensor)
+  rate.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.float32(value * 1.005)))
+  node.input[2] = "other_rate"
+  graph = load_graph(damaged, fetches=replicated.graph.fetches,
+                     feed_shapes={name.rpartition(":")[0]: shape
+                                  for name, shape in origin.feed_shapes.items()})
+  order = [replicated.graph.op_index.get(name, -1) for name in graph.op_names]
+  changed = dataclasses.replace(
+      replicated, graph=graph,
+      original_of_op=np.array([replicated.original_of_op[i] if i >= 0 else -1 for i in order]),
+      replica_of_op=np.array([replicated.replica_of_op[i] if i >= 0 else -1 for i in order]))
+  variable = node.input[0]
+  with pytest.raises(ReplicaMismatchError, match=f"'{variable}' by"):
+    placeto.compare_training(source.graph, changed)
+
+
+def test_one_replica_is_the_graph_itself():
+  source = built("mean_loss")
+  found = placeto.compare_training(source.graph, source.replicas(1))
+  assert not found.checked and str(found) == "not checked: one replica is the unchanged graph"
+
+
+def test_a_step_that_takes_too_long_is_said():
+  source = built("mean_loss")
+  found = placeto.compare_training(source.graph, source.replicas(2), time_limit_s=0.0)
+  assert found.checked and found.steps == 1  # what has been done counts
+
+
+def test_variables_that_do_not_fit_into_memory_are_not_trained(monkeypatch):
+  source = built("mean_loss")
+  monkeypatch.setattr(comparing, "_free_bytes", lambda: 100.0)
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert not found.checked and "of memory" in str(found)
+
+
+def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    x, y = constructs.inputs()
+    with tf.control_dependencies([tf.debugging.assert_less(x, -100.0)]):
+      constructs.finish(constructs.square_error(constructs.network(x), y))
+    tf.compat.v1.global_variables_initializer()
+  source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert not found.checked and "does not run on this machine" in found.reason
+  assert "\n" not in found.reason
+
+
+def test_a_graph_that_is_none():
+  with pytest.raises(GraphError):
+    placeto.compare_training(7, built("mean_loss").replicas(2))

@@ -1,0 +1,867 @@
+"""Training steps of all the kinds that replicas once computed something else for, or refused.
+
+Each construct builds a step in the default graph, with a free batch unless it says otherwise, and
+returns the tensors that are fetched besides the train op, which is named "train".
+"""
+
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+v1 = tf.compat.v1
+CONSTRUCTS = {}
+DRAWS = set()  # whose results differ from run to run
+OWN = set()  # that keep each replica's statistics
+REFUSED = {}  # what is said of an op
+
+
+def construct(function):
+  CONSTRUCTS[function.__name__] = function
+  return function
+
+
+def draws(function):
+  DRAWS.add(function.__name__)
+  return construct(function)
+
+
+def own_statistics(function):
+  OWN.add(function.__name__)
+  return construct(function)
+
+
+def refused(why):
+  def add(function):
+    REFUSED[function.__name__] = why
+    return construct(function)
+
+  return add
+
+
+def variable(name, shape, value=None, dtype=tf.float32, trainable=True, resource=True):
+  """A variable that begins with the same numbers in every graph."""
+  generator = np.random.default_rng(zlib.crc32(name.encode()))
+  start = generator.normal(size=shape, scale=0.4) if value is None else np.full(shape, value)
+  return v1.get_variable(
+      name, initializer=tf.constant(start, dtype), use_resource=resource, trainable=trainable)
+
+
+def kept(name, shape, value=0.0, dtype=tf.float32):
+  """A variable that no optimizer changes."""
+  return variable(name, shape, value, dtype, trainable=False)
+
+
+def inputs(batch=None, dtype=tf.float32):
+  return (v1.placeholder(dtype, [batch, 5], name="x"), v1.placeholder(dtype, [batch, 3], name="y"))
+
+
+def token_inputs():
+  return (v1.placeholder(tf.int32, [None, 4], name="ids"),
+          v1.placeholder(tf.float32, [None, 3], name="y"))
+
+
+def network(x, resource=True):
+  w, b = (variable(name, shape, dtype=x.dtype, resource=resource)
+          for name, shape in (("w", [5, 7]), ("b", [7])))
+  hidden = tf.nn.relu(x @ w + b)
+  return hidden @ variable("v", [7, 3], dtype=x.dtype, resource=resource)
+
+
+def square_error(predicted, y):
+  return tf.reduce_mean(tf.square(predicted - y))
+
+
+def by_example(predicted, y):
+  return tf.reduce_mean(tf.square(predicted - y), axis=1)
+
+
+def finish(loss, *updates, optimizer=None, fetches=()):
+  """The train op, after which `updates` have been made too."""
+  optimizer = optimizer or v1.train.MomentumOptimizer(0.1, 0.9)
+  step = optimizer.minimize(loss)
+  with tf.control_dependencies([step, *updates]):
+    tf.no_op(name="train")
+  return [tf.identity(loss, name="loss"), *fetches]
+
+
+def descent(rate):
+  return v1.train.GradientDescentOptimizer(rate)
+
+
+def batch_size(x):
+  return tf.cast(tf.shape(x)[0], tf.float32)
+
+
+# Losses.
+
+
+@construct
+def mean_loss():
+  x, y = inputs()
+  return finish(square_error(network(x), y))
+
+
+@construct
+def mean_loss_in_float64():
+  x, y = inputs(dtype=tf.float64)
+  return finish(square_error(network(x), y))
+
+
+@construct
+def mean_loss_of_reference_variables():
+  x, y = inputs()
+  return finish(square_error(network(x, resource=False), y))
+
+
+@construct
+def sum_loss():
+  x, y = inputs()
+  return finish(tf.reduce_sum(tf.square(network(x) - y)) * 0.01)
+
+
+@construct
+def sum_divided_by_a_constant():
+  x, y = inputs()
+  return finish(tf.reduce_sum(tf.square(network(x) - y)) / 64.0)
+
+
+@construct
+def sum_divided_by_the_number_of_examples():
+  x, y = inputs()
+  return finish(tf.reduce_sum(tf.square(network(x) - y)) / batch_size(x))
+
+
+@construct
+def sums_and_means_together():
+  x, y = inputs()
+  p = network(x)
+  return finish(0.01 * tf.reduce_sum(tf.square(p - y)) + tf.reduce_mean(tf.abs(p))
+                + 0.01 * tf.nn.l2_loss(p) + 0.1 * tf.reduce_max(p))
+
+
+@construct
+def largest_error():
+  x, y = inputs()
+  return finish(tf.reduce_max(by_example(network(x), y)))
+
+
+@construct
+def log_of_a_sum_of_exponents():
+  x, y = inputs()
+  return finish(tf.reduce_logsumexp(by_example(network(x), y)))
+
+
+@construct
+def weight_decay():
+  x, y = inputs()
+  p = network(x)
+  return finish(square_error(p, y) + sum(
+      0.01 * tf.nn.l2_loss(each) for each in v1.trainable_variables()))
+
+
+def _masked(x, y):
+  mask = tf.cast(x[:, 0] > 0, tf.float32)
+  errors = by_example(network(x), y)
+  return mask, errors, tf.reduce_sum(errors * mask) / tf.reduce_sum(mask)
+
+
+@construct
+def masked():
+  return finish(_masked(*inputs())[2])
+
+
+@construct
+def masked_beside_a_metric():
+  mask, errors, loss = _masked(*inputs())
+  total, count = kept("total", []), kept("count", [])
+  return finish(loss, v1.assign_add(total, tf.reduce_sum(errors * mask)),
+                v1.assign_add(count, tf.cast(tf.size(errors), tf.float32)))
+
+
+@construct
+def masked_beside_a_moving_mean():
+  loss = _masked(*inputs())[2]
+  mean = kept("mean", [])
+  return finish(loss, v1.assign(mean, 0.9 * mean + 0.1 * loss))
+
+
+@construct
+def masked_with_no_nan():
+  x, y = inputs()
+  mask = tf.cast(x[:, 0] > 0.5, tf.float32)
+  return finish(tf.math.divide_no_nan(
+      tf.reduce_sum(by_example(network(x), y) * mask), tf.reduce_sum(mask)))
+
+
+@construct
+def masked_in_two_ways():
+  x, y = inputs()
+  p = network(x)
+  ones, others = (tf.cast(test, tf.float32) for test in (x[:, 0] > 0, x[:, 1] > 0))
+  loss = sum(tf.reduce_sum(by_example(p, y) * m) / (1 + tf.reduce_sum(m)) for m in (ones, others))
+  return finish(loss)
+
+
+@construct
+def boolean_mask():
+  x, y = inputs()
+  return finish(tf.reduce_mean(tf.boolean_mask(by_example(network(x), y), x[:, 0] > 0)))
+
+
+@construct
+def rows_that_where_finds():
+  x, y = inputs()
+  rows = tf.reshape(tf.where(x[:, 0] > 0), [-1])
+  return finish(tf.reduce_sum(tf.gather(by_example(network(x), y), rows)) * 0.1)
+
+
+@construct
+def root_of_the_mean():
+  x, y = inputs()
+  return finish(tf.sqrt(square_error(network(x), y)))
+
+
+@construct
+def norm_of_the_errors():
+  x, y = inputs()
+  return finish(tf.norm(network(x) - y) * 0.1)
+
+
+@construct
+def normalized_targets():
+  x, y = inputs()
+  mean, variance = tf.nn.moments(y, [0])
+  return finish(square_error(network(x), (y - mean) / tf.sqrt(variance + 1e-3)))
+
+
+@construct
+def normalized_targets_with_kept_moments():
+  x, y = inputs()
+  mean, variance = tf.nn.moments(y, [0])
+  means, variances = kept("means", [3]), kept("variances", [3])
+  return finish(square_error(network(x), (y - mean) / tf.sqrt(variance + 1e-3)),
+                v1.assign(means, 0.9 * means + 0.1 * mean),
+                v1.assign(variances, 0.9 * variances + 0.1 * variance))
+
+
+@construct
+def huber_with_a_threshold_of_the_batch():
+  x, y = inputs()
+  error = tf.abs(network(x) - y)
+  middle = tf.reduce_mean(error)
+  threshold = kept("threshold", [], 1.0)
+  return finish(tf.reduce_mean(tf.where(
+      error < middle, 0.5 * tf.square(error), middle * (error - 0.5 * middle))),
+                v1.assign(threshold, 0.9 * threshold + 0.1 * middle))
+
+
+@construct
+def weighted_examples():
+  x, y = inputs()
+  weights = v1.placeholder(tf.float32, [None], name="weights")
+  return finish(v1.losses.compute_weighted_loss(by_example(network(x), y), tf.abs(weights)))
+
+
+@construct
+def weights_by_class_of_the_batch():
+  x, y = inputs()
+  positive = tf.cast(y > 0, tf.float32)
+  share = tf.reduce_mean(positive, axis=0)
+  errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=positive, logits=network(x))
+  return finish(tf.reduce_mean(errors * (positive / (share + 0.1) + (1 - positive))))
+
+
+@construct
+def variance_of_predictions():
+  x, y = inputs()
+  p = network(x)
+  variance = tf.nn.moments(p, [0])[1]
+  return finish(square_error(p, y) + tf.reduce_mean(tf.nn.relu(1 - tf.sqrt(variance + 1e-4))))
+
+
+@construct
+def covariance_of_predictions():
+  x, y = inputs()
+  p = network(x)
+  centred = p - tf.reduce_mean(p, 0)
+  covariance = tf.matmul(centred, centred, transpose_a=True) / (batch_size(x) - 1)
+  return finish(square_error(p, y) + tf.reduce_sum(tf.square(covariance)))
+
+
+@construct
+def correlation():
+  x, y = inputs()
+  p, q = (each - tf.reduce_mean(each, 0) for each in (network(x), y))
+  return finish(-tf.reduce_mean(tf.reduce_sum(p * q, 0) / (
+      1e-3 + tf.sqrt(tf.reduce_sum(p * p, 0) * tf.reduce_sum(q * q, 0)))))
+
+
+@construct
+def dice():
+  x, y = inputs()
+  p, t = tf.sigmoid(network(x)), tf.cast(y > 0, tf.float32)
+  return finish(1 - 2 * tf.reduce_sum(p * t) / (tf.reduce_sum(p) + tf.reduce_sum(t) + 1e-3))
+
+
+# Examples that meet.
+
+
+@construct
+def negatives_of_the_batch():
+  x, y = inputs()
+  scores = tf.matmul(network(x), y, transpose_b=True)
+  return finish(tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=tf.range(tf.shape(x)[0]), logits=scores)))
+
+
+@construct
+def similarities_against_an_identity():
+  x, y = inputs()
+  scores = tf.matmul(network(x), y, transpose_b=True)
+  return finish(tf.reduce_mean(tf.square(scores - tf.eye(tf.shape(x)[0]))))
+
+
+@construct
+def distances_of_all_pairs():
+  x, y = inputs()
+  p = network(x)
+  gaps = tf.expand_dims(p, 0) - tf.expand_dims(y, 1)
+  return finish(tf.reduce_mean(tf.reduce_sum(tf.square(gaps), 2)) * 0.1)
+
+
+@construct
+def softmax_over_the_batch():
+  x, y = inputs()
+  p = network(x)
+  return finish(tf.reduce_sum(tf.nn.softmax(p[:, 0], axis=0) * by_example(p, y)))
+
+
+@construct
+def running_sum_over_the_batch():
+  x, y = inputs()
+  return finish(tf.reduce_mean(tf.square(tf.cumsum(network(x), 0) - y)) * 0.1)
+
+
+@construct
+def hardest_examples():
+  x, y = inputs()
+  return finish(tf.reduce_mean(tf.nn.top_k(by_example(network(x), y), 3)[0]))
+
+
+@construct
+def examples_in_reverse():
+  x, y = inputs()
+  p = network(x)
+  return finish(square_error(p, y) + 0.1 * square_error(p, tf.reverse(p, [0])))
+
+
+@construct
+def neighbours():
+  x, y = inputs()
+  p = network(x)
+  return finish(square_error(p, y) + 0.1 * tf.reduce_mean(tf.square(p[1:] - p[:-1])))
+
+
+@construct
+def weights_by_position():
+  x, y = inputs()
+  positions = tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
+  return finish(tf.reduce_mean(by_example(network(x), y) * positions))
+
+
+@construct
+def probabilities_of_labels():
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  labels = v1.placeholder(tf.int32, [None], name="labels")
+  chosen = tf.gather_nd(
+      tf.nn.log_softmax(network(x)), tf.stack([tf.range(tf.shape(x)[0]), labels], 1))
+  return finish(-tf.reduce_mean(chosen))
+
+
+# The number of examples.
+
+
+@construct
+def rate_by_the_number_of_examples():
+  x, y = inputs()
+  return finish(square_error(network(x), y), optimizer=descent(0.01 * batch_size(x)))
+
+
+@construct
+def rate_by_the_root_of_the_number():
+  x, y = inputs()
+  return finish(square_error(network(x), y), optimizer=descent(0.01 * tf.sqrt(batch_size(x) + 1)))
+
+
+@construct
+def decay_by_examples_seen():
+  x, y = inputs()
+  seen = kept("seen", [])
+  update = v1.assign_add(seen, batch_size(x))
+  with tf.control_dependencies([update]):
+    rate = 0.1 / (1 + 0.01 * seen.read_value())
+  return finish(square_error(network(x), y), optimizer=descent(rate))
+
+
+@construct
+def counters_of_whole_numbers():
+  x, y = inputs()
+  examples = kept("examples", [], 0, tf.int32)
+  positive = kept("positive", [], 0, tf.int32)
+  return finish(square_error(network(x), y), v1.assign_add(examples, tf.shape(x)[0]),
+                v1.assign_add(positive, tf.reduce_sum(tf.cast(x[:, 0] > 0, tf.int32))))
+
+
+@construct
+def rate_that_is_fed():
+  x, y = inputs()
+  rate = v1.placeholder(tf.float32, [], name="rate")
+  return finish(square_error(network(x), y), optimizer=descent(0.1 * rate))
+
+
+@construct
+def rate_that_decays_with_the_step():
+  x, y = inputs()
+  step = v1.train.get_or_create_global_step()
+  rate = v1.train.exponential_decay(0.1, step, 2, 0.5)
+  loss = square_error(network(x), y)
+  descent(rate).minimize(loss, step, name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+# Writes.
+
+
+@construct
+def metrics():
+  x, y = inputs()
+  p = network(x)
+  labels, found = (tf.argmax(each, 1) for each in (y, p))
+  accuracy, accuracy_update = v1.metrics.accuracy(labels, found)
+  _, error_update = v1.metrics.root_mean_squared_error(y, p)
+  del accuracy
+  return finish(square_error(p, y), fetches=[accuracy_update, error_update])
+
+
+@construct
+def area_under_the_curve():
+  x, y = inputs()
+  p = tf.sigmoid(network(x))
+  update = v1.metrics.auc(tf.cast(y > 0, tf.float32), p, num_thresholds=7)[1]
+  return finish(square_error(p, y), update)
+
+
+@construct
+def confusion():
+  x, y = inputs()
+  p = network(x)
+  counts = kept("counts", [3, 3], 0, tf.int32)
+  found = tf.math.confusion_matrix(tf.argmax(y, 1), tf.argmax(p, 1), 3)
+  return finish(square_error(p, y), v1.assign_add(counts, found))
+
+
+@construct
+def writes_of_rows():
+  x, y = inputs()
+  rows = tf.cast(3 * tf.abs(x[:, 0]), tf.int32) % 5
+  last, product, largest = kept("last", [5]), kept("product", [5], 1.0), kept("largest", [5], 1.0)
+  return finish(square_error(network(x), y), v1.scatter_update(last, rows, x[:, 1]),
+                v1.scatter_mul(product, rows, x[:, 1]), v1.scatter_max(largest, rows, x[:, 2]))
+
+
+@construct
+def sums_of_rows():
+  x, y = inputs()
+  rows = tf.cast(3 * tf.abs(x[:, 0]), tf.int32) % 5
+  sums, counts = kept("sums", [5, 3]), kept("counts", [5])
+  return finish(square_error(network(x), y), v1.scatter_add(sums, rows, y),
+                v1.scatter_add(counts, rows, tf.ones_like(x[:, 0])))
+
+
+@construct
+def largest_value_seen():
+  x, y = inputs()
+  largest, smallest = kept("largest", [5]), kept("smallest", [])
+  return finish(square_error(network(x), y),
+                v1.assign(largest, tf.maximum(largest, tf.reduce_max(x, 0))),
+                v1.assign(smallest, tf.minimum(smallest, tf.reduce_min(x))))
+
+
+@construct
+def moving_means_of_weights():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  step = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+  with tf.control_dependencies([step]):
+    averages = tf.train.ExponentialMovingAverage(0.9)
+    update = averages.apply(v1.trainable_variables())
+  with tf.control_dependencies([update]):
+    tf.no_op(name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+@construct
+def gradients_of_two_steps_together():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  weights = v1.trainable_variables()
+  sums = [kept(f"{each.op.name}_sum", each.shape.as_list()) for each in weights]
+  step = kept("steps", [], 0, tf.int32)
+  added = [v1.assign_add(s, g) for s, g in zip(sums, tf.gradients(loss, weights))]
+  with tf.control_dependencies([*added, v1.assign_add(step, 1)]):
+    apply = tf.cast(tf.equal(step.read_value() % 2, 0), tf.float32)
+    new = [v1.assign_sub(w, 0.1 * apply * s.read_value()) for w, s in zip(weights, sums)]
+  with tf.control_dependencies(new):
+    cleared = [v1.assign(s, (1 - apply) * s.read_value()) for s in sums]
+  with tf.control_dependencies(cleared):
+    tf.no_op(name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+# Branches and loops.
+
+
+@construct
+def branch_by_all_examples():
+  x, y = inputs()
+  p = network(x)
+  return finish(v1.cond(tf.reduce_all(tf.abs(x) < 1.5), lambda: square_error(p, y),
+                        lambda: 0.3 * tf.reduce_mean(tf.abs(p - y))))
+
+
+@construct
+def branch_by_the_mean():
+  x, y = inputs()
+  p = network(x)
+  return finish(v1.cond(tf.reduce_mean(x) > 0, lambda: square_error(p, y),
+                        lambda: tf.reduce_mean(tf.abs(p))))
+
+
+@construct
+def branch_of_old_control_flow():
+  v1.disable_control_flow_v2()
+  try:
+    x, y = inputs()
+    p = network(x)
+    return finish(v1.cond(tf.reduce_any(x > 2.0), lambda: square_error(p, y),
+                          lambda: tf.reduce_mean(tf.abs(p - y))))
+  finally:
+    v1.enable_control_flow_v2()
+
+
+@construct
+def step_skipped_by_a_norm():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+  pairs = optimizer.compute_gradients(loss)
+  norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
+  keep = tf.cast(norm < 1.0, tf.float32)
+  optimizer.apply_gradients([(keep * g, v) for g, v in pairs], name="train")
+  return [tf.identity(loss, name="loss"), norm]
+
+
+@construct
+def loop_until_the_maximum_is_small():
+  v1.disable_control_flow_v2()
+  try:
+    x, y = inputs()
+    found = v1.while_loop(
+        lambda a: tf.reduce_max(tf.abs(a)) > 0.5, lambda a: a * 0.7, [network(x)])
+    return finish(square_error(found, y))
+  finally:
+    v1.enable_control_flow_v2()
+
+
+@construct
+def functional_loop_until_the_maximum_is_small():
+  x, y = inputs()
+  found = tf.while_loop(lambda a: tf.reduce_max(tf.abs(a)) > 0.5, lambda a: [a * 0.7],
+                        [network(x)], maximum_iterations=20)[0]
+  return finish(square_error(found, y))
+
+
+@construct
+def loop_over_time():
+  x, y = inputs()
+  w = variable("step", [3, 3])
+  found = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a @ w)),
+                        (tf.constant(0), network(x)), maximum_iterations=3)[1]
+  return finish(square_error(found, y))
+
+
+@refused("takes the examples of the batch apart")
+def loop_over_the_examples():
+  x, y = inputs()
+  p = network(x)
+  return finish(square_error(tf.scan(lambda a, b: 0.5 * a + b, p), y) * 0.1)
+
+
+# Gradients.
+
+
+@construct
+def penalty_on_the_gradient_of_inputs():
+  x, y = inputs()
+  p = tf.tanh(network(x))
+  slope = tf.gradients(tf.reduce_sum(p), x)[0]
+  return finish(square_error(p, y) + tf.reduce_mean(
+      tf.square(tf.norm(slope + 1e-3, axis=1) - 1)))
+
+
+@construct
+def penalty_on_the_gradient_of_weights():
+  x, y = inputs()
+  w = variable("q", [5, 3])
+  loss = square_error(tf.tanh(x @ w), y)
+  return finish(loss + 0.1 * tf.reduce_sum(tf.square(tf.gradients(loss, w)[0])))
+
+
+@construct
+def clipped_by_the_global_norm():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  optimizer = v1.train.AdamOptimizer(0.01)
+  pairs = optimizer.compute_gradients(loss)
+  clipped, norm = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.1)
+  optimizer.apply_gradients(zip(clipped, [each for _, each in pairs]), name="train")
+  return [tf.identity(loss, name="loss"), tf.identity(norm, name="norm")]
+
+
+@construct
+def clipped_by_value():
+  x, y = inputs()
+  loss = tf.reduce_sum(tf.square(network(x) - y))
+  optimizer = descent(0.1)
+  optimizer.apply_gradients([(tf.clip_by_value(g, -0.05, 0.05), v)
+                             for g, v in optimizer.compute_gradients(loss)], name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+@construct
+def rows_of_an_embedding():
+  ids, y = token_inputs()
+  rows = tf.nn.embedding_lookup(variable("table", [11, 4]), ids)
+  p = tf.reshape(rows, [-1, 16]) @ variable("v", [16, 3])
+  return finish(0.1 * tf.reduce_sum(tf.square(p - y)), optimizer=v1.train.AdamOptimizer(0.05))
+
+
+@construct
+def unique_rows_of_an_embedding():
+  ids, y = token_inputs()
+  unique, where = tf.unique(tf.reshape(ids, [-1]))
+  rows = tf.nn.embedding_lookup(variable("table", [11, 4]), unique)
+  return finish(square_error(
+      tf.reshape(tf.gather(rows, where), [-1, 16]) @ variable("v", [16, 3]), y))
+
+
+@construct
+def clipped_rows_of_an_embedding():
+  ids, y = token_inputs()
+  rows = tf.nn.embedding_lookup(variable("table", [11, 4]), ids)
+  loss = square_error(tf.reshape(rows, [-1, 16]) @ variable("v", [16, 3]), y)
+  optimizer = descent(0.1)
+  pairs = optimizer.compute_gradients(loss)
+  clipped = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.05)[0]
+  optimizer.apply_gradients(zip(clipped, [each for _, each in pairs]), name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+@construct
+def two_optimizers():
+  x, y = inputs()
+  p = network(x)
+  critic = tf.tanh(p @ variable("critic", [3, 1]))
+  first = v1.train.AdamOptimizer(0.01).minimize(
+      square_error(p, y) - 0.1 * tf.reduce_mean(critic), var_list=v1.trainable_variables()[:3])
+  second = v1.train.RMSPropOptimizer(0.01).minimize(
+      tf.reduce_mean(tf.square(critic - 0.5)), var_list=v1.trainable_variables()[3:])
+  with tf.control_dependencies([first, second]):
+    tf.no_op(name="train")
+  return [tf.reduce_mean(critic, name="score")]
+
+
+@construct
+def adagrad():
+  x, y = inputs()
+  return finish(square_error(network(x), y), optimizer=v1.train.AdagradOptimizer(0.1))
+
+
+@construct
+def follow_the_leader():
+  x, y = inputs()
+  return finish(tf.reduce_sum(tf.square(network(x) - y)),
+                optimizer=v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01))
+
+
+# Layers.
+
+
+@construct
+def layer_normalization():
+  x, y = inputs()
+  p = network(x)
+  mean, variance = tf.nn.moments(p, [1], keepdims=True)
+  return finish(square_error((p - mean) / tf.sqrt(variance + 1e-3), y))
+
+
+@construct
+def convolution_and_pooling():
+  x, y = inputs()
+  image = tf.reshape(x @ variable("in", [5, 32]), [-1, 4, 4, 2])
+  found = tf.nn.conv2d(image, variable("filter", [3, 3, 2, 3]), 1, "SAME")
+  found = tf.nn.max_pool2d(tf.nn.relu(tf.nn.bias_add(found, variable("bias", [3]))), 2, 2, "SAME")
+  return finish(square_error(tf.reduce_mean(found, [1, 2]), y))
+
+
+@construct
+def attention():
+  x, y = inputs()
+  p = tf.reshape(x @ variable("in", [5, 12]), [-1, 4, 3])
+  weights = tf.nn.softmax(tf.matmul(p, p, transpose_b=True))
+  return finish(square_error(tf.reduce_mean(weights @ p, 1), y))
+
+
+def _normalized(x):
+  h = x @ variable("w", [5, 3])
+  mean, variance = tf.nn.moments(h, [0])
+  means, variances = kept("means", [3]), kept("variances", [3], 1.0)
+  found = tf.nn.batch_normalization(
+      h, mean, variance, variable("beta", [3]), variable("gamma", [3]), 1e-3)
+  return found, (v1.assign_sub(means, 0.1 * (means - mean)),
+                 v1.assign_sub(variances, 0.1 * (variances - variance)))
+
+
+@own_statistics
+def batch_normalization():
+  x, y = inputs()
+  found, updates = _normalized(x)
+  return finish(square_error(found, y), *updates)
+
+
+@own_statistics
+def batch_normalization_and_a_mask():
+  x, y = inputs()
+  found, updates = _normalized(x)
+  mask = tf.cast(x[:, 0] > 0, tf.float32)
+  return finish(tf.reduce_sum(by_example(found, y) * mask) / tf.reduce_sum(mask), *updates)
+
+
+@own_statistics
+def fused_batch_normalization():
+  x, y = inputs()
+  image = tf.reshape(x @ variable("w", [5, 12]), [-1, 2, 2, 3])
+  means, variances = kept("means", [3]), kept("variances", [3], 1.0)
+  found, mean, variance = v1.nn.fused_batch_norm(
+      image, variable("gamma", [3]), variable("beta", [3]), epsilon=1e-3)
+  return finish(square_error(tf.reduce_mean(found, [1, 2]), y),
+                v1.assign_sub(means, 0.1 * (means - mean)),
+                v1.assign_sub(variances, 0.1 * (variances - variance)))
+
+
+# Draws.
+
+
+@draws
+def dropout():
+  x, y = inputs()
+  return finish(square_error(tf.nn.dropout(network(x), rate=0.3), y))
+
+
+@draws
+def dropout_with_a_seed():
+  x, y = inputs()
+  return finish(square_error(tf.nn.dropout(network(x), rate=0.3, seed=5), y))
+
+
+@draws
+def stateless_dropout():
+  x, y = inputs()
+  step = kept("steps", [], 0, tf.int32)
+  with tf.control_dependencies([v1.assign_add(step, 1)]):
+    seed = tf.stack([step.read_value(), 7])
+  noise = tf.random.stateless_uniform(tf.shape(x), seed)
+  return finish(square_error(network(x * tf.cast(noise > 0.2, tf.float32)), y))
+
+
+@draws
+def noise_on_the_weights():
+  x, y = inputs()
+  w = variable("w", [5, 3])
+  return finish(square_error(x @ (w + 0.1 * tf.random.normal([5, 3])), y))
+
+
+@draws
+def noise_on_the_gradients():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  optimizer = descent(0.1)
+  optimizer.apply_gradients([(g + 0.1 * tf.random.normal(tf.shape(g)), v)
+                             for g, v in optimizer.compute_gradients(loss)], name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+@draws
+def rows_that_are_drawn():
+  x, y = inputs()
+  negatives = tf.random.uniform([6], 0, 11, tf.int32)
+  rows = tf.nn.embedding_lookup(variable("table", [11, 3]), negatives)
+  scores = tf.matmul(network(x), rows, transpose_b=True)
+  return finish(tf.reduce_mean(tf.nn.softplus(scores)) + square_error(network_again(x), y))
+
+
+def network_again(x):
+  return x @ variable("direct", [5, 3])
+
+
+@draws
+def a_layer_dropped_for_all_examples():
+  x, y = inputs()
+  keep = tf.cast(tf.random.uniform([]) > 0.5, tf.float32)
+  return finish(square_error(network(x) * keep + network_again(x), y))
+
+
+@draws
+def generator_and_critic():
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  noise = tf.random.normal([tf.shape(x)[0], 4])
+  made = tf.tanh(noise @ variable("generator", [4, 5]))
+  critic = variable("critic", [5, 1])
+  real, false = x @ critic, made @ critic
+  first = v1.train.AdamOptimizer(0.01).minimize(
+      -tf.reduce_mean(false), var_list=v1.trainable_variables()[:1])
+  second = v1.train.AdamOptimizer(0.01).minimize(
+      tf.reduce_mean(false) - tf.reduce_mean(real), var_list=v1.trainable_variables()[1:])
+  with tf.control_dependencies([first, second]):
+    tf.no_op(name="train")
+  return [tf.reduce_mean(real, name="score")]
+
+
+@refused("shuffles the examples of the batch")
+def shuffled_batch():
+  x, y = inputs()
+  return finish(square_error(network(x), tf.random.shuffle(y)))
+
+
+# A batch that is fixed.
+
+
+@construct
+def fixed_batch():
+  x, y = inputs(12)
+  return finish(square_error(network(x), y))
+
+
+@construct
+def fixed_batch_in_shapes():
+  x, y = inputs(12)
+  p = tf.reshape(network(x), [12, 3, 1]) + tf.zeros([12, 3, 1])
+  return finish(0.05 * tf.reduce_sum(tf.square(tf.reshape(p, [12, 3]) - y)))
+
+
+@construct
+def fixed_batch_in_numbers():
+  x, y = inputs(12)
+  weights = tf.constant(np.linspace(0.5, 1.5, 12), tf.float32)
+  return finish(tf.reduce_sum(by_example(network(x), y) * weights) / 12.0)
