@@ -1,8 +1,9 @@
 """Tells TensorFlow how a replica's variable gets its value: it is a local variable, a copy.
 
-A Saver restores the variables of the collection `variables`, which are the first replica's. Those of
-the others are in `local_variables`, which a `MonitoredSession` initialises after it has restored, as
-`tf.compat.v1.local_variables_initializer` does; their initializer copies the first replica's value.
+A Saver restores the variables of the collection `variables`, which are the first replica's. Those
+of the others are in `local_variables`, which a `MonitoredSession` initialises after it has
+restored, as `tf.compat.v1.local_variables_initializer` does; their initializer copies the first
+replica's value.
 """
 
 from __future__ import annotations

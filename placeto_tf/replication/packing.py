@@ -92,8 +92,7 @@ def find_packs(
 
 
 def _of_any_number(flow: Dataflow) -> Set[int]:
-  """Ops whose results have as many rows as there are different values, of which shapes give the most.
-  """
+  """Ops whose results have as many rows as there are different values; shapes give the most."""
   found = {op for op, kind in enumerate(flow.types) if kind in OF_ANY_NUMBER}
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     kind, data = flow.types[op], flow.inputs[op]

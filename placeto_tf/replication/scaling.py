@@ -15,10 +15,10 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.kinds import SAME, Kind, Rows, Same, Sizes, Unclear
 
-# Of a tensor of all examples but one, say: no axis and no one axis, so that no rule takes it for rows.
+# Of a tensor of all examples but one, say: neither no axis nor one, which no rule takes for rows.
 ODD = [-1, -1]
 _ODD = "holds a number that depends on the size of the batch in a way that is not known"
 
@@ -74,8 +74,9 @@ class Scaling:
       return None
     if None in one or None in all_:
       return None
-    found = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
-    return found if all(one[axis] * self.replicas == all_[axis] for axis in found) else ODD
+    pairs = list(zip(known_dims(one), known_dims(all_)))
+    found = [axis for axis, (a, b) in enumerate(pairs) if a != b]
+    return found if all(pairs[axis][0] * self.replicas == pairs[axis][1] for axis in found) else ODD
 
   def number(self, tensor: Tensor) -> Optional[Kind]:
     """The kind of whole numbers that are known, or None."""

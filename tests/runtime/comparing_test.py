@@ -9,8 +9,7 @@ import training_constructs as constructs
 import placeto_tf as placeto
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs import load_graph
-from placeto_tf.replication import replicate
-from placeto_tf.replication import propagation
+from placeto_tf.replication import propagation, replicate
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.kinds import Partial, Same
 from placeto_tf.runtime import comparing
