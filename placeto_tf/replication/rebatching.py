@@ -249,6 +249,8 @@ class Rebatching:
       self._want_entry(data[0], None if kind == "Prod" else index)
     elif kind == "Pack" and index is not None and index < len(data):
       self._want_entry(data[index], None)
+    elif kind == "StridedSlice":
+      self._want_entry(data[0], self._sliced_entry(op, index))
     elif kind in ("Maximum", "Mul"):
       for each in data:
         value = flow.value(each)
@@ -263,6 +265,18 @@ class Rebatching:
           self._want_entry(each, index)
           return
         index -= size
+
+  def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
+    """Of which entry of a vector a StridedSlice takes the one that is wanted, or the only one."""
+    begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
+    if begin is None or step is None or np.size(begin) != 1:
+      return None
+    shrinks, masked = (attr is not None and attr.i == 1 for attr in (
+        self._flow.attr(op, name) for name in ("shrink_axis_mask", "begin_mask")))
+    first = 0 if masked else int(np.ravel(begin)[0])
+    if shrinks:
+      return first if first >= 0 else None
+    return None if index is None or first < 0 else first + index * int(np.ravel(step)[0])
 
   def _resize_entry(self, op: int, index: Optional[int]) -> None:
     import tensorflow as tf
@@ -441,9 +455,20 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   found = load_graph(proto, **options)
   try:
     analyse_dataflow(found)
-    return load_graph(live_graph(proto), **options) if live else found
+    if live:
+      return load_graph(live_graph(proto), **options)
+    _check_shapes(graph_def)
+    return found
   except (CostError, ValueError):  # TensorFlow says a ValueError where shapes do not fit
     return None
+
+
+def _check_shapes(graph_def: Any) -> None:
+  """Raises ValueError where TensorFlow says that shapes do not fit, which the analysis overlooks."""
+  import tensorflow as tf
+
+  with tf.Graph().as_default():
+    tf.graph_util.import_graph_def(graph_def, name="")
 
 
 def frozen(graph: ComputationGraph) -> ComputationGraph:

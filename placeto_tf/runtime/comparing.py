@@ -103,10 +103,13 @@ def compare_training(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED)
     comparison = _Comparison(graph, replicated, seed)
+  except ReplicaMismatchError:
+    raise
   except _NotRunnable as problem:
     return TrainingComparison(False, str(problem))
   except GraphError as problem:
-    return TrainingComparison(False, f"with synchronized statistics: {problem}")
+    return TrainingComparison(
+        False, f"with synchronized statistics: {problem}" if own is not None else str(problem))
   deadline = started + time_limit_s
   import tensorflow as tf
 
@@ -223,7 +226,13 @@ class _Comparison:
       raise _NotRunnable(
           f"the variables of both take {needed / 1e9:.1f} GB of memory, of which this machine has "
           f"{free / 1e9:.1f} left")
-    self._whole, self._parts = _Runnable(graph), _Runnable(replicated.graph)
+    self._whole = _Runnable(graph)
+    try:
+      self._parts = _Runnable(replicated.graph)
+    except GraphError as problem:
+      raise ReplicaMismatchError(
+          f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
+      ) from None
     self._replicated = replicated
     self._rng = np.random.default_rng(seed)
     self._seed = seed

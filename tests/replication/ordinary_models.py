@@ -1,0 +1,210 @@
+"""Models that people have, trained beside their replicas: `ordinary_models.py 2|3 [NAME ...]`.
+
+Prints a row for each model, way of reading it and form of replicas, and at the end all as JSON. The
+ways: "live" (a function that trains a live model), "free" and "fixed" (the model in a TF1 graph,
+written as a .meta with an unknown or a known batch).
+"""
+
+import inspect
+import json
+import os
+import sys
+import tempfile
+import time
+
+import keras_step
+
+FORMS = ((2, False), (4, False), (2, True), (4, True))
+PER_REPLICA = 2
+MODELS = {}
+SIZES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
+APPLICATIONS = (
+    "ConvNeXtTiny DenseNet121 EfficientNetB0 EfficientNetV2B0 InceptionResNetV2 InceptionV3 "
+    "MobileNet MobileNetV2 MobileNetV3Small NASNetMobile RegNetX002 ResNet50 ResNet50V2 ResNetRS50 "
+    "VGG16 Xception").split()
+
+
+def model(function):
+  MODELS[function.__name__] = function
+  return function
+
+
+def application(name):
+  def build(keras):
+    size = SIZES.get(name, 32)
+    made = getattr(keras.applications, name)
+    options = {"weights": None, "input_shape": [size, size, 3], "classes": 5}
+    if "include_preprocessing" in inspect.signature(made).parameters:
+      options["include_preprocessing"] = False
+    return (made(**options), ([size, size, 3], "float32"),
+            ([], "int32"), "sparse_categorical_crossentropy")
+
+  return build
+
+
+MODELS.update({name: application(name) for name in APPLICATIONS})
+
+
+@model
+def masked_lstm(keras):
+  layers = keras.layers
+  found = keras.Sequential([
+      keras.Input([6], dtype="int32"), layers.Embedding(20, 8, mask_zero=True), layers.LSTM(8),
+      layers.Dense(3)])
+  return found, ([6], "int32"), ([3], "float32"), "mse"
+
+
+@model
+def bidirectional_masked_lstm(keras):
+  layers = keras.layers
+  found = keras.Sequential([
+      keras.Input([6], dtype="int32"), layers.Embedding(20, 8, mask_zero=True),
+      layers.Bidirectional(layers.LSTM(8, return_sequences=True)), layers.GRU(4),
+      layers.Dense(3)])
+  return found, ([6], "int32"), ([3], "float32"), "mse"
+
+
+@model
+def transformer_block(keras):
+  layers = keras.layers
+  tokens = keras.Input([6], dtype="int32")
+  value = layers.Embedding(20, 8)(tokens)
+  for _ in range(2):
+    value = layers.LayerNormalization()(
+        value + layers.Dropout(0.1)(layers.MultiHeadAttention(2, 4, dropout=0.1)(value, value)))
+    value = layers.LayerNormalization()(
+        value + layers.Dense(8)(layers.Dense(16, activation="gelu")(value)))
+  return (keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(value))),
+          ([6], "int32"), ([3], "float32"), "mse")
+
+
+@model
+def u_net(keras):
+  layers = keras.layers
+  image = keras.Input([16, 16, 3])
+  first = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+  second = layers.Conv2D(16, 3, padding="same", activation="relu")(layers.MaxPooling2D()(first))
+  third = layers.Conv2D(16, 3, padding="same", activation="relu")(layers.MaxPooling2D()(second))
+  up = layers.Concatenate()([layers.UpSampling2D()(third), second])
+  up = layers.Conv2DTranspose(8, 3, strides=2, padding="same", activation="relu")(up)
+  up = layers.Concatenate()([up, first])
+  return (keras.Model(image, layers.Conv2D(2, 1)(up)), ([16, 16, 3], "float32"),
+          ([16, 16, 2], "float32"), "mse")
+
+
+@model
+def separable_convolutions(keras):
+  layers = keras.layers
+  return (keras.Sequential([
+      keras.Input([16, 16, 3]), layers.SeparableConv2D(8, 3, activation="relu"),
+      layers.DepthwiseConv2D(3), layers.BatchNormalization(), layers.GlobalMaxPooling2D(),
+      layers.Dense(3)]), ([16, 16, 3], "float32"), ([3], "float32"), "mse")
+
+
+def steps(keras, name, *batches):
+  """Training steps of one live model at some batches, as ComputationGraphs."""
+  import tensorflow as tf
+
+  from placeto_tf.graphs import load_graph, training_function
+
+  keras.utils.set_random_seed(1)
+  found, _, (shape, dtype), loss = MODELS[name](keras)
+  found.compile("adam", loss)
+  return [load_graph(training_function(
+      found, batch_size=batch, targets=tf.TensorSpec([batch, *shape], dtype)))
+          for batch in batches]
+
+
+def reads(op, source):
+  """Whether an op depends on another one."""
+  stack, seen = [op], {op}
+  while stack:
+    at = stack.pop()
+    if at is source:
+      return True
+    for before in [*(each.op for each in at.inputs), *at.control_inputs]:
+      if before not in seen:
+        seen.add(before)
+        stack.append(before)
+  return False
+
+
+def in_a_graph(keras, name, batch):
+  """The model and its training step in a TF1 graph: (graph, fetches)."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    v1.set_random_seed(1)
+    found, (x_shape, x_dtype), (y_shape, y_dtype), loss = MODELS[name](keras)
+    x = v1.placeholder(x_dtype, [batch, *x_shape], name="x")
+    y = v1.placeholder(y_dtype, [batch, *y_shape], name="y")
+    predicted = found(x, training=True)
+    value = tf.reduce_mean(
+        tf.keras.losses.sparse_categorical_crossentropy(y, predicted) if "sparse" in loss else
+        tf.square(predicted - y), name="loss")
+    # Those of the model's own input are others.
+    updates = [each for each in getattr(found, "updates", ())
+               if hasattr(each, "name") and reads(getattr(each, "op", each), x.op)]
+    train = v1.train.AdamOptimizer(0.001).minimize(value)
+    with tf.control_dependencies([train, *updates]):
+      tf.no_op(name="train")
+    v1.global_variables_initializer()
+  return graph, ["train", "loss:0"]
+
+
+def compared(keras, name, way, replicas, mirrored):
+  import placeto_tf as placeto
+  from placeto_tf.replication import replicate
+  from placeto_tf.replication.batches import ReplicaSource
+
+  batch = PER_REPLICA * replicas
+  if way == "live":
+    whole, part = steps(keras, name, batch, PER_REPLICA)
+    made = replicate(part, replicas, whole=whole, mirrored=mirrored)
+  else:
+    graph, fetches = in_a_graph(keras, name, None if way == "free" else batch)
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder, graph.as_default():
+      path = os.path.join(folder, "graph.meta")
+      tf.compat.v1.train.export_meta_graph(path)
+      source = ReplicaSource(path, {"fetches": fetches, "batch_size": batch} if way == "free" else {
+          "fetches": fetches})
+    whole, made = source.graph, source.replicas(replicas, mirrored)
+    if made.global_batch != batch:
+      return made, f"exact at a batch that grew from {batch} to {made.global_batch}", None
+  found = placeto.compare_training(whole, made, steps=2, time_limit_s=300)
+  if not found.checked:
+    return made, f"not checked: {found.reason}", found
+  own = len(made.own_statistics)
+  return made, f"replica's own statistics in {own} ops" if own else "exact", found
+
+
+def main(version, *names):
+  keras = keras_step.the_keras(version)
+  keras.backend.set_floatx("float32")
+  ways = ("live", "free", "fixed") if version == "2" else ("live",)
+  rows = []
+  for name in names or MODELS:
+    keras.backend.clear_session()
+    for way in ways:
+      for replicas, mirrored in FORMS:
+        if way == "live" and mirrored:
+          continue  # a function's variables are shared
+        started = time.time()
+        try:
+          made, said, found = compared(keras, name, way, replicas, mirrored)
+          row = [name, version, way, made.form, said,
+                 found.largest_difference if found else None, round(time.time() - started, 1)]
+        except Exception as error:  # pylint: disable=broad-except  told in the table
+          row = [name, version, way, f"{replicas}{' mirrored' if mirrored else ''}",
+                 f"{type(error).__name__}: {error}", None, round(time.time() - started, 1)]
+        rows.append(row)
+        print(*row, sep=" | ", flush=True)
+  print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
