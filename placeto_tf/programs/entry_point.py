@@ -14,6 +14,7 @@ from typing import Any, Callable, List
 from absl import app, flags, logging
 
 from placeto_tf import collector
+from placeto_tf.costs import guarded
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import shared_flags
 
@@ -35,6 +36,7 @@ def import_tensorflow_quietly() -> None:
     try:
       with collector.no_collections():
         import tensorflow
+      guarded.prepare()
     except BaseException:
       held.seek(0)
       os.write(shown, held.read())
@@ -136,7 +138,7 @@ def run_program(
     print(f"{program}: interrupted", file=sys.stderr)
     sys.exit(130)
 
-  def guarded(_: List[str]) -> None:
+  def ended_well(_: List[str]) -> None:
     _received.clear()
     _hear_signals()
     try:
@@ -164,6 +166,6 @@ def run_program(
       interrupted()
 
   try:
-    app.run(guarded, flags_parser=parse)
+    app.run(ended_well, flags_parser=parse)
   except KeyboardInterrupt:  # before main began, or after it ended
     interrupted()

@@ -21,6 +21,19 @@ def graph_def_fixture():
   return graphs.analysis_graph_def(graphs.load_graph(graph))
 
 
+@pytest.fixture(name="analysed_by")
+def analysed_by_fixture(monkeypatch):
+  """Has a fork of this process analyse, by the function that a test gives."""
+
+  def set_function(function):
+    monkeypatch.setattr(shape_analysis, "analyse", function)
+    guarded.prepare()
+
+  monkeypatch.setattr(guarded.threading, "active_count", lambda: 1)  # pytest-xdist has one
+  yield set_function
+  guarded._close()
+
+
 def _same(left, right):
   return (dict(left.estimates) == dict(right.estimates) and tuple(left.guessed) == tuple(
       right.guessed) and {k: list(v) for k, v in left.outputs.items()} == dict(right.outputs))
@@ -30,59 +43,82 @@ def test_the_answer_is_that_of_this_process(graph_def):
   assert _same(shape_analysis.analyse(graph_def), guarded.analyse(graph_def))
 
 
-def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, monkeypatch):
+def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, analysed_by):
   def crash(*_):
     os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
     os.kill(os.getpid(), signal.SIGABRT)
 
-  monkeypatch.setattr(shape_analysis, "analyse", crash)
-  with pytest.raises(CostError, match="SIGABRT: F0000 tensor.cc:9. Check failed: 1 == 2"):
-    guarded.analyse(graph_def)
+  analysed_by(crash)
+  for _ in range(2):  # the server goes on
+    with pytest.raises(CostError, match="SIGABRT: F0000 tensor.cc:9. Check failed: 1 == 2"):
+      guarded.analyse(graph_def)
 
 
-def test_a_hang_is_ended(graph_def, monkeypatch):
+def test_a_hang_is_ended(graph_def, monkeypatch, analysed_by):
   def spin(*_):
     while True:
       pass
 
-  monkeypatch.setattr(shape_analysis, "analyse", spin)
+  analysed_by(spin)
   monkeypatch.setattr(guarded, "_LIMIT_S", 0.5)
   with pytest.raises(CostError, match="stopped after 1 s of CPU time"):
     guarded.analyse(graph_def)
 
 
-def test_a_busy_machine_does_not_end_an_analysis(graph_def, monkeypatch):
+def test_a_busy_machine_does_not_end_an_analysis(graph_def, monkeypatch, analysed_by):
   expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
-  asked = []
 
   def wait_for_a_core(*arguments):
-    time.sleep(2.5)
+    time.sleep(1.5)
     return analyse(*arguments)
 
-  monkeypatch.setattr(shape_analysis, "analyse", wait_for_a_core)
+  analysed_by(wait_for_a_core)
   monkeypatch.setattr(guarded, "_LIMIT_S", 0.5)
-  monkeypatch.setattr(guarded, "_IDLE_S", 0.1)
-  monkeypatch.setattr(guarded, "_activity", lambda process: asked.append(process) or ("R", 0.0))
-  monkeypatch.setattr(guarded, "_ask_interpreter", lambda *_: pytest.fail("the fork was ended"))
   assert _same(expected, guarded.analyse(graph_def))
-  assert asked
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU time is read from /proc")
-def test_a_fork_that_waits_for_a_lock_gives_way_to_a_new_interpreter(graph_def, monkeypatch):
+def test_an_analysis_that_waits_for_ever_is_an_error(graph_def, monkeypatch, analysed_by):
+  expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
+  analysed_by(lambda *_: time.sleep(600))
+  monkeypatch.setattr(guarded, "_LIMIT_S", 0.0)
+  monkeypatch.setattr(guarded, "_SILENT_S", 0.3)
+  with pytest.raises(CostError, match="waits for something that does not come"):
+    guarded.analyse(graph_def)
+  analysed_by(analyse)
+  monkeypatch.undo()
+  assert _same(expected, guarded.analyse(graph_def))
+
+
+def test_a_server_that_was_killed_is_replaced(graph_def, analysed_by):
   expected = shape_analysis.analyse(graph_def)
-  monkeypatch.setattr(shape_analysis, "analyse", lambda *_: time.sleep(600))
-  monkeypatch.setattr(guarded, "_IDLE_S", 0.6)
+  analysed_by(shape_analysis.analyse)
+  os.kill(guarded._server._pid, signal.SIGKILL)
   assert _same(expected, guarded.analyse(graph_def))
+
+
+def test_a_server_that_cannot_start_is_an_error(graph_def, monkeypatch):
+  guarded._close()
+  monkeypatch.setattr(guarded, "_SERVER", "raise SystemExit('no such module')")
+  with pytest.raises(CostError, match="no such module"):
+    guarded.analyse(graph_def)
+
+
+def test_modules_of_the_working_directory_are_not_taken_for_the_programs(
+    graph_def, monkeypatch, tmp_path):
+  (tmp_path / "json.py").write_text("open('ran', 'w')", encoding="utf-8")
+  monkeypatch.chdir(tmp_path)
+  guarded._close()
+  assert guarded.analyse(graph_def).estimates
+  assert not (tmp_path / "ran").exists()
 
 
 # A parent that is killed while its fork waits; the fork holds the pipe to stdout open.
 ORPHAN = """
 import os, signal, time
-from placeto_tf.costs import guarded
+from placeto_tf.costs import analysis_server
 parent = os.getpid()
 if not os.fork():
-  guarded._end_with(parent)
+  analysis_server.end_with(parent)
   os.write(1, b"forked")
   os.kill(parent, signal.SIGKILL)
   time.sleep(60)
@@ -100,17 +136,18 @@ def test_a_fork_ends_with_its_parent_whatever_that_dies_of():
 
 @pytest.mark.parametrize("error, shown", [
     (CostError("no costs"), "^no costs$"), (ValueError("bad\nshape"), "ValueError: bad shape")])
-def test_errors_come_back_as_errors_of_costs(graph_def, monkeypatch, error, shown):
+def test_errors_come_back_as_errors_of_costs(graph_def, analysed_by, error, shown):
   def fail(*_):
     raise error
 
-  monkeypatch.setattr(shape_analysis, "analyse", fail)
+  analysed_by(fail)
   with pytest.raises(CostError, match=shown):
     guarded.analyse(graph_def)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are listed by /proc")
 def test_no_files_are_left_open(graph_def):
+  guarded.analyse(graph_def)
   before = set(os.listdir("/proc/self/fd"))
   for _ in range(3):
     guarded.analyse(graph_def)
