@@ -46,11 +46,21 @@ def pytest_addoption(parser):
            "processes included")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+  item.cpu_seconds_before = sum(os.times()[:4])
+
+
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-  before = sum(os.times()[:4])
-  yield
-  _CPU_SECONDS[item.nodeid] = sum(os.times()[:4]) - before
+def pytest_runtest_makereport(item, call):
+  outcome = yield
+  if call.when == "teardown":  # pytest-xdist brings the report to the process that shows it
+    outcome.get_result().cpu_seconds = sum(os.times()[:4]) - item.cpu_seconds_before
+
+
+def pytest_runtest_logreport(report):
+  if report.when == "teardown":
+    _CPU_SECONDS[report.nodeid] = report.cpu_seconds
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()
+check_training_packages()
 
 import tensorflow_gnn as tfgnn  # noqa: E402  the check must come first
 

@@ -1,5 +1,5 @@
 """Libraries that train policies; the programs in scripts/ are thin layers over them."""
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()  # before any module here imports tf-agents
+check_training_packages()  # before any module here imports tf-agents

@@ -5,6 +5,6 @@ conditioning on the graph, PPO. There is no grouping: only ops that must share a
 together.
 """
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()  # before any module here imports tf-agents
+check_training_packages()  # before any module here imports tf-agents

@@ -1,5 +1,5 @@
 """The hierarchical policy: a grouper of ops and a placer of groups, learned together."""
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()  # before any module here imports tf-agents
+check_training_packages()  # before any module here imports tf-agents

@@ -1,5 +1,5 @@
 """Placeto (Addanki et al., NeurIPS 2019): graph embedding, policy network, REINFORCE agent."""
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()  # before any module here imports tf-agents
+check_training_packages()  # before any module here imports tf-agents

@@ -1,5 +1,5 @@
 """The RNN-based policy: groups in a sequence, LSTM encoder, attentional LSTM decoder."""
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding.training_packages import check_training_packages
 
-check_legacy_keras()  # before any module here imports tf-agents
+check_training_packages()  # before any module here imports tf-agents

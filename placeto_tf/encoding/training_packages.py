@@ -1,22 +1,42 @@
-"""Checks, before they are imported, that TensorFlow GNN and tf-agents will find Keras 2.
+"""Checks, before they are imported, that TensorFlow GNN and tf-agents are there and find Keras 2.
 
-Both are written against Keras 2. TensorFlow up to 2.15 brings it as `tf.keras`; later ones bring
+They are installed apart (`training_requirements.txt` says why); placing needs neither. Both are
+written against Keras 2. TensorFlow up to 2.15 brings it as `tf.keras`; later ones bring
 Keras 3 there, unless `tf-keras` is installed and the environment asks for it before TensorFlow is
 first imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
+import io
 import os
+import pathlib
 import sys
 from typing import Mapping, Optional
 
 from placeto_tf.errors import SetupError
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
+REQUIREMENTS = pathlib.Path(__file__).resolve().parent.parent / "training_requirements.txt"
+_PACKAGES = ("tf_agents", "tensorflow_gnn", "tensorflow_probability", "gym", "tree")
 _TRUE = ("1", "true", "True")  # what TensorFlow itself accepts
+
+
+def check_training_packages() -> None:
+  """Raises SetupError, naming the remedy, unless what trains a policy can be imported."""
+  missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+  if missing:
+    raise SetupError(
+        f"training needs {', '.join(missing)}, which pip does not install with placeto_tf: "
+        f"python -m pip install --no-deps -r {REQUIREMENTS}")
+  check_legacy_keras()
+  if "gym" not in sys.modules and importlib.util.find_spec("gym_notices") is not None:
+    # tf-agents imports Gym, which tells at its import that it is unmaintained.
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):
+      import gym  # noqa: F401
 
 
 def check_legacy_keras(

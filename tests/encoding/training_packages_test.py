@@ -1,11 +1,14 @@
 import importlib.metadata
+import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from placeto_tf.encoding.legacy_keras import check_legacy_keras
+from placeto_tf.encoding import training_packages
+from placeto_tf.encoding.training_packages import check_legacy_keras, check_training_packages
 from placeto_tf.errors import SetupError
 
 
@@ -30,7 +33,33 @@ def test_a_variable_that_tensorflow_would_not_accept_is_shown():
 
 
 def test_this_very_process_passes():
-  check_legacy_keras()
+  check_training_packages()
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch):
+  find_spec = importlib.util.find_spec
+  monkeypatch.setattr(
+      "importlib.util.find_spec",
+      lambda name: None if name in ("tf_agents", "tensorflow_gnn") else find_spec(name))
+  with pytest.raises(
+      SetupError, match="training needs tf_agents, tensorflow_gnn, .* pip install --no-deps -r"
+  ) as raised:
+    check_training_packages()
+  assert pathlib.Path(str(raised.value).rpartition(" ")[2]) == training_packages.REQUIREMENTS
+  assert "tf-agents" in training_packages.REQUIREMENTS.read_text(encoding="utf-8")
+
+
+def test_importing_what_trains_prints_nothing_of_gyms(tmp_path):
+  (tmp_path / "gym_notices").mkdir()
+  (tmp_path / "gym_notices" / "__init__.py").touch()
+  (tmp_path / "gym_notices" / "notices.py").write_text(
+      "class Notices(dict):\n  get = lambda self, version: 'Gym has been unmaintained'\n"
+      "notices = Notices()\n", encoding="utf-8")
+  done = subprocess.run(
+      [sys.executable, "-c", "import placeto_tf.training, gym; print(gym.__name__)"],
+      env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+      capture_output=True, text=True, check=False)
+  assert done.stdout.split() == ["gym"] and "unmaintained" not in done.stderr
 
 
 _TRAINED = ("training", "policies.placeto", "policies.gdp", "policies.rnn", "policies.hierarchical")
