@@ -15,7 +15,7 @@ used.
 Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
 summaries. Every method gets the same budget, and its starting points count. After an
 interruption the same command goes on where it stopped. --validate=runs/table/results.csv replays
-all placements instead.
+all placements instead, and --validate=placed checks what place.py wrote into a directory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the
 flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
                     "method takes to get within 1 % of its best, and of their own.")
 flags.DEFINE_string("out", None, "Directory of results.")
-flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed.")
+flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed, or a "
+                    "directory that place.py wrote.")
 
 
 def _pairs(texts: List[str]) -> Dict[str, str]:
@@ -98,8 +99,8 @@ def main() -> None:
     for difference in differences:
       print(difference)
     if differences:
-      raise PlacetoError(f"{len(differences)} rows of {FLAGS.validate} do not replay")
-    print(f"Every row of {FLAGS.validate} replays to the same number.")
+      raise PlacetoError(f"{len(differences)} parts of {FLAGS.validate} do not come out again")
+    print(f"Everything in {FLAGS.validate} comes out again.")
     return
   wanted = ("graphs", "clusters", "out") + (("methods",) if FLAGS.replicas == "1" else ())
   missing = [name for name in wanted if not FLAGS[name].value]

@@ -27,6 +27,7 @@ shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 shared_flags.define_runtime_flags()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
+shared_flags.define_any_graph_flag()
 flags.DEFINE_boolean("optimizations", False, "Time the graph as TensorFlow's optimizers would run "
                      "it, and say how many ops they folded or moved.")
 flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
@@ -66,7 +67,8 @@ def main() -> None:
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
-  indices = [placement.indices(graph, cluster) for placement in placements]
+  indices = [
+      placement.indices(graph, cluster, any_graph=FLAGS.any_graph) for placement in placements]
   with runtime, CoreSpeed.of(runtime, cluster.core_probe_us) as speed, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
       device_map=device_map, speed=speed) as measurer:

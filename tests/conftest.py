@@ -13,6 +13,9 @@ import tempfile
 
 import pytest
 
+from placeto_tf.errors import SetupError
+from placeto_tf.files import private_folder
+
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # oneDNN joins ops that share a device, so results would depend on the placement in the last bits;
@@ -20,6 +23,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
+# Compiled loops, which are the same in all runs, are kept. Workers of pytest-xdist inherit it.
+if "NUMBA_CACHE_DIR" not in os.environ:
+  os.environ["NUMBA_CACHE_DIR"] = private_folder.cache_folder("tests")
+  try:
+    private_folder.make_private(os.environ["NUMBA_CACHE_DIR"])
+  except (OSError, SetupError):
+    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="placeto_tf_compiled_")
+    atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="placeto_tf_tests_")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
@@ -80,7 +91,7 @@ def pytest_terminal_summary(terminalreporter, config):
 @pytest.fixture
 def signal_handlers_kept():
   """For programs that run in this process and set handlers of their own."""
-  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
   yield
   for number, handler in handlers.items():
     signal.signal(number, handler)

@@ -1,10 +1,10 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
-An entry holds the `OpWork` of one graph as NumPy arrays. Its key covers all that the counts depend
+An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key covers all that the counts depend
 on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
 does not depend on devices, so one entry serves every cluster.
 
-Entries are written beside and renamed; one that cannot be read counts as missing, and one that
+Entries are written beside and renamed; one that is not what was written counts as missing, and one that
 cannot be written is done without: a cache must never be the reason that something fails.
 """
 
@@ -23,23 +23,21 @@ from typing import Any, Optional
 import numpy as np
 
 from placeto_tf.costs.work import OpWork
-from placeto_tf.errors import CostError
-from placeto_tf.files import atomic
+from placeto_tf.errors import CostError, PlacetoError
+from placeto_tf.files import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 3  # to be raised whenever ops are counted differently
+_FORMAT = 4  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
-_SUFFIX = ".work.npz"
+_SUFFIX = ".work"
+_DIGEST_BYTES = 32
+_MOST_BYTES = 256 * 2**20
 _ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name != "notes")
 
 
 def default_folder() -> str:
   """`placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
-  # The specification has relative paths ignored.
-  base = os.environ.get("XDG_CACHE_HOME", "")
-  if not os.path.isabs(base):
-    base = os.path.join(os.path.expanduser("~"), ".cache")
-  return os.path.join(base, "placeto_tf", "costs")
+  return private_folder.cache_folder("costs")
 
 
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
@@ -55,17 +53,22 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   """The entry, or None where there is none that fits the graph."""
   path = os.path.join(folder, key + _SUFFIX)
   try:
-    # Opened here, because NumPy leaves a damaged file open.
-    with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+    content = user_files.read_bytes(
+        path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
+    digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+      return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
       arrays = {name: file[name] for name in _ARRAYS}
       notes = tuple(json.loads(str(file["notes"])))
-  except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
+  except (PlacetoError, OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
           NotImplementedError, zipfile.BadZipFile, zlib.error):
     return None
-  shapes_fit = all(
+  fits = all(
       array.shape == ((graph.num_outputs if name == "output_bytes" else graph.num_ops),)
+      and array.dtype == (bool if name.startswith("launches") else np.float64) and bool(np.all(np.isfinite(array) & (array >= 0)))
       for name, array in arrays.items())
-  if not shapes_fit:
+  if not fits or not all(isinstance(note, str) and note.isprintable() for note in notes):
     return None
   with contextlib.suppress(OSError):
     os.utime(path)  # the oldest entries go first
@@ -81,7 +84,8 @@ def store(folder: str, key: str, work: OpWork) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
     atomic.write(
-        os.path.join(folder, key + _SUFFIX), content.getvalue(), error_type=CostError)
+        os.path.join(folder, key + _SUFFIX),
+        hashlib.sha256(content.getvalue()).digest() + content.getvalue(), error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
       os.unlink(path)

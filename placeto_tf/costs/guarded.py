@@ -28,6 +28,7 @@ from typing import Any, Optional
 from placeto_tf.costs import analysis_server, shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
 from placeto_tf.errors import CostError
+from placeto_tf.graphs.functions import recursive_function
 
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times what it takes
@@ -45,6 +46,11 @@ def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
+  recursive = recursive_function(graph_def)
+  if recursive is not None:
+    raise CostError(
+        f"function {recursive!r} calls itself, which TensorFlow's analysis does not survive; give "
+        "measured costs instead, or place the graph without it")
   if not hasattr(os, "fork"):
     return shape_analysis.analyse(graph_def, counts)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)

@@ -9,11 +9,14 @@ are found too. It shows accidental changes, not those of somebody who makes a ne
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import os
+import tempfile
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacetoError
+from placeto_tf.costs import estimate_costs
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation.evaluate import (
   KEY,
   Row,
@@ -23,10 +26,15 @@ from placeto_tf.evaluation.evaluate import (
 )
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
 from placeto_tf.files import user_files
+from placeto_tf.files.result_directory import changed_files
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
+from placeto_tf.placements.writing import PLACED_NAMES
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.simulation import Simulator, timeline
 
 
 @dataclasses.dataclass
@@ -40,9 +48,13 @@ class _Case:
 def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -> List[str]:
   """Replays the placements of a results.csv; returns a sentence for every row that differs.
 
+  A directory that `place.py` wrote is checked by `validate_placed`.
+
   Raises:
     PlacetoError: the file is no results.csv, or a graph or cluster of it cannot be loaded.
   """
+  if os.path.isdir(path):
+    return validate_placed(path)
   directory = os.path.dirname(os.path.abspath(path))
   options = config_graph_options or _stored_options(directory)
   differences: List[str] = []
@@ -69,6 +81,76 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
     if difference:
       differences.append(f"{name}: {difference}")
   return differences
+
+
+def validate_placed(directory: str) -> List[str]:
+  """Computes again what `place.py` wrote; returns a sentence for everything that differs.
+
+  Every file is compared with its digest. Of a single graph, the placed graph is read and its
+  placement simulated, and report and timeline are compared with that.
+
+  Raises:
+    PlacetoError: the directory has no results, or they cannot be read.
+  """
+  differences = [f"{name}: missing, or changed after it was written"
+                 for name in changed_files(directory)]
+  report = user_files.read_json_object(
+      os.path.join(directory, "report.json"), what="the report", remedy="place the graph again")
+  if "signatures" in report:
+    return differences
+  try:
+    placement = Placement.load(os.path.join(directory, "placement.json"))
+  except PlacementError as error:
+    return [*differences, str(error)]
+  differences += [
+      f"report.json: {field} is {user_files.brief(said)}, not {user_files.brief(found)} as in "
+      "placement.json"
+      for field, said, found in _shared_fields(report, placement) if said != found]
+  try:
+    cluster = Cluster.from_json(placement.cluster or {})
+    graph = _placed_graph(directory, report, placement)
+    costs = estimate_costs(graph, cluster, source=report.get("costs", "grappler"))
+    placement.verify(graph, cluster, costs)
+    simulated = Simulator(graph, costs, cluster).simulate(placement.indices(graph, cluster))
+    with tempfile.TemporaryDirectory() as scratch:
+      again = os.path.join(scratch, "timeline.json")
+      timeline.write_timeline(graph, costs, simulated, again)
+      if not filecmp.cmp(again, os.path.join(directory, "timeline.json"), shallow=False):
+        differences.append("timeline.json: not that of the placement")
+  except PlacetoError as error:
+    differences.append(f"placement.json: {error}")
+  except FileNotFoundError:
+    pass  # said above
+  return differences
+
+
+def _shared_fields(
+    report: Dict[str, Any], placement: Placement) -> List[Tuple[str, Any, Any]]:
+  """(field, in the report, in the placement)."""
+  graph = report.get("graph")
+  graph = graph if isinstance(graph, dict) else {}
+  fields = ("method", "seed", "evaluations", "step_time_us", "lower_bound_us", "peak_memory_bytes",
+            "cluster")
+  return [
+      ("fingerprint", graph.get("fingerprint"), placement.fingerprint),
+      ("fetches", graph.get("fetches"), list(placement.fetches)),
+      *((name, report.get(name), getattr(placement, name)) for name in fields)]
+
+
+def _placed_graph(
+    directory: str, report: Dict[str, Any], placement: Placement) -> ComputationGraph:
+  path = next((os.path.join(directory, name) for name in PLACED_NAMES
+               if os.path.lexists(os.path.join(directory, name))), None)
+  if path is None:
+    raise PlacetoError("the placed graph is missing")
+  options = dict(report["graph"].get("options", {}))
+  known = {"feeds", "feed_shapes", "trip_count", "split_loops"}
+  if set(options) - known:
+    raise PlacetoError(f"report.json: options of the graph are {sorted(options)}, expected "
+                       f"{sorted(known)}")
+  if path.endswith((".cost_graph.pb", ".cost_graph.pbtxt")):
+    options = {}
+  return load_graph(path, fetches=placement.fetches, **options)
 
 
 def _difference(case: _Case, row: Row, directory: str) -> str:

@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import atomic, user_files
@@ -156,6 +156,20 @@ class ResultDirectory:
         os.rmdir(path)
 
 
+def changed_files(out: str) -> List[str]:
+  """Results in a directory that are missing, or not as the run wrote them.
+
+  Raises:
+    PlacetoError: the directory has no list of results that can be read.
+  """
+  if not os.path.lexists(os.path.join(out, MANIFEST)):
+    raise PlacetoError(f"{out!r} has no {MANIFEST}, which runs write; give a directory of results")
+  known = _read_manifest(out)
+  return [name for name in sorted(known)
+          if os.path.isabs(name) or ".." in name.split("/")
+          or not _matches(os.path.join(out, name), known[name])]
+
+
 def check(out: str) -> str:
   """The absolute path of a directory for results, which may not exist yet.
 
@@ -254,7 +268,7 @@ def _tidy(out: str, own: str) -> None:
     except OSError:  # its run goes on
       continue
     try:
-      if os.path.exists(os.path.join(path, _COMPLETE)):
+      if os.path.lexists(os.path.join(path, _COMPLETE)):
         _finish(out, path)
       shutil.rmtree(path, ignore_errors=True)
     finally:
@@ -263,21 +277,59 @@ def _tidy(out: str, own: str) -> None:
 
 
 def _finish(out: str, partial: str) -> None:
-  """Moves complete results to their names; files that were moved before stay."""
-  plan = user_files.read_json_object(
-      os.path.join(partial, _COMPLETE), what="the list of results", remedy="remove its directory")
+  """Moves complete results to their names; files that were moved before stay.
+
+  Anybody who may write to the directory can have left a plan there: its names are single
+  components, and what they replace or remove was written by a run and is unchanged.
+
+  Raises:
+    PlacetoError: the plan is none that a run wrote; nothing was moved.
+  """
+  files, names, gone = _read_plan(partial)
+  known = _read_manifest(out)
+  in_the_way = [name for name in gone if os.path.lexists(os.path.join(out, name))] + [
+      name for name in names if os.path.lexists(os.path.join(partial, name))]
+  for name in in_the_way:
+    for relative in _files(out, name):
+      if not _matches(os.path.join(out, relative), known.get(relative, ())):
+        raise PlacetoError(
+            f"{partial!r} holds results of a run that was cut off, which would replace "
+            f"{os.path.join(out, relative)!r}, which no run wrote; move one of them away")
   aside = os.path.join(partial, ".old")
   os.makedirs(aside, exist_ok=True)
-  for name in plan["gone"]:
+  for name in gone:
     if os.path.lexists(os.path.join(out, name)):
       os.rename(os.path.join(out, name), os.path.join(aside, name))
-  for name in plan["names"]:
+  for name in names:
     if os.path.lexists(os.path.join(partial, name)):
       if os.path.lexists(os.path.join(out, name)):
         os.rename(os.path.join(out, name), os.path.join(aside, name))
       os.rename(os.path.join(partial, name), os.path.join(out, name))
-  _write_manifest(out, plan["files"])
+  _write_manifest(out, files)
   os.unlink(os.path.join(partial, _COMPLETE))
+
+
+def _read_plan(partial: str) -> Tuple[Dict[str, List[str]], List[str], List[str]]:
+  """(path -> digests, names to move, names to remove) of a run that was cut off."""
+  path = os.path.join(partial, _COMPLETE)
+  remedy = f"look into {partial!r} and move it away"
+  plan = user_files.read_json_object(path, what="the list of results", remedy=remedy)
+  files, names, gone = (plan.get(field) for field in ("files", "names", "gone"))
+  if plan.get("version") != 1 or not isinstance(files, dict) or not all(
+      isinstance(each, list) and all(map(_is_component, each)) for each in (names, gone)):
+    raise PlacetoError(f"{path!r} is no list of results that a run wrote; {remedy}")
+  for relative, digests in files.items():
+    if not isinstance(digests, list) or relative.partition("/")[0] not in names or not all(
+        map(_is_component, relative.split("/"))):
+      raise PlacetoError(f"{path!r} lists {relative!r}, which is none of its results; {remedy}")
+  return {name: list(map(str, digests)) for name, digests in files.items()}, names, gone
+
+
+def _is_component(name: Any) -> bool:
+  """Whether it is the name of something in a directory, and not of what the directory keeps."""
+  return isinstance(name, str) and name not in ("", ".", "..", MANIFEST) and not (
+      name.startswith(_PARTIAL) or "/" in name or os.sep in name or "\0" in name
+      or os.path.isabs(name) or (os.altsep is not None and os.altsep in name))
 
 
 def _read_manifest(out: str) -> Dict[str, List[str]]:

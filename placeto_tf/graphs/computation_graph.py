@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class GraphSource:
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
     fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
       function captures.
+    trip_count, split_loops: as `load_graph` was given them.
   """
 
   format: str
@@ -59,6 +60,8 @@ class GraphSource:
   cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
   meta_graph: Any = dataclasses.field(default=None, repr=False)
   fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+  trip_count: Optional[int] = None
+  split_loops: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -234,6 +237,29 @@ class ComputationGraph:
       digest.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
       digest.update(b"\1")
     return digest.hexdigest()[:32]
+
+  @functools.cached_property
+  def interface_shapes(self) -> Dict[str, Tuple[int, ...]]:
+    """Op name -> shape of the feeds and variables whose shapes the graph says; -1 is any size."""
+    source = self.source
+    if source is None or source.graph_def is None or source.positions is None:
+      return {}
+    nodes = source.graph_def.node
+    return shapes_of_interface(nodes[int(position)] for position in source.positions)
+
+
+_INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable")
+
+
+def shapes_of_interface(nodes: Iterable[Any]) -> Dict[str, Tuple[int, ...]]:
+  """The same of NodeDefs."""
+  found = {}
+  for node in nodes:
+    if node.op in _INTERFACE and "shape" in node.attr:
+      shape = node.attr["shape"].shape
+      if not shape.unknown_rank:
+        found[node.name] = tuple(dim.size for dim in shape.dim)
+  return found
 
 
 def _unique_rows(rows: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ A call is left as one op where inlining would not end (recursion), or would take
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Container, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
+from typing import Any, Container, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -62,6 +62,34 @@ def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
       op_defs.is_function(op_type) for op_type in types):
     return graph_def, ()
   return Inliner(graph_def, op_defs).run()
+
+
+def recursive_function(graph_def: Any) -> Optional[str]:
+  """The name of a function of the graph's library that calls itself, also by others; or None."""
+  functions = {function.signature.name: function for function in graph_def.library.function}
+  callees = {name: sorted({
+      callee for node in function.node_def for callee in _named_functions(node)
+      if callee in functions})
+      for name, function in functions.items()}
+  done: Set[str] = set()
+  for first in functions:
+    path: Dict[str, Iterator[str]] = {}
+    pending = [first]
+    while pending:
+      name = pending[-1]
+      if name in done:
+        pending.pop()
+        continue
+      following = path.setdefault(name, iter(callees[name]))
+      callee = next((each for each in following if each not in done), None)
+      if callee is None:
+        path.pop(name)
+        done.add(name)
+      elif callee in path:
+        return callee
+      else:
+        pending.append(callee)
+  return None
 
 
 class Inliner:
@@ -443,6 +471,15 @@ def _callees(node: Any) -> List[str]:
   if node.op in control_flow.LOWERED:
     return [name for name in control_flow.functions_of(node) if name]
   return [node.op]
+
+
+def _named_functions(node: Any) -> Iterator[str]:
+  """All functions that a node names, for whatever it calls them."""
+  yield node.op
+  for attr in node.attr.values():
+    if attr.HasField("func"):
+      yield attr.func.name
+    yield from (each.name for each in attr.list.func)
 
 
 def _switches(node: Any) -> int:

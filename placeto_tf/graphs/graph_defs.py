@@ -133,7 +133,7 @@ def from_graph_def(
       source=GraphSource(
           read.format, read.proto, read.path, read.text, read.tf_graph, graph_def, positions,
           bound, frozenset(table.names[i] for i in np.flatnonzero(cut & keep).tolist()),
-          read.meta_graph, read.fixed_devices),
+          read.meta_graph, read.fixed_devices, trip_count, split_loops),
       notes=notes + loops.notes + shape_notes,
   )
 

@@ -7,12 +7,14 @@ from typing import Any, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import (
   concrete_of,
   is_concrete_function,
   is_function,
 )
 from placeto_tf.graphs.functions import inline_functions
+from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
 from placeto_tf.placements.placed_functions import place_function
 
@@ -21,11 +23,17 @@ _COST_GRAPH = "tensorflow.CostGraphDef"
 _PROTOS = ("tensorflow.GraphDef", _META_GRAPH, _COST_GRAPH)
 
 
-def apply(placement: Mapping[str, str], target: Any) -> Any:
+def apply(
+    placement: Mapping[str, str], target: Any, shapes: Mapping[str, Tuple[int, ...]]) -> Any:
   """Sets the device of every op of a graph; see `Placement.apply`.
 
-  The placement, op name -> device name, may hold ops that the target lacks, so the placement of a
-  whole file also fits any part of it.
+  Args:
+    placement: op name -> device name.
+    target: what is placed.
+    shapes: op name -> shape that a feed or a variable of the target must have.
+
+  The placement may hold ops that the target lacks, so the placement of a whole file also fits any
+  part of it.
   """
   kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
   if kind in _PROTOS:
@@ -35,6 +43,7 @@ def apply(placement: Mapping[str, str], target: Any) -> Any:
       place_nodes(placement, placed.node)
       return placed
     graph_def = placed.graph_def if kind == _META_GRAPH else placed
+    check_shapes(shapes, shapes_of_interface(graph_def.node))
     inlined, _ = inline_functions(graph_def)
     # The placement of a live graph names its calls, any other one the ops inside.
     if inlined is not graph_def and all(node.name in placement for node in inlined.node):
@@ -43,12 +52,16 @@ def apply(placement: Mapping[str, str], target: Any) -> Any:
     return placed
   if hasattr(target, "get_operations") and hasattr(target, "as_default"):
     ops = target.get_operations()
+    check_shapes(shapes, shapes_of_interface(op.node_def for op in ops if op.name in shapes))
     # All devices are looked up before the first is set: a graph is placed wholly or not at all.
     for op, device in zip(ops, devices_of(placement, [op.name for op in ops])):
       op._set_device(device)
     return target
   if is_concrete_function(target) or is_function(target):
-    return place_function(placement, concrete_of(target)).function
+    function = concrete_of(target)
+    check_shapes(shapes, shapes_of_interface(
+        op.node_def for op in function.graph.get_operations() if op.name in shapes))
+    return place_function(placement, function).function
   raise PlacementError(
       f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
       "tf.Graph or ConcreteFunction")

@@ -1,15 +1,19 @@
 """`Placement`: op name -> device name, the result that users keep.
 
-`placement.json`, version 1; readers accept a file with only `devices` and `placement`:
+`placement.json`, version 2:
 
-  {"version": 1, "graph": {"fingerprint": "...", "fetches": ["train"]}, "cluster": {...},
-   "devices": ["/GPU:0", "/CPU:0"], "placement": {"op name": "/GPU:0"},
+  {"version": 2,
+   "graph": {"fingerprint": "...", "fetches": ["train"], "shapes": {"images": [-1, 224, 224, 3]}},
+   "cluster": {...}, "devices": ["/GPU:0", "/CPU:0"], "placement": {"op name": "/GPU:0"},
    "method": "auto", "seed": 0, "evaluations": 1234, "step_time_us": 1234.5,
    "lower_bound_us": 900.0, "peak_memory_bytes": {"/GPU:0": 1},
-   "baselines": {"current": {"step_time_us": 2000.0, "fits": true}}}
+   "baselines": {"current": {"step_time_us": 2000.0, "fits": true}},
+   "digest": "SHA-256 of the rest"}
 
-Fields that are not known are left out; a baseline without a step time has null. `devices` are all
-devices of the cluster, in its order, whether the placement uses them or not.
+Readers accept a file with only `devices` and `placement`, and no file that was changed after it was
+written. Fields that are not known are left out; a baseline without a step time has null. `devices`
+are all devices of the cluster, in its order, whether the placement uses them or not. `shapes` are of
+feeds and variables.
 
 Legend: N ops of a `ComputationGraph`, D devices.
 """
@@ -25,9 +29,10 @@ import numpy as np
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import applying, coverage, placement_json
+from placeto_tf.placements import applying, belonging, coverage, placement_json
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -41,6 +46,7 @@ class Placement(collections.abc.Mapping):
     devices: [D] the device names to choose from.
     fingerprint: of the graph it was made for; "" if not known.
     fetches: of that graph.
+    shapes: of its feeds and variables, by op, as far as they are known.
     cluster: the cluster as JSON, or None.
     method: the method that found it, such as "auto".
     seed: of the search.
@@ -55,6 +61,7 @@ class Placement(collections.abc.Mapping):
   devices: Tuple[str, ...]  # [D]
   fingerprint: str = ""
   fetches: Tuple[str, ...] = ()
+  shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
   cluster: Optional[Mapping[str, Any]] = None
   method: str = ""
   seed: Optional[int] = None
@@ -117,15 +124,25 @@ class Placement(collections.abc.Mapping):
     return cls(
         op_devices={op: names[device] for op, device in zip(ops, devices.tolist())},
         devices=names, fingerprint=graph.fingerprint, fetches=graph.fetches,
-        cluster=cluster.to_json(), **metadata)
+        shapes=graph.interface_shapes, cluster=cluster.to_json(), **metadata)
 
-  def indices(self, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+  def indices(
+      self, graph: ComputationGraph, cluster: Cluster, *, any_graph: bool = False) -> np.ndarray:
     """[N] int32, the cluster's index of each op's device; ops that are not needed may be missing.
 
+    Args:
+      graph: N ops.
+      cluster: its devices may be others than those that the placement was made for, but for their
+        names.
+      any_graph: whether the graph may be another one than the placement was made for, as long as
+        each of its ops has a device.
+
     Raises:
-      PlacementError: an op of the graph has no device, the placement names an op that the graph's
-        file does not have, or a device is not the cluster's.
+      PlacementError: the graph is another one, an op of it has no device, the placement names an op
+        that the graph's file does not have, or a device is not the cluster's.
     """
+    if not any_graph:
+      belonging.check_graph(self, graph)
     column = device_names.match(self.devices, cluster.device_names)
     missing = next((op for op in graph.op_names if op not in self.op_devices), None)
     if missing is not None:
@@ -146,7 +163,23 @@ class Placement(collections.abc.Mapping):
             f"{', '.join(cluster.device_names)}; use the cluster that the placement was made for")
     return np.array([column[self.op_devices[op]] for op in graph.op_names], dtype=np.int32)
 
-  def apply(self, target: Any) -> Any:
+  def verify(
+      self, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None) -> None:
+    """Computes again what the placement says of itself.
+
+    Args:
+      graph: that it was made for.
+      cluster: likewise.
+      costs: likewise; default: what grappler estimates.
+
+    Raises:
+      PlacementError: graph, fetches, shapes or cluster are others, a field is missing, or step time
+        or peak memory do not come out again. The message says which, and what was found. (`load`
+        has compared the digest of all fields.)
+    """
+    belonging.verify(self, graph, cluster, costs)
+
+  def apply(self, target: Any, *, any_graph: bool = False) -> Any:
     """Sets the device of every op of a graph.
 
     Args:
@@ -159,13 +192,15 @@ class Placement(collections.abc.Mapping):
           Variables are moved to their devices for all that uses them; `place_function` tells which,
           and can leave them where they are.
         A SavedModel is written by `write_placed`.
+      any_graph: whether feeds and variables may have other shapes than in the graph that the
+        placement was made for.
 
     Raises:
-      PlacementError: an op of the target has no device in the placement, or a capture of a function
-        cannot be moved. Nothing is changed then.
+      PlacementError: an op of the target has no device in the placement, a feed or a variable has
+        another shape, or a capture of a function cannot be moved. Nothing is changed then.
       GraphError: function calls of the target cannot be inlined.
     """
-    return applying.apply(self, target)
+    return applying.apply(self, target, {} if any_graph else self.shapes)
 
   def device_function(self) -> applying.DeviceFunction:
     """A function for `tf.compat.v1.device(...)`, for a graph that is being built.

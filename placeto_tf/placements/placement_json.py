@@ -5,6 +5,7 @@ Functions here take and return the fields of a `Placement` by name.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any, Dict, Mapping
@@ -12,7 +13,10 @@ from typing import Any, Dict, Mapping
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import atomic, user_files
 
-VERSION = 1
+VERSION = 2
+# What a file that was written by hand needs.
+_BY_HAND = ("version", "devices", "placement")
+_KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 
 def save(fields: Mapping[str, Any], path: str) -> None:
@@ -35,7 +39,9 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   """The object that is written; fields that are not known are left out."""
   found: Dict[str, Any] = {"version": VERSION}
   if fields["fingerprint"]:
-    found["graph"] = {"fingerprint": fields["fingerprint"], "fetches": list(fields["fetches"])}
+    found["graph"] = {
+        "fingerprint": fields["fingerprint"], "fetches": list(fields["fetches"]),
+        "shapes": {name: list(shape) for name, shape in fields["shapes"].items()}}
   if fields["cluster"] is not None:
     found["cluster"] = fields["cluster"]
   found["devices"] = list(fields["devices"])
@@ -48,7 +54,15 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   for name in ("peak_memory_bytes", "baselines"):
     if fields[name]:
       found[name] = _plain(fields[name])
+  if set(found) - set(_BY_HAND):
+    found["digest"] = digest_of(found)
   return found
+
+
+def digest_of(found: Mapping[str, Any]) -> str:
+  """SHA-256 of everything in a file but the digest itself."""
+  text = json.dumps({key: found[key] for key in found if key != "digest"}, sort_keys=True)
+  return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def from_json(found: Any) -> Dict[str, Any]:
@@ -58,11 +72,12 @@ def from_json(found: Any) -> Dict[str, Any]:
     PlacementError: a field is wrong or missing.
   """
   found = _expect("the file", found, dict, "an object with \"devices\" and \"placement\"")
-  version = found.get("version", VERSION)
+  written = sorted(set(found) - set(_BY_HAND))
+  version = found.get("version", None if written else VERSION)
   if version != VERSION or isinstance(version, bool):
     raise PlacementError(
-        f"\"version\" is {user_files.brief(version)}, expected {VERSION}; write the file "
-        "with a version of this package that matches")
+        f"\"version\" is {user_files.brief(version)}, expected {VERSION}; place the graph again, or, "
+        f"{_KEEP}")
   for field in ("devices", "placement"):
     if field not in found:
       raise PlacementError(
@@ -91,21 +106,33 @@ def from_json(found: Any) -> Dict[str, Any]:
   for method, row in baselines.items():
     _expect(f"baseline {method!r}", row, dict, "an object with \"step_time_us\" and \"fits\"")
     _number(f"\"step_time_us\" of baseline {method!r}", row.get("step_time_us"), False)
+  shapes = _expect("\"shapes\"", graph.get("shapes", {}), dict, "an object op: sizes")
+  for op, shape in shapes.items():
+    if not isinstance(shape, list) or not all(type(size) is int and size >= -1 for size in shape):
+      raise PlacementError(
+          f"\"shapes\" of {op!r} is {user_files.brief(shape)}, expected a list of sizes, -1 for any; "
+          "place the graph again")
   cluster = found.get("cluster")
   if cluster is not None:
     _expect("\"cluster\"", cluster, dict, "an object")
-  return dict(
+  fields = dict(
       op_devices=placement,
       devices=tuple(devices),
       fingerprint=_expect(
           "\"fingerprint\"", graph.get("fingerprint", ""), str, "a string of hex digits"),
       fetches=tuple(fetches),
+      shapes={op: tuple(shape) for op, shape in shapes.items()},
       cluster=cluster,
       method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
       peak_memory_bytes=peaks,
       baselines=baselines,
       **numbers,
   )
+  if written and found.get("digest") != digest_of(found):
+    raise PlacementError(
+        f"the digest is not that of the rest of the file, which was changed after it was written; "
+        f"place the graph again, or, {_KEEP}")
+  return fields
 
 
 def _expect(what: str, value: Any, kind: type, expected: str) -> Any:

@@ -22,6 +22,9 @@ _NAMES = {
 }
 
 
+PLACED_NAMES = tuple(sorted({name for names in _NAMES.values() for name in names}))
+
+
 def placed_name(graph: ComputationGraph) -> str:
   """The name of the file or directory that `write_placed` writes for a graph.
 

@@ -86,11 +86,8 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   """The run as JSON: the graph, the options, and every row of the table."""
   config = result.config
   return {
-      "graph": {
-          "fingerprint": result.graph.fingerprint, "fetches": list(result.graph.fetches),
-          "path": result.graph.source.path if result.graph.source else None,
-          "ops": result.graph.num_ops},
-      "cluster": result.cluster.to_json(),
+      "graph": _graph(result.graph),
+      "cluster": result.cluster.to_json(), "costs": config.costs,
       "method": config.method, "seed": config.seed, "grouping": config.grouping,
       "max_groups": config.max_groups, "max_seconds": config.budget.max_seconds,
       "max_evaluations": config.budget.max_evaluations, "islands": config.num_islands,
@@ -119,15 +116,24 @@ def report(result: PlacingResult) -> Dict[str, Any]:
 
 def report_of_signatures(result: SignaturesResult) -> Dict[str, Any]:
   """The run as JSON: a report of each signature, in the order in which they were placed."""
-  source = result.graph.source
   return {
-      "graph": {
-          "fingerprint": result.graph.fingerprint, "fetches": list(result.graph.fetches),
-          "path": source.path if source else None, "ops": result.graph.num_ops},
+      "graph": _graph(result.graph),
       "cluster": result.cluster.to_json(),
       "held_bytes": dict(zip(result.cluster.device_names, result.held_bytes.tolist())),
       "signatures": {key: report(found) for key, found in result.results.items()},
       "notes": list(result.notes)}
+
+
+def _graph(graph: ComputationGraph) -> Dict[str, Any]:
+  """What the graph is, and how `load_graph` was asked for it."""
+  source = graph.source
+  return {
+      "fingerprint": graph.fingerprint, "fetches": list(graph.fetches),
+      "path": source.path if source else None, "ops": graph.num_ops,
+      "options": {} if source is None else {
+          "feeds": list(graph.feeds),
+          "feed_shapes": {name: list(shape) for name, shape in source.feed_shapes.items()},
+          "trip_count": source.trip_count, "split_loops": source.split_loops}}
 
 
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:

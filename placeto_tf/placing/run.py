@@ -292,7 +292,7 @@ def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str
 
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
-    *, costs: str = "grappler",
+    *, costs: str = "grappler", any_graph: bool = False,
 ) -> SimulationResult:
   """Simulates one step of a placement.
 
@@ -301,6 +301,7 @@ def simulate(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     placement: a `Placement`, the path of a placement.json, or [N] device indices.
     costs: "grappler" or the path of a file of measured costs.
+    any_graph: whether the `Placement` may be of another graph with the same ops.
 
   Returns:
     A `placeto_tf.simulation.SimulationResult`.
@@ -313,6 +314,6 @@ def simulate(
   if isinstance(placement, str):
     placement = Placement.load(placement)
   if isinstance(placement, Placement):
-    placement = placement.indices(graph, cluster)
+    placement = placement.indices(graph, cluster, any_graph=any_graph)
   simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
   return simulator.simulate(np.asarray(placement, dtype=np.int32))

@@ -73,8 +73,33 @@ def _show(text: str) -> None:
   try:
     print(text, flush=True)
   except BrokenPipeError:
-    # Python flushes stdout once more when it ends, which must not fail again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _forget_readers()
+
+
+def _forget_readers() -> None:
+  """What is printed from now on goes nowhere; Python flushes once more when it ends."""
+  nowhere = os.open(os.devnull, os.O_WRONLY)
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except BrokenPipeError:
+      os.dup2(nowhere, stream.fileno())
+
+
+def _open_streams() -> None:
+  """Gives a program that was started without stdin, stdout or stderr (`2>&-`) empty ones.
+
+  Otherwise the next file that is opened would take the place of one, and be written to.
+  """
+  while True:
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    if descriptor > 2:
+      os.close(descriptor)
+      break
+    os.set_inheritable(descriptor, True)
+  for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 _received: List[int] = []  # signals that are to end the program
@@ -82,7 +107,7 @@ _received: List[int] = []  # signals that are to end the program
 
 def _terminated(number: int, _: Any) -> None:
   """Ends the program at the next step of Python."""
-  signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one ends it at once
+  signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
   _received.append(number)
   sys.exit(128 + number)
 
@@ -97,6 +122,8 @@ def _hear_signals() -> None:
   """What was begun is tidied up, as after Ctrl-C: workers, temporary directories, results."""
   if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGTERM, _terminated)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+      signal.signal(signal.SIGHUP, _terminated)  # the terminal is gone; under nohup it is ignored
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored
       signal.signal(signal.SIGINT, _interrupted)
 
@@ -115,6 +142,7 @@ def run_program(
     main: the program.
     more_help: gives what --help says below the flags.
   """
+  _open_streams()
   program = sys.argv[0].rpartition("/")[2]
   program = program[:-3] if program.endswith(".py") else program
 
@@ -154,6 +182,9 @@ def run_program(
         sys.exit(128 + _received[0])
     except PlacetoError as error:
       fail(error)
+    except BrokenPipeError:  # whoever read the output has left, as `head` does
+      _forget_readers()
+      sys.exit(128 + getattr(signal, "SIGPIPE", 13))
     except OSError as error:
       # A path that cannot be read or written is the user's to mend; anything else is a bug.
       if error.errno in _NO_ROOM:

@@ -59,6 +59,13 @@ def _require(name: str, example: str) -> None:
       name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
 
 
+def define_any_graph_flag() -> None:
+  """--any_graph."""
+  flags.DEFINE_boolean(
+      "any_graph", False, "Whether a placement may be of another graph, of other shapes say, as long "
+      "as it has a device for each op.")
+
+
 def define_cluster_flag() -> None:
   """--cluster."""
   flags.DEFINE_string(

@@ -1,22 +1,62 @@
-"""How numba compiles the inner loops of simulation and features."""
+"""How numba compiles the inner loops of simulation and features, and where it keeps the code.
+
+Numba's cache is machine code behind a pickle, so reading it runs it. By default it would be read
+from `__pycache__` beside the source, or from NUMBA_CACHE_DIR, whoever may write there. Here it is a
+folder that is the user's alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import functools
+import os
+from typing import Any, Dict, Optional
 
 import numba
+from absl import logging
+
+from placeto_tf.errors import SetupError
+from placeto_tf.files import private_folder
+
+_NAME = "compiled"
 
 
 def compiled(**options):
-  """`numba.njit` that caches on disk where it can: a read-only home directory is no error."""
+  """`numba.njit` that caches on disk where it can: a read-only home directory is no error.
+
+  Raises:
+    SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
+  """
 
   def decorate(function):
+    folder = _folder()
+    if folder is None:
+      return numba.njit(**options)(function)
+    config = numba.core.config
+    before, config.CACHE_DIR = config.CACHE_DIR, folder  # read while a function is decorated
     try:
       return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no place to cache in
+    except RuntimeError:  # it cannot be written
       return numba.njit(**options)(function)
+    finally:
+      config.CACHE_DIR = before
 
   return decorate
+
+
+@functools.lru_cache(maxsize=None)
+def _folder() -> Optional[str]:
+  """Where compiled code is kept, or None for nowhere."""
+  chosen = os.environ.get("NUMBA_CACHE_DIR")
+  try:
+    return private_folder.make_private(
+        os.path.join(chosen, "placeto_tf") if chosen else private_folder.cache_folder(_NAME))
+  except SetupError as error:
+    if chosen:
+      raise SetupError(f"NUMBA_CACHE_DIR: {error}") from None
+    logging.warning("Compiled code is not kept, so that each program compiles it anew: %s", error)
+  except OSError:
+    pass
+  return None
 
 
 # For the parts of a loop: they become part of what calls them, so a call costs nothing.

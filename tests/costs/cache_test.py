@@ -1,5 +1,6 @@
 """Tests for placeto_tf.costs.cache."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -29,7 +30,7 @@ def test_entry_is_read_back_whole(entry):
     np.testing.assert_array_equal(getattr(found, name), getattr(work, name))
     assert getattr(found, name).dtype == getattr(work, name).dtype
   assert found.notes == work.notes
-  assert [name for name in os.listdir(folder) if not name.endswith(".npz")] == []
+  assert [name for name in os.listdir(folder) if not name.endswith(".work")] == []
 
 
 @pytest.mark.parametrize("damage", [
@@ -43,6 +44,31 @@ def test_damaged_entry_counts_as_missing(entry, damage):
   with open(path, "wb") as file:
     file.write(damage(content))
   assert cache.load(folder, key, graph) is None
+
+
+@pytest.mark.parametrize("field, value", [
+    ("flops", float("nan")), ("flops", float("inf")), ("moved_bytes", -1.0),
+    ("output_bytes", "many"), ("launches", 2.5), ("notes", ("\x1b[2Jall is well",)),
+    ("notes", (3,))])
+def test_a_planted_entry_with_impossible_values_counts_as_missing(entry, field, value):
+  folder, key, graph, work = entry
+  if field != "notes":
+    value = np.full(len(getattr(work, field)), value)
+  cache.store(folder, key, dataclasses.replace(work, **{field: value}))
+  assert cache.load(folder, key, graph) is None
+  cache.store(folder, key, work)  # it is made again
+  assert cache.load(folder, key, graph) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_in_an_entrys_place_is_not_waited_for(entry):
+  folder, key, graph, work = entry
+  path = os.path.join(folder, os.listdir(folder)[0])
+  os.unlink(path)
+  os.mkfifo(path)
+  assert cache.load(folder, key, graph) is None
+  cache.store(folder, key, work)
+  assert cache.load(folder, key, graph) is not None
 
 
 def test_entry_of_a_graph_of_another_size_counts_as_missing(entry, load):
@@ -73,7 +99,7 @@ def test_entries_used_longest_ago_are_removed(entry, monkeypatch):
   monkeypatch.setattr(cache, "_MAX_ENTRIES", 3)
   for age, name in enumerate(("new", "old", "oldest"), start=1):
     cache.store(folder, name, work)
-    os.utime(os.path.join(folder, name + ".work.npz"), (age * -1000 + 10**9,) * 2)
+    os.utime(os.path.join(folder, name + ".work"), (age * -1000 + 10**9,) * 2)
   cache.store(folder, "newest", work)
   assert cache.load(folder, "oldest", graph) is None
   assert cache.load(folder, "newest", graph) is not None

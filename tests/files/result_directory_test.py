@@ -1,7 +1,9 @@
 """Results appear whole, replace those of earlier runs alone, and are never lost."""
 
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -240,3 +242,49 @@ def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path):
   with result_directory.alone(str(tmp_path / "new")):
     assert not releasing.is_alive() or releasing.finished.is_set()
   releasing.join()
+
+
+@pytest.mark.parametrize("plan", [
+    {"version": 1, "files": {}, "names": [], "gone": ["../precious"]},
+    {"version": 1, "files": {}, "names": ["../precious"], "gone": []},
+    {"version": 1, "files": {}, "names": [], "gone": ["a/../../precious"]},
+    {"version": 1, "files": {}, "names": [], "gone": [".."]},
+    {"version": 1, "files": {}, "names": ["."], "gone": []},
+    {"version": 1, "files": {}, "names": [result_directory.MANIFEST], "gone": []},
+    {"version": 1, "files": {}, "names": [], "gone": ["mine.txt"]},
+    {"version": 1, "files": {}, "names": ["mine.txt"], "gone": []},
+    {"version": 1, "files": {"../precious": ["1:2"]}, "names": ["a"], "gone": []},
+    {"version": 1, "files": {}, "names": "mine.txt", "gone": []},
+    {"version": 1, "files": [], "names": [], "gone": []},
+    {"version": 2, "files": {}, "names": [], "gone": []},
+    {},
+], ids=json.dumps)
+def test_a_planted_plan_moves_and_removes_nothing_and_is_said(tmp_path, plan):
+  out = tmp_path / "out"
+  write(out, {"a": "1"})
+  (tmp_path / "precious").mkdir()
+  (tmp_path / "precious" / "file").write_text("precious")
+  (out / "mine.txt").write_text("mine")
+  partial = out / ".partial-planted"
+  partial.mkdir()
+  for name in ("mine.txt", "precious", "a"):
+    (partial / name).write_text("planted")
+  (partial / ".complete").write_text(json.dumps(plan))
+  before = contents(tmp_path)
+  with pytest.raises(PlacetoError, match="partial-planted"):
+    write(out, {"a": "2"})
+  assert contents(tmp_path) == before
+  shutil.rmtree(partial)  # what the message asks for
+  write(out, {"a": "2"})
+  assert contents(out) == {"a": "2", "mine.txt": "mine"}
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda out: (out / "a").write_text("2"), ["a"]), (lambda out: (out / "a").unlink(), ["a"]),
+    (lambda out: (out / "b" / "c").write_text("2"), ["b/c"]),
+    (lambda out: (out / "more").write_text("2"), [])])
+def test_files_that_were_changed_after_they_were_written_are_found(tmp_path, change, said):
+  write(tmp_path, {"a": "1", "b/c": "1"})
+  assert result_directory.changed_files(str(tmp_path)) == []
+  change(tmp_path)
+  assert result_directory.changed_files(str(tmp_path)) == said

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import analysis_graph_def, load_graph, rewritten_proto
+from placeto_tf.graphs import analysis_graph_def, functions, load_graph, rewritten_proto
 from placeto_tf.graphs.functions import CALLS, inline_functions
 
 
@@ -356,6 +356,30 @@ def test_recursion_stays_one_op():
   call.input.append(function.signature.input_arg[0].name)
   graph = load_graph(graph_def, fetches=fetches)
   assert any("calls itself" in note for note in graph.notes)
+
+
+def _library(**callees):
+  """A GraphDef whose functions call one another, as an op or by an attribute."""
+  from tensorflow.core.framework import graph_pb2
+
+  graph_def = graph_pb2.GraphDef()
+  for name, called in callees.items():
+    function = graph_def.library.function.add()
+    function.signature.name = name
+    for i, callee in enumerate(called):
+      node = function.node_def.add(name=f"call_{i}", op=callee if i % 2 else "PartitionedCall")
+      if not i % 2:
+        node.attr["f"].func.name = callee
+  return graph_def
+
+
+@pytest.mark.parametrize("callees, expected", [
+    ({"f": ["g", "g"], "g": ["h"], "h": []}, {None}), ({"f": ["f"]}, {"f"}),
+    ({"a": ["b"], "b": ["c", "d"], "c": [], "d": ["a"]}, {"a", "b", "d"}),
+    ({"a": ["b", "c"], "b": [], "c": ["missing", "c"]}, {"c"}),
+    ({f"f{i}": [f"f{i + 1}"] for i in range(5000)}, {None})])
+def test_functions_that_call_themselves_are_found(callees, expected):
+  assert functions.recursive_function(_library(**callees)) in expected
 
 
 def dangling(graph_def, function):

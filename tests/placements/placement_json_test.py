@@ -13,6 +13,7 @@ _MINIMAL = {"devices": ["/GPU:0", "/CPU:0"], "placement": {"a": "/GPU:0", "b": "
 def _full():
   return Placement(
       {"a": "/GPU:0", "b": "/CPU:0"}, ("/GPU:0", "/CPU:0"), fingerprint="ab12", fetches=("b",),
+      shapes={"a": (-1, 3)},
       cluster={"devices": [{"name": "/GPU:0"}]}, method="auto", seed=0,
       evaluations=np.int64(12), step_time_us=np.float64(34.5), lower_bound_us=20,
       peak_memory_bytes={"/GPU:0": np.float64(7), "/CPU:0": 0.0},
@@ -26,7 +27,7 @@ def test_all_fields_survive_a_file(tmp_path):
   placement.save(path)
   loaded = Placement.load(path)
   assert loaded == placement
-  for field in ("devices", "fingerprint", "fetches", "cluster", "method", "seed", "evaluations",
+  for field in ("devices", "fingerprint", "fetches", "shapes", "cluster", "method", "seed", "evaluations",
                 "step_time_us", "lower_bound_us", "peak_memory_bytes"):
     assert getattr(loaded, field) == getattr(placement, field), field
   assert loaded.baselines == {
@@ -40,9 +41,9 @@ def test_the_file_has_the_documented_fields(tmp_path):
   found = json.loads(path.read_text())
   assert list(found) == [
       "version", "graph", "cluster", "devices", "placement", "method", "seed", "evaluations",
-      "step_time_us", "lower_bound_us", "peak_memory_bytes", "baselines"]
-  assert found["version"] == 1
-  assert found["graph"] == {"fingerprint": "ab12", "fetches": ["b"]}
+      "step_time_us", "lower_bound_us", "peak_memory_bytes", "baselines", "digest"]
+  assert found["version"] == 2
+  assert found["graph"] == {"fingerprint": "ab12", "fetches": ["b"], "shapes": {"a": [-1, 3]}}
 
 
 def test_devices_and_placement_are_enough(tmp_path):
@@ -52,7 +53,7 @@ def test_devices_and_placement_are_enough(tmp_path):
   assert dict(placement) == _MINIMAL["placement"]
   assert (placement.fingerprint, placement.seed, placement.baselines) == ("", None, {})
   placement.save(str(path))
-  assert json.loads(path.read_text()) == {"version": 1, **_MINIMAL}
+  assert json.loads(path.read_text()) == {"version": 2, **_MINIMAL}
 
 
 @pytest.mark.parametrize("field, value, culprit", [
@@ -63,11 +64,12 @@ def test_devices_and_placement_are_enough(tmp_path):
     ("placement", ["/GPU:0"], '"placement" is ["/GPU:0"]'),
     ("placement", {"a": 0}, "the device of op 'a' is 0"),
     ("placement", {"a": "/GPU:9"}, "op 'a' is placed on '/GPU:9'"),
-    ("version", 2, '"version" is 2'),
+    ("version", 1, '"version" is 1'),
     ("version", True, '"version" is true'),
     ("graph", [], '"graph" is []'),
     ("graph", {"fetches": "b"}, '"fetches" is "b"'),
     ("graph", {"fingerprint": 5}, '"fingerprint" is 5'),
+    ("graph", {"shapes": {"a": [1.5]}}, "\"shapes\" of 'a' is [1.5]"),
     ("cluster", "k80:2", '"cluster" is "k80:2"'),
     ("method", 1, '"method" is 1'),
     ("seed", 0.5, '"seed" is 0.5'),
@@ -80,7 +82,7 @@ def test_devices_and_placement_are_enough(tmp_path):
 ])
 def test_a_wrong_field_is_named_with_the_file(tmp_path, field, value, culprit):
   path = tmp_path / "placement.json"
-  path.write_text(json.dumps({**_MINIMAL, field: value}))
+  path.write_text(json.dumps({"version": 2, **_MINIMAL, field: value}))
   with pytest.raises(PlacementError) as caught:
     Placement.load(str(path))
   assert culprit in str(caught.value) and str(path) in str(caught.value)
@@ -105,6 +107,27 @@ def test_a_damaged_file_is_refused(tmp_path, content, culprit):
   with pytest.raises(PlacementError) as caught:
     Placement.load(str(path))
   assert culprit in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["version", *json.loads(json.dumps(
+    placement_json.to_json(vars(_full()))))])
+def test_a_file_of_which_any_field_was_changed_or_taken_out_is_refused(tmp_path, field):
+  path = tmp_path / "placement.json"
+  _full().save(str(path))
+  found = json.loads(path.read_text())
+  changed = {
+      "version": 1, "graph": {**found["graph"], "fingerprint": "cd34"},
+      "cluster": {"devices": [{"name": "/GPU:0", "memory_bytes": 1}]},
+      "devices": ["/CPU:0", "/GPU:0"], "placement": {"a": "/CPU:0", "b": "/CPU:0"},
+      "method": "single", "seed": 1, "evaluations": 13, "step_time_us": 34.4,
+      "lower_bound_us": 21, "peak_memory_bytes": {"/GPU:0": 8.0, "/CPU:0": 0.0},
+      "baselines": {"current": {"step_time_us": 41.0, "fits": True}}, "digest": "0" * 64}
+  assert list(changed) == list(found) and changed[field] != found[field]
+  for tampered in ({**found, field: changed[field]},
+                   {key: value for key, value in found.items() if key != field}):
+    path.write_text(json.dumps(tampered))
+    with pytest.raises(PlacementError, match="place the graph again|is missing"):
+      Placement.load(str(path))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

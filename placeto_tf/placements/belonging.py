@@ -1,0 +1,106 @@
+"""Whether a placement belongs to a graph and a cluster, and says the truth of itself."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.placements import coverage
+
+if TYPE_CHECKING:
+  from placeto_tf.placements.placement import Placement
+
+_LISTED = 3
+_TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
+_REMEDY = "place this graph again, or allow any graph (--any_graph, any_graph=True)"
+
+
+def check_graph(placement: Placement, graph: ComputationGraph) -> None:
+  """Compares a graph with the one that a placement was made for, as far as the placement knows it.
+
+  Raises:
+    PlacementError: it is another one; the message says what differs.
+  """
+  if not placement.fingerprint:
+    return
+  if placement.fetches != graph.fetches:
+    raise PlacementError(
+        f"the placement was made for a step that runs {_some(placement.fetches)}, not "
+        f"{_some(graph.fetches)}; {_REMEDY}")
+  check_shapes(placement.shapes, graph.interface_shapes)
+  if placement.fingerprint == graph.fingerprint:
+    return
+  known = set(coverage.file_op_names(graph))
+  differences = [
+      f"{what} {_some(ops)}" for what, ops in (
+          ("it lacks", [op for op in placement if op not in known]),
+          ("it adds", [op for op in graph.op_names if op not in placement])) if ops]
+  raise PlacementError(
+      "the placement was made for another graph: "
+      + (" and ".join(differences) or "its ops have the same names, but other types or inputs")
+      + f"; {_REMEDY}")
+
+
+def check_shapes(
+    expected: Mapping[str, Tuple[int, ...]], found: Mapping[str, Tuple[int, ...]]) -> None:
+  """Compares shapes of feeds and variables that both know.
+
+  Raises:
+    PlacementError: one differs.
+  """
+  others = [op for op, shape in expected.items() if op in found and found[op] != shape]
+  if others:
+    shown = [f"{op!r} is {_shape(found[op])}, not {_shape(expected[op])}"
+             for op in others[:_LISTED]]
+    more = f", and {len(others) - _LISTED} more differ" if len(others) > _LISTED else ""
+    raise PlacementError(
+        f"the placement was made for a graph of other shapes: {', '.join(shown)}{more}; {_REMEDY}")
+
+
+def verify(
+    placement: Placement, graph: ComputationGraph, cluster: Cluster,
+    costs: Optional[OpCosts] = None) -> None:
+  """Computes again what a placement says of itself; see `Placement.verify`."""
+  from placeto_tf.simulation import Simulator
+
+  missing = [name for name in (
+      "fingerprint", "fetches", "cluster", "method", "seed", "evaluations", "step_time_us",
+      "lower_bound_us", "peak_memory_bytes") if getattr(placement, name) in ("", (), None, {})]
+  if missing:
+    raise PlacementError(
+        f"the placement does not say its {_some(missing)}, so it cannot be verified; place the "
+        "graph again")
+  check_graph(placement, graph)
+  if placement.cluster != cluster.to_json():
+    raise PlacementError(
+        "the placement was made for another cluster than the one given; give its own (\"cluster\" "
+        "of placement.json is the JSON of one)")
+  costs = estimate_costs(graph, cluster) if costs is None else costs
+  result = Simulator(graph, costs, cluster).simulate(placement.indices(graph, cluster))
+  checks: List[Tuple[str, Any, Any]] = [
+      ("step_time_us", placement.step_time_us, float(result.step_time_us))]
+  checks += [
+      (f"peak_memory_bytes of {name}", placement.peak_memory_bytes.get(name), float(found))
+      for name, found in zip(cluster.device_names, result.peak_memory_bytes)]
+  for name, said, found in checks:
+    if said is None or not math.isclose(said, found, rel_tol=_TOLERANCE):
+      raise PlacementError(
+          f"{name} is {found!r}, not {said!r} as the placement says; it was made with other costs, "
+          "or its file is wrong: place the graph again")
+  if placement.lower_bound_us > placement.step_time_us:
+    raise PlacementError(
+        f"lower_bound_us is {placement.lower_bound_us!r}, more than the step takes; the file is "
+        "wrong: place the graph again")
+
+
+def _shape(shape: Sequence[int]) -> str:
+  return f"[{', '.join('any' if size < 0 else str(size) for size in shape)}]"
+
+
+def _some(names: Sequence[str]) -> str:
+  more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+  return ", ".join(map(repr, names[:_LISTED])) + more
