@@ -3,8 +3,8 @@
   scripts/with_env python scripts/simulate.py --graph=zoo:inception_v3 --cluster=k80:4 \
       --placement=placed/placement.json,other.json
 
-A CostGraphDef file as --graph is simulated with its own costs. A placement that was made for another
-graph is an error, unless --any_graph is given; one whose step time does not come out again is
+A CostGraphDef file as --graph is simulated with its own costs. A placement that was made for
+another graph is an error, unless --any_graph is given; one whose step time does not come out again is
 simulated, with a note on stderr.
 """
 
@@ -46,8 +46,8 @@ def main() -> None:
         placement.indices(graph, cluster, any_graph=FLAGS.any_graph))
     said, found = placement.step_time_us, float(result.step_time_us)
     if said is not None and not math.isclose(said, found, rel_tol=1e-9):
-      print(f"Note: a step takes {found / 1e3:.4g} ms, not {said / 1e3:.4g} ms as {path} says; it was "
-            "placed with another graph, cluster or costs.", file=sys.stderr, flush=True)
+      print(f"Note: a step takes {found / 1e3:.4g} ms, not {said / 1e3:.4g} ms as {path} says; it "
+            "was placed with another graph, cluster or costs.", file=sys.stderr, flush=True)
     by_device = lambda values: dict(zip(cluster.device_names, values.tolist()))  # noqa: E731
     print(json.dumps({
         "placement": path,

@@ -91,7 +91,8 @@ def pytest_terminal_summary(terminalreporter, config):
 @pytest.fixture
 def signal_handlers_kept():
   """For programs that run in this process and set handlers of their own."""
-  handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+  handlers = {number: signal.getsignal(number)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
   yield
   for number, handler in handlers.items():
     signal.signal(number, handler)

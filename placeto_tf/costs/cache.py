@@ -1,11 +1,11 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
-An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key covers all that the counts depend
-on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
+An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key
+covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
 does not depend on devices, so one entry serves every cluster.
 
-Entries are written beside and renamed; one that is not what was written counts as missing, and one that
-cannot be written is done without: a cache must never be the reason that something fails.
+Entries are written beside and renamed; one that is not what was written counts as missing, and one
+that cannot be written is done without: a cache must never be the reason that something fails.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
     return None
   fits = all(
       array.shape == ((graph.num_outputs if name == "output_bytes" else graph.num_ops),)
-      and array.dtype == (bool if name.startswith("launches") else np.float64) and bool(np.all(np.isfinite(array) & (array >= 0)))
+      and array.dtype == (bool if name.startswith("launches") else np.float64)
+      and bool(np.all(np.isfinite(array) & (array >= 0)))
       for name, array in arrays.items())
   if not fits or not all(isinstance(note, str) and note.isprintable() for note in notes):
     return None

@@ -93,13 +93,13 @@ class _Server:
   """The process that analyses, and the connection to it."""
 
   def __init__(self, pid: int, connection: socket.socket, said: Optional[Any] = None,
-               process: Optional["subprocess.Popen[bytes]"] = None):
+               process: Optional[subprocess.Popen[bytes]] = None):
     self.owner = os.getpid()
     self.asked = False
     self._pid, self._connection, self._said, self._process = pid, connection, said, process
 
   @classmethod
-  def forked(cls) -> "_Server":
+  def forked(cls) -> _Server:
     """A fork of this process."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
@@ -115,7 +115,7 @@ class _Server:
     return cls(child, ours)
 
   @classmethod
-  def started(cls) -> "_Server":
+  def started(cls) -> _Server:
     """A new interpreter."""
     ours, theirs = socket.socketpair()
     said = tempfile.TemporaryFile()

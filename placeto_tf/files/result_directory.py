@@ -314,9 +314,10 @@ def _read_plan(partial: str) -> Tuple[Dict[str, List[str]], List[str], List[str]
   path = os.path.join(partial, _COMPLETE)
   remedy = f"look into {partial!r} and move it away"
   plan = user_files.read_json_object(path, what="the list of results", remedy=remedy)
-  files, names, gone = (plan.get(field) for field in ("files", "names", "gone"))
-  if plan.get("version") != 1 or not isinstance(files, dict) or not all(
-      isinstance(each, list) and all(map(_is_component, each)) for each in (names, gone)):
+  files, names, gone = plan.get("files"), plan.get("names"), plan.get("gone")
+  if plan.get("version") != 1 or not isinstance(files, dict) or (
+      not isinstance(names, list) or not isinstance(gone, list)) or not all(
+          map(_is_component, names + gone)):
     raise PlacetoError(f"{path!r} is no list of results that a run wrote; {remedy}")
   for relative, digests in files.items():
     if not isinstance(digests, list) or relative.partition("/")[0] not in names or not all(

@@ -12,8 +12,8 @@
 
 Readers accept a file with only `devices` and `placement`, and no file that was changed after it was
 written. Fields that are not known are left out; a baseline without a step time has null. `devices`
-are all devices of the cluster, in its order, whether the placement uses them or not. `shapes` are of
-feeds and variables.
+are all devices of the cluster, in its order, whether the placement uses them or not. `shapes`
+are of feeds and variables.
 
 Legend: N ops of a `ComputationGraph`, D devices.
 """

@@ -76,8 +76,8 @@ def from_json(found: Any) -> Dict[str, Any]:
   version = found.get("version", None if written else VERSION)
   if version != VERSION or isinstance(version, bool):
     raise PlacementError(
-        f"\"version\" is {user_files.brief(version)}, expected {VERSION}; place the graph again, or, "
-        f"{_KEEP}")
+        f"\"version\" is {user_files.brief(version)}, expected {VERSION}; place the graph again, "
+        f"or, {_KEEP}")
   for field in ("devices", "placement"):
     if field not in found:
       raise PlacementError(
@@ -110,8 +110,8 @@ def from_json(found: Any) -> Dict[str, Any]:
   for op, shape in shapes.items():
     if not isinstance(shape, list) or not all(type(size) is int and size >= -1 for size in shape):
       raise PlacementError(
-          f"\"shapes\" of {op!r} is {user_files.brief(shape)}, expected a list of sizes, -1 for any; "
-          "place the graph again")
+          f"\"shapes\" of {op!r} is {user_files.brief(shape)}, expected a list of sizes, -1 for "
+          "any; place the graph again")
   cluster = found.get("cluster")
   if cluster is not None:
     _expect("\"cluster\"", cluster, dict, "an object")

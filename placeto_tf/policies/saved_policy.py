@@ -6,10 +6,28 @@ import warnings
 from typing import Any
 
 
+class _NoMetadata(dict):
+  """Empty metadata that tf.Module does not wrap, as it does a plain dictionary; see `_unwrap`."""
+
+  def __bool__(self) -> bool:
+    return True  # PolicySaver would take a plain one instead
+
+
 def save_policy(policy: Any, directory: str) -> None:
   """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""
   from tf_agents.policies import policy_saver
+  _unwrap(policy)
   with warnings.catch_warnings():
     # Warnings of distributions among the outputs of functions that are saved beside `action`.
     warnings.filterwarnings("ignore", "Encoding a StructuredValue", UserWarning)
-    policy_saver.PolicySaver(policy).save(directory)
+    policy_saver.PolicySaver(policy, metadata=_NoMetadata()).save(directory)
+
+
+def _unwrap(policy: Any) -> None:
+  """Has a policy keep its dictionary of observations as it is, without tf.Module's wrapper.
+
+  TensorFlow 2.15 cannot trace a wrapped one beside typing-extensions 4.6 and later.
+  """
+  spec = policy.time_step_spec
+  if isinstance(spec.observation, dict):
+    vars(policy)["_time_step_spec"] = spec._replace(observation=dict(spec.observation))

@@ -62,8 +62,8 @@ def _require(name: str, example: str) -> None:
 def define_any_graph_flag() -> None:
   """--any_graph."""
   flags.DEFINE_boolean(
-      "any_graph", False, "Whether a placement may be of another graph, of other shapes say, as long "
-      "as it has a device for each op.")
+      "any_graph", False, "Whether a placement may be of another graph, of other shapes say, as "
+      "long as it has a device for each op.")
 
 
 def define_cluster_flag() -> None:

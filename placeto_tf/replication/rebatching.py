@@ -464,7 +464,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
 
 
 def _check_shapes(graph_def: Any) -> None:
-  """Raises ValueError where TensorFlow says that shapes do not fit, which the analysis overlooks."""
+  """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
   import tensorflow as tf
 
   with tf.Graph().as_default():

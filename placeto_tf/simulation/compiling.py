@@ -31,7 +31,7 @@ def compiled(**options):
     folder = _folder()
     if folder is None:
       return numba.njit(**options)(function)
-    config = numba.core.config
+    config: Any = numba.core.config
     before, config.CACHE_DIR = config.CACHE_DIR, folder  # read while a function is decorated
     try:
       return numba.njit(cache=True, **options)(function)
@@ -43,7 +43,7 @@ def compiled(**options):
   return decorate
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _folder() -> Optional[str]:
   """Where compiled code is kept, or None for nowhere."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")

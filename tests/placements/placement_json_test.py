@@ -27,8 +27,8 @@ def test_all_fields_survive_a_file(tmp_path):
   placement.save(path)
   loaded = Placement.load(path)
   assert loaded == placement
-  for field in ("devices", "fingerprint", "fetches", "shapes", "cluster", "method", "seed", "evaluations",
-                "step_time_us", "lower_bound_us", "peak_memory_bytes"):
+  for field in ("devices", "fingerprint", "fetches", "shapes", "cluster", "method", "seed",
+                "evaluations", "step_time_us", "lower_bound_us", "peak_memory_bytes"):
     assert getattr(loaded, field) == getattr(placement, field), field
   assert loaded.baselines == {
       "current": {"step_time_us": 40.0, "fits": True},

@@ -1,4 +1,4 @@
-"""The loop that trains a graph trains its replicas: feeds, fetches, hooks, checkpoints as before."""
+"""The loop that trains a graph trains its replicas: feeds, fetches, hooks, checkpoints."""
 
 import numpy as np
 import pytest
