@@ -5,10 +5,10 @@ user's process would be the quickest, but a fork of a process with threads may w
 lock that another thread held. This one has none: it imports TensorFlow, runs nothing, and forks.
 
 A request is a frame of JSON ("counts", "limit_s" of CPU time) and a frame of the GraphDef. The
-reply is three frames: JSON ("code": exit code or, below 0, the signal that ended the fork), the last that
-the fork wrote to stderr, and its answer. A frame is 8 bytes of length and that many bytes. The
-answer is a frame of JSON ("error", or "estimates" as {name: [flops, moved, temporary]} and
-"guessed"), followed by the outputs as an OpPerformanceList.
+reply is three frames: JSON ("code": exit code or, below 0, the signal that ended the fork), the
+last that the fork wrote to stderr, and its answer. A frame is 8 bytes of length and that many
+bytes. The answer is a frame of JSON ("error", or "estimates" as {name: [flops, moved, temporary]}
+and "guessed"), followed by the outputs as an OpPerformanceList.
 """
 
 from __future__ import annotations

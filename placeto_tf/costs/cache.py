@@ -1,8 +1,9 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
 An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key
-covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes, TensorFlow's version, and `_FORMAT`. Work
-does not depend on devices, so one entry serves every cluster.
+covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes,
+TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry serves every
+cluster.
 
 Entries are written beside and renamed; one that is not what was written counts as missing, and one
 that cannot be written is done without: a cache must never be the reason that something fails.
