@@ -38,9 +38,12 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # again: a fifth of the suite's CPU time at the default of 700.
 gc.set_threshold(50_000, 20, 100)
 
-# A shell starts background jobs with SIGINT ignored, and so would be whatever tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-  signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and so would be whatever
+# tests start.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+  if signal.getsignal(_number) is signal.SIG_IGN:
+    signal.signal(_number, _handler)
 
 
 def pytest_collection_finish():

@@ -248,6 +248,7 @@ class ComputationGraph:
     return shapes_of_interface(nodes[int(position)] for position in source.positions)
 
 
+_HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, as of what a function captures
 _INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable")
 
 
@@ -255,7 +256,7 @@ def shapes_of_interface(nodes: Iterable[Any]) -> Dict[str, Tuple[int, ...]]:
   """The same of NodeDefs."""
   found = {}
   for node in nodes:
-    if node.op in _INTERFACE and "shape" in node.attr:
+    if node.op in _INTERFACE and "shape" in node.attr and node.attr["dtype"].type not in _HANDLES:
       shape = node.attr["shape"].shape
       if not shape.unknown_rank:
         found[node.name] = tuple(dim.size for dim in shape.dim)

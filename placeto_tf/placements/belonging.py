@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
@@ -11,28 +11,30 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import coverage
 
-if TYPE_CHECKING:
-  from placeto_tf.placements.placement import Placement
-
 _LISTED = 3
 _TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
 _REMEDY = "place this graph again, or allow any graph (--any_graph, any_graph=True)"
 
 
-def check_graph(placement: Placement, graph: ComputationGraph) -> None:
+def check_graph(placement: Any, graph: ComputationGraph) -> None:
   """Compares a graph with the one that a placement was made for, as far as the placement knows it.
+
+  Args:
+    placement: a `Placement`.
+    graph: that one, or what some of its fetches need.
 
   Raises:
     PlacementError: it is another one; the message says what differs.
   """
   if not placement.fingerprint:
     return
-  if placement.fetches != graph.fetches:
+  if not set(graph.fetches) <= set(placement.fetches):
     raise PlacementError(
         f"the placement was made for a step that runs {_some(placement.fetches)}, not "
         f"{_some(graph.fetches)}; {_REMEDY}")
   check_shapes(placement.shapes, graph.interface_shapes)
-  if placement.fingerprint == graph.fingerprint:
+  if placement.fingerprint == graph.fingerprint or (
+      set(graph.fetches) != set(placement.fetches)):  # a part of the step: one of its signatures
     return
   known = set(coverage.file_op_names(graph))
   differences = [
@@ -62,8 +64,8 @@ def check_shapes(
 
 
 def verify(
-    placement: Placement, graph: ComputationGraph, cluster: Cluster,
-    costs: Optional[OpCosts] = None) -> None:
+    placement: Any, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
+) -> None:
   """Computes again what a placement says of itself; see `Placement.verify`."""
   from placeto_tf.simulation import Simulator
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, broadcast_reduction
 from placeto_tf.replication.kinds import (
   MIXES_ROWS,
   SAME,
@@ -31,27 +31,6 @@ _NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
 _SUM = Partial("sum")
 
 # Outputs as the inputs, broadcast; all of these treat examples one by one.
-ELEMENTWISE = frozenset((
-    "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
-    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
-    "Sigmoid Softplus Softsign Relu Relu6 Elu "
-    "Selu LeakyRelu Erf Erfc Erfinv Ndtri LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite "
-    "IsNan IsInf NextAfter BesselI0e BesselI1e "
-    "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
-    "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
-    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert "
-    "LeftShift RightShift Select SelectV2 ClipByValue MulNoNan Xdivy "
-    "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
-    "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
-    "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
-    "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
-    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma Igamma Igammac Betainc "
-    "AccumulateNV2 InvertPermutation "
-    "PlaceholderWithDefault Imag Real Conj Complex ComplexAbs Angle LookupTableFindV2 "
-    "LookupTableFind Bucketize PopulationCount "
-    "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
-    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace "
-    "EnsureShape BiasAdd BiasAddV1").split())
 # The first axis counts examples in every input of more than one dimension, and in every output.
 _FIRST_AXIS = frozenset((
     "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad MaxPool3D "
@@ -78,15 +57,18 @@ _KEEPS_POSITIONS = frozenset(
     "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo Switch "
     "Enter Exit NextIteration".split())
 _MOVES_POSITIONS = frozenset("Add AddV2 Mul".split())
+_MANY = -1  # examples: more than one
 
 
 class AxisRules:
   """The rules for one graph and its batch."""
 
-  def __init__(self, flow: Dataflow, batch: int, scaling: Scaling):
+  def __init__(
+      self, flow: Dataflow, batch: int, scaling: Scaling, kind_of: Callable[[Tensor], Kind]):
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
+    self._kind_of = kind_of
 
   def outputs(self, view: Inputs) -> List[Kind]:
     """Kinds of the outputs of an op that reads rows.
@@ -183,11 +165,45 @@ class AxisRules:
     return shape
 
   def _value(self, op: int, i: int) -> np.ndarray:
-    found = self._flow.value(self._flow.inputs[op][i])
+    tensor = self._flow.inputs[op][i]
+    found = self._flow.value(tensor)
+    if found is None and self._flow.types[tensor[0]] == "BroadcastGradientArgs":
+      found = self._summed_axes(tensor)
     if found is None:
       raise NotFollowed("takes an argument that is only known when it runs, so that the batch "
                          "cannot be followed through it")
     return found
+
+  def _summed_axes(self, tensor: Tensor) -> Optional[np.ndarray]:
+    """What BroadcastGradientArgs gives where no size but that of the examples is unknown."""
+    sides = [self._sizes(each) for each in self._flow.inputs[tensor[0]]]
+    if self._batch < 2 or None in sides:
+      return None
+    rank = max(map(len, sides))
+    pairs = list(zip(*([1] * (rank - len(side)) + side for side in sides)))
+    if any(None in pair for pair in pairs):
+      return None
+    # Any number but 1 is as good as another, as long as both sides have the same.
+    many = [max(*pair, 2) for pair in pairs]
+    filled = [np.array([many[axis] if size == _MANY else size for axis, size in enumerate(
+        side, rank - len(side))], np.int64) for side in sides]
+    return broadcast_reduction(*filled)[tensor[1]]
+
+  def _sizes(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
+    """The dimensions that a tensor holds; `_MANY` for examples, None for what is unknown."""
+    flow = self._flow
+    known = flow.value(tensor)
+    if known is not None:
+      return np.ravel(known).tolist()
+    tensor = flow.pushed(tensor) or tensor
+    if flow.types[tensor[0]] not in ("Shape", "ShapeN"):
+      return None
+    measured = flow.inputs[tensor[0]][tensor[1]]
+    shape, kind = flow.shape(measured), self._kind_of(measured)
+    if shape is None:
+      return None
+    return [_MANY if size is None and isinstance(kind, Rows) and kind.axis == axis else size
+            for axis, size in enumerate(shape)]
 
   def _int(self, op: int, name: str, default: int = 0) -> int:
     attr = self._flow.attr(op, name)
@@ -268,9 +284,11 @@ class AxisRules:
     return _SUM
 
   def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    shape, axes = self._shape(op, 0), np.atleast_1d(self._value(op, 1)).tolist()
+    rows, axes = self._rows(kinds[0]), np.atleast_1d(self._value(op, 1)).tolist()
+    if not axes:
+      return rows
+    shape = self._shape(op, 0)
     axes = sorted({axis % len(shape) for axis in axes}) if shape else []
-    rows = self._rows(kinds[0])
     if rows.axis in axes:
       how = _REDUCTIONS[self._flow.types[op]]
       if not how:
@@ -296,8 +314,9 @@ class AxisRules:
       if grown is None or len(grown) != 1:
         raise NotFollowed(_NO_SHAPE)
       return Rows(grown[0], 0)
-    given, shape = self._shape(op, 0), self._result(op)
-    return self.reshaped(rows, given, shape, grown)
+    # What is before the first axis does not depend on the shape.
+    given = self._shape(op, 0) if rows.axis else ()
+    return self.reshaped(rows, given, self._result(op), grown)
 
   def reshaped(
       self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
@@ -431,6 +450,12 @@ class AxisRules:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise NotFollowed("cuts at places that depend on the batch")
+    # The gradient of a concat, along another axis than that of the examples.
+    begin = self._flow.inputs[op][1][0]
+    if self._flow.types[begin] == "ConcatOffset":
+      joined = self._flow.value(self._flow.inputs[begin][0])
+      if joined is not None and int(joined) % len(self._shape(op, 0)) != rows.axis:
+        return rows
     given, result = self._shape(op, 0), self._result(op)
     size, part = given[rows.axis], result[rows.axis]
     if size is None or part is None:
@@ -445,8 +470,10 @@ class AxisRules:
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(rows.axis, part // step)
 
-  def _strided_axes(self, op: int, begin: int, rank: int) -> List[Optional[int]]:
-    """[rank] the axis of the result that each axis of the input becomes, None if it is removed.
+  def _strided_axes(
+      self, op: int, begin: int, rank: int) -> Tuple[List[Optional[int]], Set[int]]:
+    """([rank] the axis of the result that each axis of the input becomes, None if it is removed;
+    the axes of the input of which all is taken, whatever their size).
 
     Args:
       op: a StridedSlice or its gradient.
@@ -456,17 +483,20 @@ class AxisRules:
     starts = self._flow.shape(self._flow.inputs[op][begin])
     if starts is None or starts[0] is None:
       raise NotFollowed(_NO_SHAPE)
-    masks = {name: self._int(op, f"{name}_mask") for name in ("ellipsis", "new_axis",
-                                                             "shrink_axis")}
+    masks = {name: self._int(op, f"{name}_mask") for name in (
+        "ellipsis", "new_axis", "shrink_axis", "begin", "end")}
+    strides = self._flow.value(self._flow.inputs[op][begin + 2])
     entries = starts[0]
     explicit = entries - bin(masks["new_axis"] & ((1 << entries) - 1)).count("1") - (
         1 if masks["ellipsis"] else 0)
     axes: List[Optional[int]] = []
+    untouched: Set[int] = set()
     out = 0
     for i in range(entries):
       bit = 1 << i
       if masks["ellipsis"] & bit:
         for _ in range(rank - explicit):
+          untouched.add(len(axes))
           axes.append(out)
           out += 1
       elif masks["new_axis"] & bit:
@@ -474,20 +504,25 @@ class AxisRules:
       elif masks["shrink_axis"] & bit:
         axes.append(None)
       else:
+        if masks["begin"] & masks["end"] & bit and strides is not None and strides[i] == 1:
+          untouched.add(len(axes))
         axes.append(out)
         out += 1
     while len(axes) < rank:
+      untouched.add(len(axes))
       axes.append(out)
       out += 1
-    return axes
+    return axes, untouched
 
   def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
-    axis = self._strided_axes(op, 1, len(given))[rows.axis]
-    if axis is None or given[rows.axis] is None or given[rows.axis] != result[axis]:
+    axes, untouched = self._strided_axes(op, 1, len(given))
+    axis = axes[rows.axis]
+    if axis is None or rows.axis not in untouched and (
+        given[rows.axis] is None or given[rows.axis] != result[axis]):
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
@@ -495,11 +530,11 @@ class AxisRules:
     rows, whole, given = kinds[4], self._result(op), self._shape(op, 4)
     if not isinstance(rows, Rows):
       return SAME
-    axes = self._strided_axes(op, 1, len(whole))
+    axes, untouched = self._strided_axes(op, 1, len(whole))
     if rows.axis not in axes:
       raise NotFollowed(MIXES_ROWS)
     axis = axes.index(rows.axis)
-    if whole[axis] != given[rows.axis]:
+    if axis not in untouched and whole[axis] != given[rows.axis]:
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 

@@ -22,6 +22,11 @@ _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _INT32, _INT64 = 3, 9
 _SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill", "UnsortedSegmentSum")
+# Outputs that are elements of a list, and ops whose first input and output is the list.
+_ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
+_PASSES_LISTS = frozenset(
+    "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
+    "TensorListSetItem TensorListResize".split())
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -137,6 +142,8 @@ class Dataflow:
     """A shape that TensorFlow's inference leaves open, from what ops compute for it."""
     op, port = tensor
     kind, data = self.types[op], self.inputs[op]
+    if (kind, port) in _ELEMENTS:
+      return self._element_shape(tensor)
     if port or kind not in _SHAPED:
       return None
     value = self.value(tensor)
@@ -165,11 +172,64 @@ class Dataflow:
         return self._reduced_shape(op)
       if kind == "Tile":
         return tuple(np.multiply(known_dims(given[0]), self._known(data[1])).tolist())
+      if kind == "BiasAdd":
+        return tuple(known_dims(given[0]))
+      if kind == "MatMul":
+        rows, columns = (
+            known_dims(shape)[int(self.nodes[op].attr[name].b) ^ i]
+            for i, (shape, name) in enumerate(zip(given, ("transpose_a", "transpose_b"))))
+        return rows, columns
+      if kind == "ConcatV2":
+        shapes, axis = [known_dims(shape) for shape in given[:-1]], int(self._known(data[-1]))
+        axis %= len(shapes[0])
+        return tuple(sum(shape[i] for shape in shapes) if i == axis else size
+                     for i, size in enumerate(shapes[0]))
       if kind == "Fill":
         return tuple(self._known(data[0]).tolist())
       return np.broadcast_shapes(*(known_dims(shape) for shape in given))
     except (ArithmeticError, IndexError, ValueError):
       return None
+
+  def _element_shape(self, tensor: Tensor) -> Shape:
+    """The shape of what is taken from a list, from the shapes of all that is put into it."""
+    found: Optional[List[Optional[int]]] = None
+    for each, is_list in self._added.get(self._list_of(self.inputs[tensor[0]][0]), ()):
+      shape = self.shape(each)
+      if shape is None:
+        return None
+      dims = list(shape[1:] if is_list else shape)
+      if found is not None and len(found) != len(dims):
+        return None
+      found = dims if found is None else [
+          one if one == other else None for one, other in zip(found, dims)]
+    return None if found is None else tuple(found)
+
+  def pushed(self, tensor: Tensor) -> Optional[Tensor]:
+    """What this tensor, if it is popped from a list, was when it was pushed; None if unknown."""
+    if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
+      return None
+    added = self._added.get(self._list_of(self.inputs[tensor[0]][0]), ())
+    return added[0][0] if len(added) == 1 and not added[0][1] else None
+
+  def _list_of(self, tensor: Tensor) -> int:
+    """The op that made a list, followed back through loops and through what is put into it."""
+    seen: Set[int] = set()
+    while self.types[tensor[0]] in _PASSES_LISTS and tensor[0] not in seen:
+      seen.add(tensor[0])
+      tensor = self.inputs[tensor[0]][0]
+    return tensor[0]
+
+  @functools.cached_property
+  def _added(self) -> Dict[int, List[Tuple[Tensor, bool]]]:
+    """Op that made a list -> tensors that are put into it, and whether it is all rows of one."""
+    found: Dict[int, List[Tuple[Tensor, bool]]] = {}
+    for op, kind in enumerate(self.types):
+      if kind in ("TensorListPushBack", "TensorListSetItem"):
+        data = self.inputs[op]
+        found.setdefault(self._list_of(data[0]), []).append((data[-1], False))
+      elif kind == "TensorListFromTensor":
+        found.setdefault(op, []).append((self.inputs[op][0], True))
+    return found
 
   def _reduced_shape(self, op: int) -> Shape:
     shape = known_dims(self.shape(self.inputs[op][0]))
@@ -225,6 +285,9 @@ class Dataflow:
       return _constant(self.nodes[op])
     if kind in _PASSING:
       return self.value(data[0])
+    pushed = self.pushed(tensor)
+    if pushed is not None:
+      return self.value(pushed)
     if kind in ("Shape", "ShapeN", "Size", "Rank"):
       shape = self.shape(data[port])
       if shape is None or (None in shape and kind != "Rank"):
@@ -232,7 +295,7 @@ class Dataflow:
       return np.array({"Size": math.prod(size or 0 for size in shape),
                        "Rank": len(shape)}.get(kind, shape))
     if kind == "BroadcastGradientArgs":
-      return _broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
+      return broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
     if kind == "ConcatOffset":
       axis, shapes = int(self._known(data[0])), [self._known(each) for each in data[1:port + 1]]
       offset = np.zeros_like(self._known(data[1]))
@@ -287,16 +350,35 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
+# Ops whose operands are broadcast against one another, if there are several.
+ELEMENTWISE = frozenset((
+    "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
+    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
+    "Sigmoid Softplus Softsign Relu Relu6 Elu "
+    "Selu LeakyRelu Erf Erfc Erfinv Ndtri LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite "
+    "IsNan IsInf NextAfter BesselI0e BesselI1e "
+    "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
+    "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
+    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert "
+    "LeftShift RightShift Select SelectV2 ClipByValue MulNoNan Xdivy "
+    "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
+    "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
+    "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
+    "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
+    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma Igamma Igammac Betainc "
+    "AccumulateNV2 InvertPermutation "
+    "PlaceholderWithDefault Imag Real Conj Complex ComplexAbs Angle LookupTableFindV2 "
+    "LookupTableFind Bucketize PopulationCount "
+    "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
+    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace "
+    "EnsureShape BiasAdd BiasAddV1").split())
 _SHAPED = frozenset((
     *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo",
     "Sum", "Mean", "Max", "Min", "Tile", "Fill",
+    "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
     # Broadcast.
-    *"""RealDiv Div DivNoNan Identity Square SquaredDifference Sqrt Rsqrt Exp Log Tanh Sigmoid Relu
-    Abs Sign Pow Select SelectV2 ReluGrad TanhGrad SigmoidGrad SqrtGrad RsqrtGrad AddN Softplus
-    ZerosLike OnesLike StopGradient Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd
-    LogicalOr LogicalNot Reciprocal Xlogy Elu EluGrad Selu SeluGrad LeakyRelu LeakyReluGrad Erf
-    Log1p Expm1 SoftplusGrad Softmax LogSoftmax PreventGradient CheckNumerics Snapshot MulNoNan
-    Sin Cos Floor Ceil Round ClipByValue Relu6 Relu6Grad InvGrad ReciprocalGrad""".split()))
+    *ELEMENTWISE.difference(
+        "IdentityN InvertPermutation PlaceholderWithDefault Bitcast Print Assert".split())))
 
 
 def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -327,7 +409,7 @@ def _constant(node: Any) -> Optional[np.ndarray]:
   return tf.make_ndarray(tensor)
 
 
-def _broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
+def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
   """The axes over which the gradients of a broadcasting op are summed, for either operand."""
   rank = max(len(first), len(second))
   a = [1] * (rank - len(first)) + first.tolist()

@@ -143,6 +143,13 @@ def with_power(kind: Kind, power: float) -> Kind:
   return kind
 
 
+def is_unclear(kind: Kind) -> bool:
+  """Whether it is unclear, or a container of what is."""
+  while isinstance(kind, Box):
+    kind = kind.content
+  return isinstance(kind, Unclear)
+
+
 def join(kinds: Iterable[Kind], op: int) -> Kind:
   """The kind of a tensor that is one of several, as behind a Merge."""
   found = list(dict.fromkeys(kinds))
@@ -152,7 +159,8 @@ def join(kinds: Iterable[Kind], op: int) -> Kind:
   if unclear is not None:
     return unclear
   if not any(isinstance(kind, Partial) for kind in found):
-    found = [kind for kind in found if kind not in (SAME, Same(FREE))] or found
+    found = [kind for kind in found if kind not in (SAME, Same(FREE))] or [
+        SAME if SAME in found else found[0]]
   if all(isinstance(kind, Box) for kind in found):
     return Box(join((kind.content for kind in found if isinstance(kind, Box)), op))
   varied = [kind for kind in found if not _is_vague(kind)]

@@ -18,9 +18,8 @@ from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.replication.axis_rules import ELEMENTWISE
 from placeto_tf.replication.cuts import FIRST, Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, known_dims
 from placeto_tf.replication.kinds import Own
 from placeto_tf.replication.powers import JOIN
 from placeto_tf.replication.propagation import OF_ANY_NUMBER, Spread

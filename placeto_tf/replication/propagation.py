@@ -32,6 +32,7 @@ from placeto_tf.replication.kinds import (
   Sparse,
   Unclear,
   Whole,
+  is_unclear,
   join,
   with_power,
 )
@@ -75,6 +76,7 @@ _KEEPS_ENTRIES = frozenset((
 # Their shape is in an argument.
 _SHAPED = frozenset("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike".split())
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
+_MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
 
 
@@ -230,7 +232,7 @@ class _Propagation:
     self._indices: Dict[Tensor, List[Tensor]] = collections.defaultdict(list)
     for update in sparse:
       self._indices[update.indices].append(update.values)
-    self._rules = AxisRules(flow, batch, scaling)
+    self._rules = AxisRules(flow, batch, scaling, self._kind)
     self._kinds: Dict[int, Optional[List[Kind]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
@@ -256,8 +258,28 @@ class _Propagation:
         self._refused)
 
   def _settle(self, order: Sequence[int]) -> None:
+    """Follows the batch until all kinds agree with one another.
+
+    While kinds come round a loop for the first time, what depends on them can look unclear, and
+    would then stay so, because it goes round itself. So it is followed once more when the rest is
+    known.
+    """
     self._kinds = {op: None for op in order}
-    for _ in range(_MAX_PASSES if any(self._flow.frames[op] for op in order) else 1):
+    loops = any(self._flow.frames[op] for op in order)
+    unclear: Set[int] = set()
+    for _ in range(_MAX_ROUNDS if loops else 1):
+      self._pass(order, _MAX_PASSES if loops else 1)
+      before, unclear = unclear, {op for op in order if any(map(is_unclear, self._kinds[op] or ()))}
+      if not unclear or unclear == before or not loops:
+        return
+      for op in unclear:
+        self._kinds[op] = None
+      self._pushed = {
+          stack: kind for stack, kind in self._pushed.items() if not is_unclear(kind)}
+    self._pass(order, _MAX_PASSES)
+
+  def _pass(self, order: Sequence[int], most: int) -> None:
+    for _ in range(most):
       changed = False
       self._statistics.clear()
       self._fixes.clear()
@@ -412,6 +434,10 @@ class _Propagation:
         return self._globally(view, width)
       if any(isinstance(each, Sizes) for each in kinds) or kind in _SHAPED:
         return self._shaped(view, width)
+      counted = [i for i, each in enumerate(kinds) if each == Same(-1.0)]
+      if kind == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
+          flow.shape(each) == () for each in flow.inputs[op]):
+        return [Sizes(counted[0])]  # a shape of which one size is the number of examples
       power = powers.result_power(flow, view)
       return [Same(power)] * width
     if any(isinstance(each, Own) for each in kinds):

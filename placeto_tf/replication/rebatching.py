@@ -22,8 +22,7 @@ from placeto_tf.graphs import analysis_graph_def, load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.axis_rules import ELEMENTWISE
-from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
+from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, analyse_dataflow
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling

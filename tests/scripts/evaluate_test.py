@@ -31,11 +31,11 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
     assert 0 < float(row["lower_bound_us"]) <= float(row["step_time_us"]) <= single[row["graph"]]
   assert "local_search" in done.out
   again = run_program("evaluate", f"--validate={out / 'results.csv'}")
-  assert again.code == 0 and "replays to the same number" in again.out
+  assert again.code == 0 and "comes out again" in again.out
   (out / "results.csv").write_text((out / "results.csv").read_text().replace(
       rows[0]["step_time_us"], "1.5"))
   wrong = run_program("evaluate", f"--validate={out / 'results.csv'}")
-  assert wrong.code == 2 and "do not replay" in wrong.err
+  assert wrong.code == 2 and "do not come out again" in wrong.err
 
 
 def test_what_is_missing_is_named(run_program, tmp_path):

@@ -1,0 +1,30 @@
+"""Models that people have are trained by their replicas as by themselves.
+
+`ordinary_models.py` is the program that makes the table of `docs/replicating_graphs.md`.
+"""
+
+import keras_step
+import ordinary_models
+import pytest
+
+SMALL = [name for name in ordinary_models.MODELS if name not in ordinary_models.APPLICATIONS]
+CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
+         for names, small in ((SMALL, True), (ordinary_models.APPLICATIONS, False))
+         for name in names for way in ("live", "free", "fixed")
+         for replicas, mirrored in ordinary_models.FORMS if not (mirrored and way == "live")
+         for marks in [[] if small and (replicas, mirrored) == (2, False) and way == "free" else [
+             pytest.mark.heavy]]]
+
+
+@pytest.mark.parametrize("name, way, replicas, mirrored", CASES)
+def test_a_models_replicas_train_what_it_trains(name, way, replicas, mirrored):
+  keras = keras_step.the_keras("2")
+  before = keras.backend.floatx()
+  keras.backend.set_floatx("float32")
+  try:
+    _, said, found = ordinary_models.compared(keras, name, way, replicas, mirrored)
+  finally:
+    keras.backend.set_floatx(before)
+  assert said.startswith(("exact", "replica's own statistics"))
+  if found is not None:  # a batch that is part of the shapes may have had to grow
+    assert found.checked and found.variables > 0
