@@ -176,17 +176,18 @@ class AxisRules:
 
   def _summed_axes(self, tensor: Tensor) -> Optional[np.ndarray]:
     """What BroadcastGradientArgs gives where no size but that of the examples is unknown."""
-    sides = [self._sizes(each) for each in self._flow.inputs[tensor[0]]]
-    if self._batch < 2 or None in sides:
+    sides = [sizes for sizes in map(self._sizes, self._flow.inputs[tensor[0]])
+             if sizes is not None]
+    if self._batch < 2 or len(sides) < 2:
       return None
     rank = max(map(len, sides))
-    pairs = list(zip(*([1] * (rank - len(side)) + side for side in sides)))
-    if any(None in pair for pair in pairs):
+    if any(None in side for side in sides):
       return None
     # Any number but 1 is as good as another, as long as both sides have the same.
-    many = [max(*pair, 2) for pair in pairs]
-    filled = [np.array([many[axis] if size == _MANY else size for axis, size in enumerate(
-        side, rank - len(side))], np.int64) for side in sides]
+    padded = np.array([[1] * (rank - len(side)) + [size or 0 for size in side] for side in sides])
+    many = np.maximum(padded.max(axis=0), 2)
+    filled = [np.where(row == _MANY, many, row)[rank - len(side):]
+              for row, side in zip(padded, sides)]
     return broadcast_reduction(*filled)[tensor[1]]
 
   def _sizes(self, tensor: Tensor) -> Optional[List[Optional[int]]]:

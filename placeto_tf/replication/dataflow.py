@@ -175,15 +175,13 @@ class Dataflow:
       if kind == "BiasAdd":
         return tuple(known_dims(given[0]))
       if kind == "MatMul":
-        rows, columns = (
-            known_dims(shape)[int(self.nodes[op].attr[name].b) ^ i]
-            for i, (shape, name) in enumerate(zip(given, ("transpose_a", "transpose_b"))))
-        return rows, columns
+        turned = [int(self.nodes[op].attr[name].b) for name in ("transpose_a", "transpose_b")]
+        return known_dims(given[0])[turned[0]], known_dims(given[1])[1 - turned[1]]
       if kind == "ConcatV2":
-        shapes, axis = [known_dims(shape) for shape in given[:-1]], int(self._known(data[-1]))
-        axis %= len(shapes[0])
-        return tuple(sum(shape[i] for shape in shapes) if i == axis else size
-                     for i, size in enumerate(shapes[0]))
+        parts = [known_dims(each) for each in given[:-1]]
+        along = int(self._known(data[-1])) % len(parts[0])
+        return tuple(sum(part[i] for part in parts) if i == along else size
+                     for i, size in enumerate(parts[0]))
       if kind == "Fill":
         return tuple(self._known(data[0]).tolist())
       return np.broadcast_shapes(*(known_dims(shape) for shape in given))

@@ -3,9 +3,10 @@
 `ordinary_models.py` is the program that makes the table of `docs/replicating_graphs.md`.
 """
 
+import pytest
+
 import keras_step
 import ordinary_models
-import pytest
 
 SMALL = [name for name in ordinary_models.MODELS if name not in ordinary_models.APPLICATIONS]
 CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
@@ -19,6 +20,7 @@ CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
 @pytest.mark.parametrize("name, way, replicas, mirrored", CASES)
 def test_a_models_replicas_train_what_it_trains(name, way, replicas, mirrored):
   keras = keras_step.the_keras("2")
+  keras.backend.clear_session()
   before = keras.backend.floatx()
   keras.backend.set_floatx("float32")
   try:
