@@ -5,8 +5,9 @@ Both begin with the same values of all variables and are fed the same examples. 
 is replaced by one fixed number each, in both graphs, because replicas draw numbers of their own.
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
-Sums in another order round differently, and an optimizer may enlarge that. How much is harmless is
-measured: the graph is trained a second time with its examples in another order.
+Sums in another order round differently, and a model may enlarge that. How much is harmless is
+measured: the graph is trained a second time with its examples in another order, and with variables
+that differ from the others by some roundings.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _NOISE_FACTOR = 20.0
+_ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
 _NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
 # Input of the shape, for ops that draw.
@@ -216,7 +218,7 @@ class _Runnable:
 
 
 class _Comparison:
-  """The graph, once more with its examples in another order, and the replicas."""
+  """The graph, once more with other roundings, and the replicas."""
 
   def __init__(self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int):
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
@@ -364,10 +366,17 @@ class _Comparison:
     self._whole.write(values)
     if other is not None:
       other.open()
-      other.write(values)
+      other.write({name: self._rounded(value) for name, value in values.items()})
     self._parts.open()
     self._set_parts(values)
     return values
+
+  def _rounded(self, value: np.ndarray) -> np.ndarray:
+    """A value changed by as much as some roundings would."""
+    if value.dtype.kind != "f":
+      return value
+    change = _ROUNDINGS * np.finfo(value.dtype).eps * self._rng.standard_normal(value.shape)
+    return (value * (1 + change)).astype(value.dtype)
 
   def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
     written: Dict[str, np.ndarray] = {}
