@@ -230,12 +230,13 @@ class StaticShapes:
     spread = list(_attr(node, "dilations").list.i)
     result: List[Optional[int]] = [shape[0]]
     for i, size in zip((1, 2), sizes):
-      if shape[i] is None or size is None or _attr(node, "padding").s not in (b"SAME", b"VALID"):
+      length = shape[i]
+      if length is None or size is None or _attr(node, "padding").s not in (b"SAME", b"VALID"):
         result.append(None)
         continue
       covered = 0 if _attr(node, "padding").s == b"SAME" else (
           (size - 1) * (spread[i] if spread else 1))
-      result.append(-(-(shape[i] - covered) // strides[i]) if strides[i] > 0 else None)
+      result.append(-(-(length - covered) // strides[i]) if strides[i] > 0 else None)
     return (*result, channels)
 
   def _reduce(self, node: Any, data: List[_Tensor]) -> Shape:

@@ -63,7 +63,8 @@ def run(
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.exhausted(budget):
     return problem.best_known
-  placer = functools.partial(method.load(), weights=weights, **own)
+  load: Any = method.load  # `own` is checked by the method
+  placer = functools.partial(load(), weights=weights, **own)
   if not method.islands:
     return placer(problem, budget, seed, root_dir=root_dir, progress=progress)
   # Islands may be on other machines, to which nothing that shows progress can travel; those who

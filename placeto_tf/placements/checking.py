@@ -38,12 +38,14 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
     device = placement.op_devices.get(name)
     if device is None:
       missing.append(f"op {name!r} has no device; place the whole graph again")
-    elif column[device] is None:
+      continue
+    at = column[device]
+    if at is None:
       strange.append(
           f"op {name!r} is on {device!r}, which is none of the cluster's devices "
           f"{', '.join(cluster.device_names)}")
     else:
-      devices[i] = column[device]
+      devices[i] = at
   problems = _cut(unknown) + _cut(missing) + _cut(strange)
   problems += _cut(_without_kernel(ops, devices, cluster))
   # The graph's own sets hold its loops as well, which TensorFlow would let run on many devices.

@@ -31,7 +31,8 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
   """
   os.makedirs(directory, exist_ok=True)
   content = io.BytesIO()
-  np.savez(content, **arrays)
+  savez: Any = np.savez  # its types take every keyword for allow_pickle
+  savez(content, **arrays)
   atomic.write(os.path.join(directory, ARRAYS), content.getvalue(), what="the weights ")
   atomic.write_json(os.path.join(directory, SIDECAR), sidecar)
 

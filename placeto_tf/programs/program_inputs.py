@@ -72,8 +72,9 @@ def _feeds() -> Dict[str, bytes]:
 
     graph, cluster = load_graph(input_mutants.GRAPH), Cluster.parse("cpu:1")
     file = io.BytesIO()
-    np.savez(file, **{name: np.zeros(shape, np.int32)
-                      for name, shape in graph.origin.feed_shapes.items()})
+    feeds: Dict[str, Any] = {name: np.zeros(shape, np.int32)
+                             for name, shape in graph.origin.feed_shapes.items()}
+    np.savez(file, **feeds)
     placement = Placement.from_indices(graph, cluster, np.zeros(graph.num_ops, np.int32))
     return {"feeds.npz": file.getvalue(), **input_mutants.saved(
         lambda folder: placement.save(os.path.join(folder, "placement.json")), "placement.json")}

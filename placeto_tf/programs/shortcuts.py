@@ -78,7 +78,7 @@ def few_groups() -> None:
   for name, config in zip(("rnn", "hierarchical"), search):
     _, make_policy = policies.POLICIES[name]
     cast(Dict[str, Any], policies.POLICIES)[name] = functools.partial(
-        dataclasses.replace, config), make_policy
+        dataclasses.replace, cast(Any, config)), make_policy
 
 
 def no_pictures() -> None:

@@ -279,7 +279,7 @@ def _graph_costs(
       step_time_us[d] = found.step_time_us
   # The time of steps besides kernels is the overhead; a trace that takes longer than the step
   # without one says that tracing slowed the kernels, which are then scaled back.
-  for d in np.flatnonzero(~np.isnan(step_time_us)):
+  for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
     kernels_us = np.nansum(compute_us[:, d])
     room_us = step_time_us[d] - overhead_us * graph.num_ops
     if room_us > 0 and kernels_us > 0:

@@ -55,14 +55,15 @@ def layer_positions(graph: ComputationGraph) -> np.ndarray:
     np.minimum.at(
         set_position, graph.colocation[producers[reads]],
         graph.depths[consumers[reads]].astype(np.float64))
-    for op in np.flatnonzero(of_variable):
+    for op in np.flatnonzero(of_variable).tolist():
       found = set_position[graph.colocation[op]]
       position[op] = found if np.isfinite(found) else -1.0
     _spread_forward(position, producers, consumers, forward, of_variable)
   else:
     position[forward] = graph.depths[forward]
   for op in np.flatnonzero(backward & (position < 0)).tolist():
-    twin = _forward_op(graph.op_index, scopes[op], forward)
+    scope = scopes[op]
+    twin = None if scope is None else _forward_op(graph.op_index, scope, forward)
     if twin is not None:
       position[op] = position[twin]
   _spread_backward(position, producers, consumers, forward, backward)

@@ -75,7 +75,8 @@ def random(
       budget.max_evaluations is not None or budget.max_seconds is not None)
   best = None
   left = None if limited else RANDOM_PLACEMENTS
-  while best is None or not ((limited and problem.exhausted(budget)) or left == 0):
+  while best is None or not ((
+      limited and budget is not None and problem.exhausted(budget)) or left == 0):
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     batch = problem.grouping.expand(random_groups(problem, rng, count))

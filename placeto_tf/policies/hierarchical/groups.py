@@ -115,9 +115,9 @@ class Units:
     edges = np.bincount(
         ((rows * k + sources) * k + targets).reshape(-1), minlength=b * k * k).reshape(b, k, k)
     edges[:, np.arange(k), np.arange(k)] = 0
-    edges = np.log1p(edges) if self._count_edges else edges > 0
-    features[:, :, first:first + k] = np.swapaxes(edges, 1, 2)
-    features[:, :, first + k:] = edges
+    shown = np.log1p(edges) if self._count_edges else (edges > 0).astype(np.float64)
+    features[:, :, first:first + k] = np.swapaxes(shown, 1, 2)
+    features[:, :, first + k:] = shown
     only = np.arange(len(self._common)) == self._common.argmax()
     return GroupInputs(features, np.where(present[..., None], self._common, only))
 
