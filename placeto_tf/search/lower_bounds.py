@@ -55,7 +55,7 @@ def forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
   whole = np.ones((count, cluster.num_devices), dtype=bool)
   np.logical_and.at(whole, part, problem.allowed_ops)
   whole &= held_bytes[:, None] <= cluster.memory_bytes
-  cut = ~whole.any(axis=1)
+  cut = ~np.any(whole, axis=1)
   crossing = cut[part[u]] & (graph.colocation[u] != graph.colocation[v])
   if not crossing.any() or cluster.num_devices == 1:
     return 0.0

@@ -53,7 +53,7 @@ class PartialBounds:
     limit = self._problem.cluster.memory_bytes
     held = np.stack(
         [((partial == d) * self._persistent).sum(axis=1) for d in range(len(limit))], axis=1)
-    return (held > limit).any(axis=1)
+    return np.any(held > limit, axis=1)
 
   def _path_us(self, allowed: np.ndarray) -> np.ndarray:
     """[B] the critical-path bound with each op where `allowed` [B, G, D] lets it run."""
