@@ -19,14 +19,10 @@ CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
 
 @pytest.mark.parametrize("name, way, replicas, mirrored", CASES)
 def test_a_models_replicas_train_what_it_trains(name, way, replicas, mirrored):
-  keras = keras_step.the_keras("2")
+  keras = keras_step.the_keras("2")  # which sets the type of floats of all that follows
   keras.backend.clear_session()
-  before = keras.backend.floatx()
   keras.backend.set_floatx("float32")
-  try:
-    _, said, found = ordinary_models.compared(keras, name, way, replicas, mirrored)
-  finally:
-    keras.backend.set_floatx(before)
+  _, said, found = ordinary_models.compared(keras, name, way, replicas, mirrored)
   assert said.startswith(("exact", "replica's own statistics"))
   if found is not None:  # a batch that is part of the shapes may have had to grow
     assert found.checked and found.variables > 0
