@@ -162,7 +162,8 @@ def test_simulate_many_allocates_nothing_for_a_placement():
     _nrt_python.memsys_disable_stats()
   assert few[1] == many[1] == 0
   results_bytes = 400 * (1 + cluster.num_devices) * 8
-  assert many[0] - few[0] <= results_bytes
+  # Less than a byte for a placement more: Python itself takes some dozens.
+  assert many[0] - few[0] < results_bytes + 400
 
 
 def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():
