@@ -33,7 +33,7 @@ _TOLD_BYTES = 1 << 16  # of what a fork wrote to stderr
 
 def send_frame(connection: socket.socket, data: bytes) -> None:
   """Sends a length and so many bytes."""
-  connection.sendall(len(data).to_bytes(8, "little") + data)
+  connection.sendall(_frame(data))
 
 
 def receive_frame(connection: socket.socket) -> Optional[bytes]:
@@ -158,10 +158,10 @@ def _answer(graph_def: Any, counts: bool) -> bytes:
   try:
     found = shape_analysis.analyse(graph_def, counts)
   except CostError as error:
-    return _frame({"error": str(error)})
+    return _framed_json({"error": str(error)})
   except Exception as error:  # of TensorFlow's, in many kinds
     reason = " ".join(str(error).split())[:200]
-    return _frame({
+    return _framed_json({
         "error": f"grappler cannot analyse the graph ({type(error).__name__}: {reason}); give "
                  "measured costs instead"})
   outputs = op_performance_data_pb2.OpPerformanceList()
@@ -172,9 +172,12 @@ def _answer(graph_def: Any, counts: bool) -> bytes:
           name: [each.flops, each.moved_bytes, each.temporary_bytes]
           for name, each in found.estimates.items()},
       "guessed": list(found.guessed)}
-  return _frame(head) + outputs.SerializeToString()
+  return _framed_json(head) + outputs.SerializeToString()
 
 
-def _frame(head: Any) -> bytes:
-  text = json.dumps(head).encode("utf-8")
-  return len(text).to_bytes(8, "little") + text
+def _framed_json(head: Any) -> bytes:
+  return _frame(json.dumps(head).encode("utf-8"))
+
+
+def _frame(data: bytes) -> bytes:
+  return len(data).to_bytes(8, "little") + data

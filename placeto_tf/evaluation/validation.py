@@ -34,7 +34,7 @@ from placeto_tf.placements.writing import PLACED_NAMES
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.simulation import Simulator, timeline
+from placeto_tf.simulation import timeline
 
 
 @dataclasses.dataclass
@@ -110,8 +110,7 @@ def validate_placed(directory: str) -> List[str]:
     cluster = Cluster.from_json(placement.cluster or {})
     graph = _placed_graph(directory, report, placement)
     costs = estimate_costs(graph, cluster, source=report.get("costs", "grappler"))
-    placement.verify(graph, cluster, costs)
-    simulated = Simulator(graph, costs, cluster).simulate(placement.indices(graph, cluster))
+    simulated = placement.verify(graph, cluster, costs)
     with tempfile.TemporaryDirectory() as scratch:
       again = os.path.join(scratch, "timeline.json")
       timeline.write_timeline(graph, costs, simulated, again)

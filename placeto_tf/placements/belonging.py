@@ -10,6 +10,7 @@ from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import coverage
+from placeto_tf.simulation import SimulationResult, Simulator
 
 _LISTED = 3
 _TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
@@ -65,9 +66,8 @@ def check_shapes(
 
 def verify(
     placement: Any, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
-) -> None:
+) -> SimulationResult:
   """Computes again what a placement says of itself; see `Placement.verify`."""
-  from placeto_tf.simulation import Simulator
 
   missing = [name for name in (
       "fingerprint", "fetches", "cluster", "method", "seed", "evaluations", "step_time_us",
@@ -97,6 +97,7 @@ def verify(
     raise PlacementError(
         f"lower_bound_us is {placement.lower_bound_us!r}, more than the step takes; the file is "
         "wrong: place the graph again")
+  return result
 
 
 def _shape(shape: Sequence[int]) -> str:

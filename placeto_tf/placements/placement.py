@@ -33,6 +33,7 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import applying, belonging, coverage, placement_json
+from placeto_tf.simulation import SimulationResult
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -164,7 +165,8 @@ class Placement(collections.abc.Mapping):
     return np.array([column[self.op_devices[op]] for op in graph.op_names], dtype=np.int32)
 
   def verify(
-      self, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None) -> None:
+      self, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
+  ) -> SimulationResult:
     """Computes again what the placement says of itself.
 
     Args:
@@ -172,12 +174,15 @@ class Placement(collections.abc.Mapping):
       cluster: likewise.
       costs: likewise; default: what grappler estimates.
 
+    Returns:
+      The simulated step.
+
     Raises:
       PlacementError: graph, fetches, shapes or cluster are others, a field is missing, or step time
         or peak memory do not come out again. The message says which, and what was found. (`load`
         has compared the digest of all fields.)
     """
-    belonging.verify(self, graph, cluster, costs)
+    return belonging.verify(self, graph, cluster, costs)
 
   def apply(self, target: Any, *, any_graph: bool = False) -> Any:
     """Sets the device of every op of a graph.
