@@ -75,6 +75,8 @@ class PlacedTraining:
       return "the training step is placed when the first batch comes"
     first, *later = self.steps
     replicas = f"; {first.replicas} replicas share each batch" if first.replicas > 1 else ""
+    check = self.result.replication.check if self.result and self.result.replication else None
+    replicas += f"; {check}" if check is not None and first.replicas > 1 else ""
     others = "".join(f"; batches of {step.batch_size} run {step.how}" for step in later)
     return f"{self.applied}{replicas}{others}"
 

@@ -258,7 +258,17 @@ def replica_table(replication: Replication) -> List[str]:
         found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
-  return lines
+  return [*batch_lines(replication), *lines]
+
+
+def batch_lines(replication: Replication) -> List[str]:
+  """A line that says that a step now takes another batch, or none."""
+  made, one = replication.chosen, replication.rows.get("1")
+  before = None if one is None else one.global_batch
+  if made is None or before is None or made.global_batch == before:
+    return []
+  return [f"The batch grew from {before:,} to {made.global_batch:,} examples a step: it is part of "
+          f"the graph's shapes, and each of {made.replicas} replicas has it whole."]
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:

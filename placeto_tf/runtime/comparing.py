@@ -17,7 +17,7 @@ import math
 import re
 import time
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -39,6 +39,7 @@ _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _NOISE_FACTOR = 20.0
+_UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
 _NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
@@ -58,6 +59,9 @@ class TrainingComparison:
     variables: how many variables were compared after each.
     fetches: how many fetched tensors were compared in each.
     largest_difference: between elements, relative to the largest one of their tensor.
+    untold: how many of the variables hold little but rounding, such as a bias before a
+      normalization, whose gradient is zero: nothing can be told from them, and they are not in
+      `largest_difference`.
     seconds: that the check took.
   """
 
@@ -67,13 +71,15 @@ class TrainingComparison:
   variables: int = 0
   fetches: int = 0
   largest_difference: float = 0.0
+  untold: int = 0
   seconds: float = 0.0
 
   def __str__(self) -> str:
     if not self.checked:
       return f"not checked: {self.reason}"
-    return (f"checked: {self.steps} steps, {self.variables} variables, largest difference "
-            f"{self.largest_difference:.0e}")
+    untold = f" ({self.untold} of them hold rounding alone)" if self.untold else ""
+    return (f"checked: {self.steps} steps, {self.variables} variables{untold}, largest difference "
+            f"{self.largest_difference:.0e}, {self.seconds:.0f} s")
 
 
 def compare_training(
@@ -117,6 +123,7 @@ def compare_training(
 
   try:
     largest, done = comparison.run(steps, deadline)
+    untold = comparison.untold
     if own is not None:
       comparison.run_alone(own)
   except (tf.errors.OpError, MemoryError) as problem:
@@ -127,8 +134,11 @@ def compare_training(
     return TrainingComparison(False, f"the graph does not run on this machine ({said})")
   if not done:
     return TrainingComparison(False, f"one step took more than {time_limit_s:g} s")
+  if comparison.variables and len(untold) == len(comparison.variables):
+    return TrainingComparison(
+        False, "other roundings alone change every variable by more than a comparison could tell")
   return TrainingComparison(
-      True, "", done, len(comparison.variables), comparison.num_fetches, largest,
+      True, "", done, len(comparison.variables), comparison.num_fetches, largest, len(untold),
       time.monotonic() - started)
 
 
@@ -239,6 +249,7 @@ class _Comparison:
     self._rng = np.random.default_rng(seed)
     self._seed = seed
     self.in_replicas = False
+    self.untold: Set[str] = set()  # variables that hold little but rounding
     self.num_fetches = sum(":" in name for name in graph.fetches)
     self._tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
@@ -281,8 +292,8 @@ class _Comparison:
   def _number_of_examples(self, graph: ComputationGraph) -> int:
     """A few, if the batch is free."""
     if self._batch_feeds and all(has_free_batch(graph, name) for name in self._batch_feeds):
-      return min(self._replicated.global_batch,
-                 _EXAMPLES_PER_REPLICA * self._replicated.replicas)
+      return min(self._replicated.global_batch, _EXAMPLES_PER_REPLICA * (
+          self._replicated.replicas * _parts_of_feeds(self._replicated.original)))
     return self._replicated.global_batch
 
   def _feed(self, step: int) -> Dict[str, np.ndarray]:
@@ -325,9 +336,13 @@ class _Comparison:
           pairs.append((name, one, part, _difference(one, again) if kept else 0.0))
         wrong = [(name, _difference(one, part)) for name, one, part, allowed in pairs
                  if _difference(one, part) > _tolerance(one, allowed)]
-        largest = max([largest, *(_difference(one, part) for _, one, part, _ in pairs)])
         if wrong:
           raise self._mismatch(wrong, step, feed, before)
+        told = [_tolerance(one, allowed) <= _UNTOLD for _, one, _, allowed in pairs]
+        self.untold.update(name for (name, *_), tells in zip(pairs, told)
+                           if not tells and name in self._copies)
+        largest = max([largest, *(
+            _difference(one, part) for (_, one, part, _), tells in zip(pairs, told) if tells)])
         done += 1
         before = values
         if time.monotonic() > deadline:
@@ -435,6 +450,14 @@ class _Comparison:
         if _difference(one, other) > _tolerance(one, 0.0):
           found.append(name)
     return found
+
+
+def _parts_of_feeds(graph: ComputationGraph) -> int:
+  """Into how many parts a graph divides its batch itself: more than 1 if replicas are inside."""
+  feeds = {name.partition(":")[0] for name in graph.feeds}
+  return max([1, *(
+      node.attr["num_split"].i for node in graph.origin.graph_def.node
+      if node.op == "Split" and feeds & {text.partition(":")[0] for text in node.input})])
 
 
 def _copies_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:

@@ -134,3 +134,45 @@ def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
 def test_a_graph_that_is_none():
   with pytest.raises(GraphError):
     placeto.compare_training(7, built("mean_loss").replicas(2))
+
+
+def test_a_variable_that_holds_rounding_alone_is_said_and_not_in_the_difference():
+  """The gradient of a bias before a normalization over the batch is zero, but for its roundings."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, [None, 6], name="x")
+    weights = tf.compat.v1.get_variable("weights", initializer=tf.reshape(tf.range(24.0), [6, 4]))
+    bias = tf.compat.v1.get_variable("bias", initializer=[0.1, 0.2, 0.3, 0.4])
+    hidden = tf.sin(x @ weights) + bias
+    hidden -= tf.reduce_mean(hidden, 0)
+    loss = 1e4 * tf.reduce_mean(tf.tanh(hidden) ** 2)
+    kept = tf.compat.v1.get_variable("kept", initializer=[1.0, 1.0, 1.0, 1.0], trainable=False)
+    step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    gradient = tf.gradients(loss, [bias])[0]
+    tf.group(step, tf.compat.v1.assign(kept, gradient), name="train")
+  source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert found.checked and found.untold == 2, found
+  assert found.largest_difference < 1e-3
+  assert "of them hold rounding alone" in str(found)
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+@pytest.mark.parametrize("inner, outer", ((2, 2), (3, 2), (2, 4)))
+def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored):
+  """Micro-batches in data parallelism: the inner sum is taken before the outer one."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    fetches = constructs.CONSTRUCTS["masked"]()
+  options = {"fetches": ["train", *(each.name for each in fetches)]}
+  examples = 4 * inner * outer
+  part = ReplicaSource(graph, {**options, "batch_size": examples // outer}).replicas(inner)
+  replicated = replicate(part.graph, outer, mirrored=mirrored)
+  assert (part.global_batch, replicated.global_batch) == (examples // outer, examples)
+  found = placeto.compare_training(
+      load_graph(graph, **options, batch_size=examples), replicated, steps=3)
+  assert found.checked and found.largest_difference < 1e-5, found
