@@ -167,7 +167,9 @@ def _hparams(result: PlacingResult) -> Dict[str, Any]:
 
 
 def without_constants(graph_def: Any) -> Any:
-  """The GraphDef with the values of its larger constants left out, in place; shapes stay."""
+  """The GraphDef without larger values of constants and other attributes, in place; shapes stay."""
+  from tensorboard.backend import process_graph
+
   nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
   for node in (node for group in nodes for node in group):
     if node.op != "Const" or "value" not in node.attr:
@@ -176,6 +178,7 @@ def without_constants(graph_def: Any) -> Any:
     if tensor.ByteSize() > _KEPT_CONSTANT_BYTES:
       kept = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
       tensor.CopyFrom(kept)
+  process_graph.prepare_graph_for_ui(graph_def)
   return graph_def
 
 

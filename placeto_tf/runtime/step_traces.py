@@ -78,7 +78,7 @@ def write_merged_trace(
   trace = {"traceEvents": merged_events(graph, costs, simulated, metadata, devices),
            "displayTimeUnit": "ms"}
   with open(path, "w", encoding="utf-8") as file:
-    json.dump(trace, file, separators=(",", ":"))
+    file.write(json.dumps(trace, separators=(",", ":")))
 
 
 def _meta(what: str, pid: int, **args: Any) -> Dict[str, Any]:

@@ -26,7 +26,9 @@ from typing import Tuple
 
 import numpy as np
 
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.compiling import compiled
 from placeto_tf.simulation.path_lengths import fastest_us, remaining_path_us
 
 _ROUNDS = 200
@@ -89,26 +91,47 @@ def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
   if cluster.compute_streams > 1:
     overhead_us = np.zeros_like(overhead_us)  # the next op may run in another stream
   bandwidth = cluster.bandwidth_bytes_per_us
-  d = cluster.num_devices
-  apart = ~np.eye(d, dtype=bool)
-  size = problem.costs.edge_bytes(graph)
+  apart = ~np.eye(cluster.num_devices, dtype=bool)
   end = np.where(problem.allowed_ops, compute_us, np.inf)  # [N, D] of ops without producers
-
-  # Edges level by level of their consumers, so that all producers are final.
-  level = graph.depths[graph.edge_consumers]
-  order = np.lexsort((graph.edge_consumers, level))
-  starts = np.searchsorted(level[order], np.arange(1, int(graph.depths.max()) + 2))
-  slowness = np.where(apart, 1 / np.where(apart, bandwidth, 1.0), 0.0)
-  for first, last in zip(starts[:-1], starts[1:]):
-    edges = order[first:last]
-    u, v = graph.edge_producers[edges], graph.edge_consumers[edges]
-    # [edges, D from, D to]
-    wait = size[edges, None, None] * slowness + overhead_us[u, :, None] * np.eye(d)
-    arrival = (end[u][:, :, None] + wait).min(axis=1)
-    heads = np.flatnonzero(np.r_[True, v[1:] != v[:-1]])
-    latest = np.maximum.reduceat(arrival, heads, axis=0)
-    end[v[heads]] += latest
+  _extend_by_producers(
+      end, overhead_us, graph.edge_producers, graph.edge_consumers, _by_depth(graph),
+      problem.costs.edge_bytes(graph), np.where(apart, 1 / np.where(apart, bandwidth, 1.0), 0.0))
   return end.min(axis=1)
+
+
+def _by_depth(graph: ComputationGraph) -> np.ndarray:
+  """[E] edges, level by level of their consumers, so that all producers are final."""
+  return np.lexsort((graph.edge_consumers, graph.depths[graph.edge_consumers]))
+
+
+@compiled()
+def _extend_by_producers(end, overhead_us, producers, consumers, order, size_bytes, slowness):
+  """Adds to `end` [N, D] of each op the time at which the last of its inputs can be there.
+
+  Args:
+    end: compute time of each op on each device; afterwards, when it can end there.
+    overhead_us: [N, D].
+    producers, consumers, size_bytes: [E].
+    order: [E], edges of one consumer one after the other, consumers after their producers.
+    slowness: [D, D] us per byte, 0 on the diagonal.
+  """
+  devices = end.shape[1]
+  latest = np.empty(devices)
+  at = 0
+  while at < len(order):
+    consumer = consumers[order[at]]
+    latest[:] = 0.0
+    while at < len(order) and consumers[order[at]] == consumer:
+      producer, size = producers[order[at]], size_bytes[order[at]]
+      for to in range(devices):
+        soonest = end[producer, to] + overhead_us[producer, to]
+        for source in range(devices):
+          if source != to:
+            soonest = min(soonest, end[producer, source] + size * slowness[source, to])
+        latest[to] = max(latest[to], soonest)
+      at += 1
+    for to in range(devices):
+      end[consumer, to] += latest[to]
 
 
 def work_us(problem: PlacementProblem) -> float:

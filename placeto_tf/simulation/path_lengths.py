@@ -12,6 +12,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.simulation.compiling import compiled
 
 
 def fastest_us(
@@ -25,26 +26,25 @@ def fastest_us(
 
 def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
   """[N] time of the longest path that ends with each op, the op itself included."""
-  end_us = np.array(op_us, dtype=np.float64)
-  depths = graph.depths[graph.edge_consumers]
-  order = np.argsort(depths, kind="stable")
-  producers, consumers = graph.edge_producers[order], graph.edge_consumers[order]
-  levels = np.searchsorted(depths[order], np.arange(int(graph.depths.max()) + 2))
-  for first, last in zip(levels[:-1], levels[1:]):
-    target = consumers[first:last]
-    np.maximum.at(end_us, target, end_us[producers[first:last]] + op_us[target])
-  return end_us
+  order = np.argsort(graph.depths[graph.edge_consumers], kind="stable")
+  return _longest(
+      np.asarray(op_us, dtype=np.float64), graph.edge_producers[order],
+      graph.edge_consumers[order])
 
 
 def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
   """[N] time of the longest path that starts with each op, the op itself included."""
-  op_us = np.asarray(op_us, dtype=np.float64)
-  remaining_us = op_us.copy()
-  depths = graph.depths[graph.edge_producers]
-  order = np.argsort(depths, kind="stable")
-  producers, consumers = graph.edge_producers[order], graph.edge_consumers[order]
-  levels = np.searchsorted(depths[order], np.arange(int(graph.depths.max()) + 2))
-  for first, last in zip(levels[-2::-1], levels[:0:-1]):
-    source = producers[first:last]
-    np.maximum.at(remaining_us, source, remaining_us[consumers[first:last]] + op_us[source])
-  return remaining_us
+  order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
+  return _longest(
+      np.asarray(op_us, dtype=np.float64), graph.edge_consumers[order],
+      graph.edge_producers[order])
+
+
+@compiled()
+def _longest(op_us, sources, targets):
+  """[N] longest paths; edges are in an order in which what enters a source comes before it."""
+  found = op_us.copy()
+  for edge in range(len(sources)):
+    through = found[sources[edge]] + op_us[targets[edge]]
+    found[targets[edge]] = max(found[targets[edge]], through)
+  return found
