@@ -776,6 +776,15 @@ def dropout_with_a_seed():
 
 
 @draws
+def dropped_paths():
+  """One draw for each example, as in stochastic depth."""
+  x, y = inputs()
+  hidden = network(x)
+  kept_paths = tf.nn.dropout(hidden, rate=0.3, noise_shape=[tf.shape(hidden)[0], 1])
+  return finish(square_error(hidden + kept_paths, y))
+
+
+@draws
 def stateless_dropout():
   x, y = inputs()
   step = kept("steps", [], 0, tf.int32)

@@ -182,6 +182,8 @@ class Dataflow:
         along = int(self._known(data[-1])) % len(parts[0])
         return tuple(sum(part[i] for part in parts) if i == along else size
                      for i, size in enumerate(parts[0]))
+      if kind in DRAW_SHAPE:
+        return tuple(self._known(data[DRAW_SHAPE[kind]]).tolist())
       if kind == "Fill":
         return tuple(self._known(data[0]).tolist())
       return np.broadcast_shapes(*(known_dims(shape) for shape in given))
@@ -370,10 +372,19 @@ ELEMENTWISE = frozenset((
     "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
     "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace "
     "EnsureShape BiasAdd BiasAddV1").split())
+# Op that draws -> its input that holds the shape of the draws.
+DRAW_SHAPE = {
+    **dict.fromkeys((
+        "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
+        "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal "
+        "StatelessRandomUniformInt StatelessRandomUniformFullInt StatelessRandomUniformV2 "
+        "StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 "
+        "StatelessRandomUniformFullIntV2").split(), 0),
+    "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
 _SHAPED = frozenset((
     *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo",
     "Sum", "Mean", "Max", "Min", "Tile", "Fill",
-    "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
+    "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax", *DRAW_SHAPE,
     # Broadcast.
     *ELEMENTWISE.difference(
         "IdentityN InvertPermutation PlaceholderWithDefault Bitcast Print Assert".split())))

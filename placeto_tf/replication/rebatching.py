@@ -22,7 +22,13 @@ from placeto_tf.graphs import analysis_graph_def, load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, analyse_dataflow
+from placeto_tf.replication.dataflow import (
+  DRAW_SHAPE,
+  ELEMENTWISE,
+  Dataflow,
+  Tensor,
+  analyse_dataflow,
+)
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling
@@ -33,12 +39,8 @@ _SHAPE_INPUT = {
     "Reshape": 1, "BroadcastTo": 1, "Fill": 0, "Conv2DBackpropInput": 0,
     "Conv2DBackpropInputV2": 0, "Conv3DBackpropInputV2": 0,
     "DepthwiseConv2dNativeBackpropInput": 0, "AvgPoolGrad": 0, "AvgPool3DGrad": 0,
-    "StridedSliceGrad": 0, "ScatterNd": 2, "Slice": 2, "RandomUniform": 0, "RandomUniformInt": 0,
-    "RandomStandardNormal": 0, "TruncatedNormal": 0, "StatelessRandomUniform": 0,
-    "StatelessRandomNormal": 0, "StatelessTruncatedNormal": 0, "StatelessRandomUniformV2": 0,
-    "StatelessRandomNormalV2": 0, "StatelessTruncatedNormalV2": 0, "StatelessRandomUniformInt": 0,
-    "StatelessRandomUniformIntV2": 0, "UnsortedSegmentSum": 2, "StatefulUniform": 2,
-    "StatefulStandardNormalV2": 2}
+    "StridedSliceGrad": 0, "ScatterNd": 2, "Slice": 2, "UnsortedSegmentSum": 2,
+    **DRAW_SHAPE}
 # The input that states the shape of a container's tensors.
 _ELEMENT_INPUT = {
     "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListPopBack": 1, "TensorListStack": 1,

@@ -6,8 +6,8 @@ is replaced by one fixed number each, in both graphs, because replicas draw numb
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
 Sums in another order round differently, and a model may enlarge that. How much is harmless is
-measured: the graph is trained a second time with its examples in another order, and with variables
-that differ from the others by some roundings.
+measured: the graph is trained a second time with variables that differ from the others by some
+roundings. (The examples stay in their order: a loss may weigh them by their position.)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles
+from placeto_tf.replication.dataflow import DRAW_SHAPE
 from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.rebatching import frozen
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -43,8 +44,6 @@ _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
 _NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
-# Input of the shape, for ops that draw.
-_SHAPE_INPUT = {"StatefulUniform": 2, "StatefulStandardNormalV2": 2}
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
 
@@ -316,10 +315,7 @@ class _Comparison:
       for step in range(steps):
         feed = self._feed(step)
         expected = self._whole.step(feed)
-        order = self._rng.permutation(self._examples)
-        shuffled = {name: value[order] if name in self._batch_feeds else value
-                    for name, value in feed.items()}
-        reordered = other.step(shuffled)
+        rounded = other.step(feed)
         self.in_replicas = True
         found = self._parts.step(self._replicated.feed(feed))
         self.in_replicas = False
@@ -330,10 +326,8 @@ class _Comparison:
           noise[name] = max(noise.get(name, 0.0), _difference(values[name], theirs[name]))
           for part, copy in self._parts_of(name, values[name], copies):
             pairs.append((name, part, copy, noise[name]))
-        for name, one, again, part in zip(self._tensors, expected, reordered, found):
-          kept = np.shape(one) == np.shape(again) and (
-              np.shape(one)[:1] != (self._examples,))
-          pairs.append((name, one, part, _difference(one, again) if kept else 0.0))
+        for name, one, again, part in zip(self._tensors, expected, rounded, found):
+          pairs.append((name, one, part, _difference(one, again)))
         wrong = [(name, _difference(one, part)) for name, one, part, allowed in pairs
                  if _difference(one, part) > _tolerance(one, allowed)]
         if wrong:
@@ -526,7 +520,7 @@ def _stand_in(graph_def: Any, node: Any) -> None:
     raise _NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
   data = [text for text in node.input if not text.startswith("^")]
   controls = [text for text in node.input if text.startswith("^")]
-  shape = data[_SHAPE_INPUT.get(kind, 0)]
+  shape = data[DRAW_SHAPE.get(kind, 0)]
   if kind in _BOUNDED:
     value = data[_BOUNDED[kind]]  # the least whole number
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type

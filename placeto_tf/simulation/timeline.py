@@ -24,6 +24,8 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.memory import GB, Lifetimes
 from placeto_tf.simulation.schedule import SimulationResult
 
+_MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take minutes
+
 
 def timeline_events(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
@@ -129,35 +131,37 @@ def timeline_figure(
   """A matplotlib figure: a lane for each device and each bus, and memory where costs are given."""
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, seldom needed
   from matplotlib.figure import Figure
-  cluster = result.cluster
-  d_count = cluster.num_devices
+  names, shown = result.cluster.device_names, _pictured_devices(result)
   with_memory = graph is not None and costs is not None
-  figure = Figure(figsize=(10, 1.5 + 0.55 * d_count + (2.2 if with_memory else 0)), dpi=120)
+  figure = Figure(figsize=(10, 1.5 + 0.55 * len(shown) + (2.2 if with_memory else 0)), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots(
       2 if with_memory else 1, 1, sharex=True, squeeze=False,
-      gridspec_kw={"height_ratios": [0.55 * d_count + 0.6, 1.8]} if with_memory else None)[:, 0]
+      gridspec_kw={"height_ratios": [0.55 * len(shown) + 0.6, 1.8]} if with_memory else None)[:, 0]
   lanes, sent, jobs = axes[0], result.transfers, result.jobs
   unit = 1000.0  # the axis is in ms
-  for d in range(d_count):
+  for lane, d in enumerate(shown):
     for mask, start_us, end_us, height, low, colour in (
-        (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{d % 10}"),
+        (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{lane % 10}"),
         (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
         (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
       spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / unit
-      lanes.broken_barh(spans[spans[:, 1] > 0], (d + low, height), color=colour, linewidth=0)
+      lanes.broken_barh(spans[spans[:, 1] > 0], (lane + low, height), color=colour, linewidth=0)
   lanes.set_yticks(
-      [d + y for d in range(d_count) for y in (0.25, 0.69)],
-      [label for name in cluster.device_names for label in (name, "bus")], fontsize=9)
+      [lane + y for lane in range(len(shown)) for y in (0.25, 0.69)],
+      [label for d in shown for label in (names[d], "bus")], fontsize=9)
   lanes.tick_params(labelsize=9)
-  lanes.set_ylim(d_count, -0.15)
+  lanes.set_ylim(len(shown), -0.15)
   lanes.set_xlim(0, max(result.step_time_us / unit, 1e-9))
-  lanes.set_title(title or f"step time {result.step_time_us / unit:.2f} ms", fontsize=13)
+  of_all = "" if len(shown) == len(names) else (
+      f" (the {len(shown)} busiest of {len(names):,} devices)")
+  lanes.set_title(
+      (title or f"step time {result.step_time_us / unit:.2f} ms") + of_all, fontsize=13)
   if graph is not None and costs is not None:
     lifetimes = Lifetimes.of(graph, costs, result)
-    for d, name in enumerate(cluster.device_names):
+    for lane, d in enumerate(shown):
       times_us, held = lifetimes.usage(d)
-      axes[1].step(times_us / unit, held / GB, where="post", color=f"C{d % 10}", label=name,
+      axes[1].step(times_us / unit, held / GB, where="post", color=f"C{lane % 10}", label=names[d],
                    linewidth=1)
     axes[1].set_ylabel("GB")
     axes[1].set_ylim(bottom=0)
@@ -165,6 +169,14 @@ def timeline_figure(
   axes[-1].set_xlabel("ms")
   figure.tight_layout()
   return figure
+
+
+def _pictured_devices(result: SimulationResult) -> List[int]:
+  """The devices that a picture shows: all of a few, or those that compute the longest."""
+  count = result.cluster.num_devices
+  busy_us = np.bincount(
+      result.placement, result.end_us - result.start_us, minlength=count)
+  return sorted(np.argsort(-busy_us, kind="stable")[:_MAX_PICTURED_DEVICES].tolist())
 
 
 def timeline_png(

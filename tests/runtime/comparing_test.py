@@ -147,14 +147,14 @@ def test_a_variable_that_holds_rounding_alone_is_said_and_not_in_the_difference(
     bias = tf.compat.v1.get_variable("bias", initializer=[0.1, 0.2, 0.3, 0.4])
     hidden = tf.sin(x @ weights) + bias
     hidden -= tf.reduce_mean(hidden, 0)
-    loss = 1e4 * tf.reduce_mean(tf.tanh(hidden) ** 2)
+    loss = tf.reduce_mean(tf.tanh(hidden) ** 2)
     kept = tf.compat.v1.get_variable("kept", initializer=[1.0, 1.0, 1.0, 1.0], trainable=False)
     step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
     gradient = tf.gradients(loss, [bias])[0]
     tf.group(step, tf.compat.v1.assign(kept, gradient), name="train")
   source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
   found = placeto.compare_training(source.graph, source.replicas(2))
-  assert found.checked and found.untold == 2, found
+  assert found.checked and found.untold == 1, found
   assert found.largest_difference < 1e-3
   assert "of them hold rounding alone" in str(found)
 
