@@ -12,6 +12,7 @@ roundings. (The examples stay in their order: a loss may weigh them by their pos
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import re
@@ -179,6 +180,12 @@ class _Runnable:
     self._readers: Dict[str, Any] = {}
     self.session: Any = None
 
+  def again(self) -> _Runnable:
+    """The same graph for another session."""
+    other = copy.copy(self)
+    other.session = None
+    return other
+
   def open(self, init: Sequence[Any] = (), fed: Optional[Mapping[Any, Any]] = None) -> None:
     """Begins a session."""
     import tensorflow as tf
@@ -229,7 +236,10 @@ class _Runnable:
 class _Comparison:
   """The graph, once more with other roundings, and the replicas."""
 
-  def __init__(self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int):
+  def __init__(
+      self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int,
+      whole: Optional[_Runnable] = None):
+    """Args: whole: the graph, if it was made runnable before; else None."""
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
     needed, free = _copies_bytes(graph, replicated), _free_bytes()
@@ -237,7 +247,7 @@ class _Comparison:
       raise _NotRunnable(
           f"the variables of both take {needed / 1e9:.1f} GB of memory, of which this machine has "
           f"{free / 1e9:.1f} left")
-    self._whole = _Runnable(graph)
+    self._whole = _Runnable(graph) if whole is None else whole.again()
     try:
       self._parts = _Runnable(replicated.graph)
     except GraphError as problem:
@@ -255,9 +265,10 @@ class _Comparison:
                       if kind in _VARIABLES and not _is_generator(graph, name)]
     self._copies = self._find_copies(graph)
     for name in self.variables:
-      self._whole.add(name)
-      for copy in self._copies[name]:
-        self._parts.add(copy)
+      if whole is None:
+        self._whole.add(name)
+      for each in self._copies[name]:
+        self._parts.add(each)
     self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
     self._examples = self._number_of_examples(graph)
 
@@ -303,9 +314,7 @@ class _Comparison:
 
   def run(self, steps: int, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
-    other = _Runnable(self._whole.graph)
-    for name in self.variables:
-      other.add(name)
+    other = self._whole.again()
     runs = (self._whole, other, self._parts)
     try:
       first = self._begin(other)
@@ -320,12 +329,12 @@ class _Comparison:
         found = self._parts.step(self._replicated.feed(feed))
         self.in_replicas = False
         values, theirs = self._whole.read(self.variables), other.read(self.variables)
-        copies = self._parts.read([copy for each in self._copies.values() for copy in each])
+        copies = self._parts.read([name for each in self._copies.values() for name in each])
         pairs = []
         for name in self.variables:
           noise[name] = max(noise.get(name, 0.0), _difference(values[name], theirs[name]))
-          for part, copy in self._parts_of(name, values[name], copies):
-            pairs.append((name, part, copy, noise[name]))
+          for part, found_part in self._parts_of(name, values[name], copies):
+            pairs.append((name, part, found_part, noise[name]))
         for name, one, again, part in zip(self._tensors, expected, rounded, found):
           pairs.append((name, one, part, _difference(one, again)))
         wrong = [(name, _difference(one, part)) for name, one, part, allowed in pairs
@@ -349,7 +358,7 @@ class _Comparison:
   def run_alone(self, replicated: ReplicatedGraph) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
     self.in_replicas = True
-    alone = _Comparison(self._whole.graph, replicated, self._seed)
+    alone = _Comparison(self._whole.graph, replicated, self._seed, self._whole)
     runs = (alone._whole, alone._parts)
     try:
       alone._begin(None)
@@ -408,7 +417,7 @@ class _Comparison:
       self, name: str, value: np.ndarray, copies: Mapping[str, np.ndarray]
   ) -> List[Tuple[np.ndarray, np.ndarray]]:
     parts = self._rows(name, value) or [value] * len(self._copies[name])
-    return [(part, copies[copy]) for part, copy in zip(parts, self._copies[name])]
+    return [(part, copies[each]) for part, each in zip(parts, self._copies[name])]
 
   def _mismatch(
       self, wrong: Sequence[Tuple[str, float]], step: int, feed: Mapping[str, np.ndarray],
