@@ -13,6 +13,8 @@ goes on where it stopped. Placement alone has a run of its own with the same bud
   alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
                         best; empty if they do not fit or are not possible
   evaluations, seconds, placement
+  check, check_seconds  what training the replicas beside the graph gave, and how long it took
+                        (after `seconds`); empty if one replica won
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ from placeto_tf.replication import ReplicaSource
 FIELDS = (
     "graph", "cluster", "seed", "max_seconds", "max_evaluations", "replicas", "global_batch",
     "step_time_us", "fits", "lower_bound_us", "examples_per_second", "alone_us",
-    "data_parallel_us", "evaluations", "seconds", "placement")
+    "data_parallel_us", "evaluations", "seconds", "placement", "check",
+    "check_seconds")
 _ALWAYS = ("step_time_us", "lower_bound_us")
-_NUMBERS = (*_ALWAYS, "examples_per_second", "alone_us", "data_parallel_us")
+_NUMBERS = (
+    *_ALWAYS, "examples_per_second", "alone_us", "data_parallel_us", "check_seconds")
 KEY = ("graph", "cluster", "seed")
 
 Row = Dict[str, str]
@@ -162,6 +166,7 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
   batch = chosen.global_batch if chosen is not None else None
   one_batch = replication.rows["1"].global_batch
   parallel = replication.data_parallel
+  check = replication.check
   stem = re.sub(r"[^\w.=-]+", "_", "__".join(key))
   placement = os.path.join("placements", f"{stem}.json")
   found.placement.save(os.path.join(out, placement))
@@ -176,15 +181,16 @@ def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableC
       "data_parallel_us": None if parallel is None or not parallel.fits else (
           parallel.step_time_us * (batch or 1) / (replication.data_parallel_batch or 1)),
       "evaluations": found.evaluations, "seconds": round(found.seconds, 1),
-      "placement": placement}.items()}
+      "placement": placement, "check": check,
+      "check_seconds": None if check is None else round(check.seconds, 1)}.items()}
 
 
 def table(rows: List[Row]) -> str:
   """Markdown: a row for each graph and cluster, then geometric means by cluster."""
   lines = [
       "| graph | cluster | placement alone | data parallelism | `auto` | replicas | examples/s | "
-      "bound | over `auto`: alone | data parallelism | better of both |",
-      "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+      "bound | over `auto`: alone | data parallelism | better of both | check |",
+      "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
   ratios: Dict[str, List[Tuple[Optional[float], Optional[float], Optional[float]]]] = {}
   for row in rows:
     best, alone, parallel = (
@@ -192,7 +198,7 @@ def table(rows: List[Row]) -> str:
         for name in ("step_time_us", "alone_us", "data_parallel_us"))
     if best is None:
       lines.append(f"| {row['graph'].replace('zoo:', '')} | {row['cluster']} |"
-                   + " - |" * 8 + " nothing fits |")
+                   + " - |" * 8 + " nothing fits | |")
       continue
     both = [each for each in (alone, parallel) if each is not None]
     ratio = tuple(
@@ -203,11 +209,11 @@ def table(rows: List[Row]) -> str:
     lines.append("| " + " | ".join([
         row["graph"].replace("zoo:", ""), row["cluster"], _ms(alone), _ms(parallel), _ms(best),
         row["replicas"], rate, _ms(float(row["lower_bound_us"])),
-        *(f"{each:.2f}" if each else "-" for each in ratio)]) + " |")
+        *(f"{each:.2f}" if each else "-" for each in ratio), row["check"]]) + " |")
   for cluster, found in ratios.items():
     means = [_geometric_mean([each[i] for each in found]) for i in range(3)]
     lines.append(
-        f"| geometric mean | {cluster} | | | | | | | " + " | ".join(means) + " |")
+        f"| geometric mean | {cluster} | | | | | | | " + " | ".join(means) + " | |")
   return "\n".join(lines)
 
 

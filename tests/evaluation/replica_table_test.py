@@ -11,7 +11,7 @@ from placeto_tf.evaluation import replica_table
 
 SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 HEADER = ",".join(replica_table.FIELDS)
-LINE = "zoo:a,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json"
+LINE = "zoo:a,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json,checked,2.5"
 
 
 def read(path, text):
