@@ -18,10 +18,9 @@ it shares with the default. Every extension of the simulator is one more field, 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
-from typing import Any, Dict, List, Mapping, Sequence, Union
+from typing import Any, Dict, Mapping, Sequence, Union
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from placeto_tf.errors import ClusterError
 from placeto_tf.files import atomic, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
+MAX_DEVICES = 4096  # the links of more would fill the memory
 _STRUCTURE = ("devices",) + _LINK_FIELDS  # fields that are no extension of the simulator
 _PROPERTY_FIELDS = frozenset(
     "type vendor model frequency numCores environment numRegisters l1CacheSize l2CacheSize "
@@ -74,6 +74,10 @@ def from_json(
   if not isinstance(parsed["devices"], list) or not parsed["devices"]:
     raise ClusterError(
         "\"devices\" of the cluster is empty; expected a list of at least one device")
+  if len(parsed["devices"]) > MAX_DEVICES:
+    raise ClusterError(
+        f"the cluster has {len(parsed['devices']):,} devices; expected at most {MAX_DEVICES:,}, as "
+        "every two of them have a link")
   devices = [_device_from_json(device, i) for i, device in enumerate(parsed["devices"])]
   # Names must be unique before pairs can refer to them.
   names: Dict[str, int] = {}
@@ -220,17 +224,23 @@ def _number(link: Mapping[str, Any], field: str, what: str) -> float:
 
 def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict[str, Any]:
   """The most frequent link as the default, the others as pairs; [D, D] per field of a link."""
-  links: List[Any] = []
-  for i, start in enumerate(names):
-    for j, end in enumerate(names):
-      if i != j:
-        links.append((start, end, tuple(float(matrix[i, j]) for matrix in matrices)))
-  if not links:
+  apart = ~np.eye(len(names), dtype=bool)
+  if not apart.any():
     return {}
-  default = collections.Counter(values for _, _, values in links).most_common(1)[0][0]
-  found: Dict[str, Any] = {"default": dict(zip(_LINK_FIELDS, default))}
-  pairs = [{"from": a, "to": b, **dict(zip(_LINK_FIELDS, values))}
-           for a, b, values in links if values != default]
+  # [D, D] number of each link's kind: kinds are few, links may be millions.
+  kinds = np.zeros(apart.shape, dtype=np.int64)
+  for matrix in matrices:
+    values, number = np.unique(matrix, return_inverse=True)
+    kinds = kinds * len(values) + number.reshape(apart.shape)
+  known, first, count = np.unique(kinds[apart], return_index=True, return_counts=True)
+  most = known[np.lexsort((first, -count))[0]]  # the first one, of equally frequent ones
+
+  def link(i: int, j: int) -> Dict[str, float]:
+    return dict(zip(_LINK_FIELDS, (float(matrix[i, j]) for matrix in matrices)))
+
+  found: Dict[str, Any] = {"default": link(*np.argwhere(apart & (kinds == most))[0])}
+  pairs = [{"from": names[i], "to": names[j], **link(i, j)}
+           for i, j in np.argwhere(apart & (kinds != most)).tolist()]
   if pairs:
     found["pairs"] = pairs
   return found

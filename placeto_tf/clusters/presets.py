@@ -43,11 +43,11 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters.cluster_json import MAX_DEVICES
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
 
 _GB = 2**30
-_MAX_DEVICES = 4096  # more is a typing error, and links would fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,28 +192,25 @@ def from_counts(
     terms, own_host = [*terms, ("cpu", 1)], True
   else:
     own_host = False
-  members: List[Tuple[Preset, Device, int]] = []
+  members: List[Tuple[Preset, Device]] = []
   for task in range(hosts):
     numbers: Dict[str, int] = {}
     prefix = f"/job:worker/task:{task}/device:" if hosts > 1 else "/"
     for name, count in terms:
       preset = _PRESETS[name]
       host = own_host and preset.type == "CPU"
-      members += [(preset, _device(preset, numbers, prefix, host), task) for _ in range(count)]
-  d = len(members)
-  bandwidth, latency = np.ones((d, d)), np.zeros((d, d))
-  joined: Dict[Tuple[int, int], Link] = {}  # by identity: there are only a few presets
-  for i, (a, _, from_host) in enumerate(members):
-    for j, (b, _, to_host) in enumerate(members):
-      key = (id(a), id(b))
-      if key not in joined:
-        joined[key] = a.peer if a is b else slower_host_link(a, b)
-      link = joined[key] if from_host == to_host else network
-      bandwidth[i, j] = link.bandwidth_bytes_per_us
-      latency[i, j] = link.latency_us
-  overhead = max(preset.op_overhead_us for preset, _, _ in members)
+      members += [(preset, _device(preset, numbers, prefix, host)) for _ in range(count)]
+  presets = list({id(preset): preset for preset, _ in members}.values())
+  links = [[a.peer if a is b else slower_host_link(a, b) for b in presets] for a in presets]
+  number = np.array([presets.index(preset) for preset, _ in members])
+  machine = np.arange(len(members)) // (len(members) // hosts)
+  pairs, together = np.ix_(number, number), machine[:, None] == machine
+  bandwidth, latency = (
+      np.where(together, np.array([[getattr(link, field) for link in row] for row in links])[pairs],
+               getattr(network, field)) for field in ("bandwidth_bytes_per_us", "latency_us"))
+  overhead = max(preset.op_overhead_us for preset, _ in members)
   return dict(
-      devices=tuple(device for _, device, _ in members), bandwidth_bytes_per_us=bandwidth,
+      devices=tuple(device for _, device in members), bandwidth_bytes_per_us=bandwidth,
       latency_us=latency, op_overhead_us=overhead)
 
 
@@ -245,12 +242,12 @@ def _term(term: str, text: str) -> Tuple[str, int, int]:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")
   count, times, hosts = counts.partition("x")
   for number in (count, hosts if times else "1"):
-    if not re.fullmatch(r"[0-9]+", number) or not 1 <= int(number[:9]) <= _MAX_DEVICES:
+    if not re.fullmatch(r"[0-9]+", number) or not 1 <= int(number[:9]) <= MAX_DEVICES:
       raise ClusterError(f"the cluster {text!r} asks for {number!r} devices of {name}; expected a "
-                         f"number from 1 to {_MAX_DEVICES}, as in {name}:4, or {name}:4x2 for 4 on "
+                         f"number from 1 to {MAX_DEVICES}, as in {name}:4, or {name}:4x2 for 4 on "
                          "each of 2 hosts")
-  if int(count) * int(hosts or 1) > _MAX_DEVICES:
-    raise ClusterError(f"the cluster {text!r} has more than {_MAX_DEVICES} devices; ask for fewer")
+  if int(count) * int(hosts or 1) > MAX_DEVICES:
+    raise ClusterError(f"the cluster {text!r} has more than {MAX_DEVICES} devices; ask for fewer")
   return name, int(count), int(hosts or 1)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
+from placeto_tf.clusters import Cluster
 from placeto_tf.files.result_directory import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import registry
@@ -31,6 +32,7 @@ from placeto_tf.problem import ledger
 _NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
 _NAMES_OF_SIGNATURES = ("placement.json", "report.json", "signatures", "tensorboard")
 
+_MOST_COLUMNS = 16  # a line of more devices is too long to read
 NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
 
 
@@ -59,9 +61,9 @@ def write_result(result: Union[PlacingResult, SignaturesResult], workspace: Work
   result.placement.save(os.path.join(path, "placement.json"))
   write_placed(result.graph, result.placement, path)
   with open(os.path.join(path, "report.json"), "w", encoding="utf-8") as file:
-    json.dump(report_of_signatures(result) if isinstance(result, SignaturesResult)
-              else report(result), file, indent=1)
-    file.write("\n")
+    file.write(json.dumps(
+        report_of_signatures(result) if isinstance(result, SignaturesResult) else report(result),
+        indent=1) + "\n")
   if isinstance(result, PlacingResult):
     _write_timelines(result, path)
     return
@@ -179,7 +181,7 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
   wanted = (*references, result.config.method)
   shown = [name for name in order if verbose or name in wanted]
   rows = [["placer", "step time", "speed-up", *(("gained", "evaluations") if verbose else ()),
-           "fits", *(f"GB {device.name}" for device in result.cluster.devices)]]
+           "fits", *_memory_titles(result.cluster)]]
   for name in shown:
     row = result.baselines[name]
     work = [_ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}"] if verbose else []
@@ -213,16 +215,16 @@ def table_of_signatures(result: SignaturesResult, *, verbose: bool = False) -> s
     verbose: whether the table of each signature follows.
   """
   rows = [["signature", "ops", "as it is", "one device", "placed", "speed-up", "lower bound",
-           *(f"GB {device.name}" for device in result.cluster.devices)]]
+           *_memory_titles(result.cluster)]]
   for key, found in result.results.items():
     current_us, single_us = (
         found.baselines[name].step_time_us for name in ("current", "single"))
     rows.append([
         key, f"{found.graph.num_ops:,}", _ms(current_us), _ms(single_us), _ms(found.step_time_us),
         _times(current_us, found.step_time_us), _ms(found.lower_bound_us),
-        *(f"{held / 2**30:.2f}" for held in found.peak_memory_bytes)])
+        *_memory_cells(found.peak_memory_bytes)])
   blank = [""] * 6
-  rows.append(["variables of all", *blank, *(f"{b / 2**30:.2f}" for b in result.held_bytes)])
+  rows.append(["variables of all", *blank, *_memory_cells(result.held_bytes)])
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   lines += ["", "Each signature has a step of its own; they were placed in this order, each with "
@@ -298,7 +300,19 @@ def _cells(
     step_time_us: float, current_us: Optional[float], fits: bool, peak_memory_bytes: np.ndarray,
     work: List[str]) -> List[str]:
   return [_ms(step_time_us), _times(current_us, step_time_us), *work,
-          "yes" if fits else "no", *(f"{b / 2**30:.2f}" for b in peak_memory_bytes)]
+          "yes" if fits else "no", *_memory_cells(peak_memory_bytes)]
+
+
+def _memory_titles(cluster: Cluster) -> List[str]:
+  if cluster.num_devices > _MOST_COLUMNS:
+    return ["GB at most"]
+  return [f"GB {device.name}" for device in cluster.devices]
+
+
+def _memory_cells(held_bytes: np.ndarray) -> List[str]:
+  """Of each device [D], or, of many, the most."""
+  shown = held_bytes if len(held_bytes) <= _MOST_COLUMNS else [held_bytes.max()]
+  return [f"{each / 2**30:.2f}" for each in shown]
 
 
 def verdict(result: PlacingResult) -> str:

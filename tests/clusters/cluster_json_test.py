@@ -157,3 +157,18 @@ def test_the_document_has_every_field_and_preset_and_its_example_is_read():
   names = {field.name for kind in (Cluster, Device) for field in dataclasses.fields(kind)}
   for name in names | links | set(PRESETS):
     assert f"`{name}`" in text, name
+
+
+def test_more_devices_than_links_could_be_held_of_are_refused():
+  devices = [{"name": f"/GPU:{i}", "type": "GPU", "memory_bytes": 1} for i in range(4097)]
+  with pytest.raises(ClusterError, match="4,097 devices; expected at most 4,096"):
+    Cluster.from_json({"devices": devices})
+
+
+def test_many_links_of_few_kinds_come_back():
+  cluster = Cluster.parse("v100:20x3@100gbit")
+  described = cluster.to_json()
+  assert len(described["links"]["pairs"]) < 63 * 62  # the most frequent one is the default
+  again = Cluster.from_json(described)
+  np.testing.assert_array_equal(again.bandwidth_bytes_per_us, cluster.bandwidth_bytes_per_us)
+  np.testing.assert_array_equal(again.latency_us, cluster.latency_us)

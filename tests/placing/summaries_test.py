@@ -124,3 +124,12 @@ def test_values_of_constants_are_left_out_and_their_shapes_stay():
   assert tensors["weights"].ByteSize() < 64
   assert [dim.size for dim in tensors["weights"].tensor_shape.dim] == [100, 10]
   assert tf.make_ndarray(tensors["axes"]).tolist() == [1, 2]
+
+
+def test_large_attributes_are_left_out_by_name():
+  with tf.Graph().as_default() as graph:
+    tf.constant(1.0, name="noted").op._set_attr(  # pylint: disable=protected-access
+        "_note", tf.compat.v1.AttrValue(s=b"a" * 100_000))
+  stripped = summaries.without_constants(graph.as_graph_def())
+  assert stripped.ByteSize() < 1000
+  assert list(stripped.node[0].attr["_too_large_attrs"].list.s) == [b"_note"]

@@ -7,18 +7,19 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.simulation.simulator import Simulator
 from placeto_tf.simulation.timeline import (
     timeline_events,
+    timeline_figure,
     timeline_image,
     timeline_png,
     write_timeline,
 )
 
 
-def small_case(**cluster_fields):
+def small_case(devices=2, **cluster_fields):
   # a@0-2 on /GPU:0. Control 2-2 to c, then 4 bytes 2-6 to b. c@2-3, b@6-7 on /GPU:1.
   graph = ComputationGraph.from_edges(
       ["a", "b", "c"], ["MatMul", "Relu", "NoOp"], [1, 1, 0], [(0, 0, 1), (0, CONTROL, 2)])
   costs = make_costs([2, 1, 1], [4, 2])
-  result = Simulator(graph, costs, make_cluster(2, **cluster_fields)).simulate([0, 1, 1])
+  result = Simulator(graph, costs, make_cluster(devices, **cluster_fields)).simulate([0, 1, 1])
   return graph, costs, result
 
 
@@ -115,3 +116,11 @@ def test_picture_is_written_and_not_blank(tmp_path):
   assert image.ndim == 3
   assert image.shape[2] == 3
   assert len(np.unique(image.reshape(-1, 3), axis=0)) > 5
+
+
+def test_a_picture_of_many_devices_shows_the_busiest():
+  graph, costs, result = small_case(devices=50)
+  figure = timeline_figure(result, graph=graph, costs=costs)
+  lanes = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+  assert len(lanes) == 2 * 32 and {"/GPU:0", "/GPU:1"} < set(lanes)
+  assert "the 32 busiest of 50 devices" in figure.axes[0].get_title()
