@@ -7,7 +7,8 @@ Where replicas normalize by their own statistics, their form with synchronized o
 
 Sums in another order round differently, and a model may enlarge that. How much is harmless is
 measured: the graph is trained a second time with variables that differ from the others by some
-roundings. (The examples stay in their order: a loss may weigh them by their position.)
+roundings, and where its batch normalizations are joined, with these written out in plain ops. (The
+examples stay in their order: a loss may weigh them by their position.)
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ import math
 import re
 import time
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters import Cluster
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles
+from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import DRAW_SHAPE
 from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.rebatching import frozen
@@ -44,6 +47,7 @@ _NOISE_FACTOR = 20.0
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
+_PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after the other
 _NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
@@ -110,7 +114,7 @@ def compare_training(
       replicated = replicate(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED)
-    comparison = _Comparison(graph, replicated, seed)
+    comparison = _Comparison(graph, replicated, seed, norms=own is not None)
   except ReplicaMismatchError:
     raise
   except _NotRunnable as problem:
@@ -169,7 +173,7 @@ class _Runnable:
     graph_def.CopyFrom(source.graph_def)
     for node in graph_def.node:
       node.device = ""
-      _stand_in(graph_def, node)
+      _stand_in(graph_def, node)  # of initializers, too: see _begin
     self.tf_graph = tf.Graph()
     try:
       with self.tf_graph.as_default():
@@ -217,14 +221,14 @@ class _Runnable:
         write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
     self._readers[name], self._setters[name] = read, (write, value)
 
-  def read(self, names: Sequence[str]) -> Dict[str, np.ndarray]:
-    """Values of variables."""
-    return self.session.run({name: self._readers[name] for name in names})
+  def read(self, name: str) -> np.ndarray:
+    """The value of a variable."""
+    return self.session.run(self._readers[name])
 
-  def write(self, values: Mapping[str, np.ndarray]) -> None:
-    """Sets variables."""
-    self.session.run([self._setters[name][0] for name in values],
-                     {self._setters[name][1]: value for name, value in values.items()})
+  def write(self, name: str, value: np.ndarray) -> None:
+    """Sets a variable."""
+    write, placeholder = self._setters[name]
+    self.session.run(write, {placeholder: value})
 
   def step(self, feed: Mapping[str, np.ndarray]) -> List[np.ndarray]:
     """One run of the fetches; the values of those that are tensors."""
@@ -233,20 +237,37 @@ class _Runnable:
     return self.session.run([tensors, ops], feed)[0]
 
 
+class _Seen(NamedTuple):
+  """A difference that was seen."""
+
+  name: str
+  difference: float
+  tolerance: float
+
+  @property
+  def tells(self) -> bool:
+    """Whether another value would have been noticed."""
+    return self.tolerance <= _UNTOLD
+
+
 class _Comparison:
   """The graph, once more with other roundings, and the replicas."""
 
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int,
-      whole: Optional[_Runnable] = None):
-    """Args: whole: the graph, if it was made runnable before; else None."""
+      whole: Optional[_Runnable] = None, norms: bool = False):
+    """Args:
+      whole: the graph, if it was made runnable before; else None.
+      norms: whether batch normalizations are written out among the replicas.
+    """
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
-    needed, free = _copies_bytes(graph, replicated), _free_bytes()
-    if needed > free:
-      raise _NotRunnable(
-          f"the variables of both take {needed / 1e9:.1f} GB of memory, of which this machine has "
-          f"{free / 1e9:.1f} left")
+    if whole is None:
+      needed, free = _needed_bytes(graph, replicated), _free_bytes()
+      if needed > free:
+        raise _NotRunnable(
+            f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
+            f"{free / 1e9:.1f} left")
     self._whole = _Runnable(graph) if whole is None else whole.again()
     try:
       self._parts = _Runnable(replicated.graph)
@@ -256,7 +277,8 @@ class _Comparison:
       ) from None
     self._replicated = replicated
     self._rng = np.random.default_rng(seed)
-    self._seed = seed
+    self._seed, self._norms = seed, norms
+    self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
     self.untold: Set[str] = set()  # variables that hold little but rounding
     self.num_fetches = sum(":" in name for name in graph.fetches)
@@ -314,46 +336,54 @@ class _Comparison:
 
   def run(self, steps: int, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
-    other = self._whole.again()
+    other = self._other()
     runs = (self._whole, other, self._parts)
     try:
-      first = self._begin(other)
+      self._begin(other)
       largest, done = 0.0, 0
-      noise: Dict[str, float] = {}
-      before = first
+      self._noise.clear()
       for step in range(steps):
         feed = self._feed(step)
-        expected = self._whole.step(feed)
-        rounded = other.step(feed)
+        expected, rounded = self._whole.step(feed), other.step(feed)
         self.in_replicas = True
         found = self._parts.step(self._replicated.feed(feed))
         self.in_replicas = False
-        values, theirs = self._whole.read(self.variables), other.read(self.variables)
-        copies = self._parts.read([name for each in self._copies.values() for name in each])
-        pairs = []
+        seen = [_Seen(name, _difference(one, part), _tolerance(one, _difference(one, again)))
+                for name, one, again, part in zip(self._tensors, expected, rounded, found)]
         for name in self.variables:
-          noise[name] = max(noise.get(name, 0.0), _difference(values[name], theirs[name]))
-          for part, found_part in self._parts_of(name, values[name], copies):
-            pairs.append((name, part, found_part, noise[name]))
-        for name, one, again, part in zip(self._tensors, expected, rounded, found):
-          pairs.append((name, one, part, _difference(one, again)))
-        wrong = [(name, _difference(one, part)) for name, one, part, allowed in pairs
-                 if _difference(one, part) > _tolerance(one, allowed)]
+          seen += self._compared(name, other)
+        wrong = [each for each in seen if each.difference > each.tolerance]
         if wrong:
-          raise self._mismatch(wrong, step, feed, before)
-        told = [_tolerance(one, allowed) <= _UNTOLD for _, one, _, allowed in pairs]
-        self.untold.update(name for (name, *_), tells in zip(pairs, told)
-                           if not tells and name in self._copies)
-        largest = max([largest, *(
-            _difference(one, part) for (_, one, part, _), tells in zip(pairs, told) if tells)])
+          raise self._mismatch(wrong, step, feed)
+        self.untold.update(
+            each.name for each in seen if each.name in self._copies and not each.tells)
+        largest = max([largest, *(each.difference for each in seen if each.tells)])
         done += 1
-        before = values
         if time.monotonic() > deadline:
           break
       return largest, done
     finally:
       for each in runs:
         each.close()
+
+  def _compared(self, name: str, other: _Runnable) -> List[_Seen]:
+    """A variable of the graph beside its copies; one at a time, as they may fill the memory."""
+    value = self._whole.read(name)
+    self._noise[name] = max(
+        self._noise.get(name, 0.0), _difference(value, other.read(name)))
+    copies = self._copies[name]
+    parts = self._rows(name, value) or [value] * len(copies)
+    return [_Seen(name, _difference(part, self._parts.read(copy_)),
+                  _tolerance(part, self._noise[name])) for part, copy_ in zip(parts, copies)]
+
+  def _other(self) -> _Runnable:
+    """The graph for the run with other roundings."""
+    if not self._norms:
+      return self._whole.again()
+    other = _Runnable(with_plain_batch_norm(self._whole.graph))
+    for name in self.variables:
+      other.add(name)
+    return other
 
   def run_alone(self, replicated: ReplicatedGraph) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
@@ -368,26 +398,29 @@ class _Comparison:
         each.close()
     self.in_replicas = False
 
-  def _begin(self, other: Optional[_Runnable]) -> Dict[str, np.ndarray]:
+  def _begin(self, other: Optional[_Runnable]) -> None:
     """Initialises the graph, and the others alike."""
     init, fed = ([], {}) if self._whole.values else initializers(
         self._whole.graph, self._whole.tf_graph)
     self._whole.open(init, fed)
-    if self._whole.values:
-      self._whole.write({name: self._whole.values[name] for name in self.variables})
-    values = self._whole.read(self.variables)
-    # What is zero at first, such as the weights of a last layer, would hide what is behind it.
-    for name, value in values.items():
-      if value.dtype.kind == "f" and value.ndim and value.size > 1 and not value.any():
-        values[name] = (0.01 * (1 + np.arange(value.size) % 7)).reshape(value.shape).astype(
-            value.dtype)
-    self._whole.write(values)
     if other is not None:
       other.open()
-      other.write({name: self._rounded(value) for name, value in values.items()})
     self._parts.open()
-    self._set_parts(values)
-    return values
+    for name in self.variables:
+      if self._whole.values:
+        value = self._whole.values[name]
+      else:
+        value = self._whole.read(name)
+      # What is the same everywhere at first, as all that is drawn is here, would hide what is
+      # exchanged, and what is zero, such as the weights of a last layer, all that is behind it.
+      # Sums of equal numbers round one way. Weights of one sign enlarge roundings the least.
+      if value.dtype.kind == "f" and value.size > 1 and (value == value.flat[0]).all():
+        value = ((value.flat[0] or 0.04) * (0.5 + self._rng.random(value.shape))).astype(
+            value.dtype)
+      self._whole.write(name, value)
+      self._set_parts(name, value)
+      if other is not None:
+        other.write(name, self._rounded(value))
 
   def _rounded(self, value: np.ndarray) -> np.ndarray:
     """A value changed by as much as some roundings would."""
@@ -396,13 +429,10 @@ class _Comparison:
     change = _ROUNDINGS * np.finfo(value.dtype).eps * self._rng.standard_normal(value.shape)
     return (value * (1 + change)).astype(value.dtype)
 
-  def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
-    written: Dict[str, np.ndarray] = {}
-    for name, value in values.items():
-      copies = self._copies[name]
-      parts = self._rows(name, value) or [value] * len(copies)
-      written.update(zip(copies, parts))
-    self._parts.write(written)
+  def _set_parts(self, name: str, value: np.ndarray) -> None:
+    copies = self._copies[name]
+    for each, part in zip(copies, self._rows(name, value) or [value] * len(copies)):
+      self._parts.write(each, part)
 
   def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
     """The rows of each replica, of a variable that keeps examples."""
@@ -413,35 +443,32 @@ class _Comparison:
     axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
     return np.split(value, self._replicated.replicas, axis=axes[0]) if axes else None
 
-  def _parts_of(
-      self, name: str, value: np.ndarray, copies: Mapping[str, np.ndarray]
-  ) -> List[Tuple[np.ndarray, np.ndarray]]:
-    parts = self._rows(name, value) or [value] * len(self._copies[name])
-    return [(part, copies[each]) for part, each in zip(parts, self._copies[name])]
-
   def _mismatch(
-      self, wrong: Sequence[Tuple[str, float]], step: int, feed: Mapping[str, np.ndarray],
-      before: Mapping[str, np.ndarray]) -> ReplicaMismatchError:
-    listed = ", ".join(f"{name!r} by {difference:.0e}" for name, difference in wrong[:_LISTED])
+      self, wrong: Sequence[_Seen], step: int, feed: Mapping[str, np.ndarray]
+  ) -> ReplicaMismatchError:
+    listed = ", ".join(f"{each.name!r} by {each.difference:.0e}" for each in wrong[:_LISTED])
     more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
-    joins = self._wrong_joins(feed, before)
+    joins = self._wrong_joins(feed)
     where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""
     return ReplicaMismatchError(
         f"{self._replicated.form} replicas train something else than the graph: after step "
         f"{step + 1} {listed}{more} (relative to its largest element){where}; train with one "
         "replica, or take the op out of the training step")
 
-  def _wrong_joins(
-      self, feed: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]) -> List[str]:
-    """The first tensors that are joined to another value than the graph's."""
-    self._whole.write(before)
-    self._set_parts(before)
-    ops = {op.name: op for op in self._parts.tf_graph.get_operations()}
+  def _wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
+    """The first tensors that are joined to another value than the graph's, from equal variables."""
+    for name in self.variables:
+      self._set_parts(name, self._whole.read(name))
+    joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
+    for op in self._parts.tf_graph.get_operations():
+      if op.name.startswith("joined") and op.outputs:
+        parts = op.name.split("/")
+        for start in range(1, len(parts)):
+          joins.setdefault("/".join(parts[start:]), op.name)
     found: List[str] = []
     for name in self._whole.graph.op_names:
       for port in range(2):
-        joined = next((each for each in ops if each.endswith(f"/{name}_{port}")
-                       and each.startswith("joined") and ops[each].outputs), None)
+        joined = joins.get(f"{name}_{port}")
         if joined is None or len(found) >= _LISTED:
           continue
         try:
@@ -463,11 +490,19 @@ def _parts_of_feeds(graph: ComputationGraph) -> int:
       if node.op == "Split" and feeds & {text.partition(":")[0] for text in node.input})])
 
 
-def _copies_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:
-  """What the variables of a comparison take: of the graph twice, of replicas, and values read."""
-  one = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
-            if node.op in _VARIABLES)
-  return one * (4 + (replicated.replicas if replicated.mirrored else 1))
+def _needed_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:
+  """What a comparison takes: variables of the graph twice, those of replicas, a step's tensors."""
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.simulation import Simulator
+
+  variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
+                  if node.op in _VARIABLES)
+  cluster = Cluster.parse("cpu:1")
+  costs = estimate_costs(graph, cluster)
+  step = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, np.int32))
+  tensors = float(step.peak_memory_bytes.max() - costs.persistent_bytes.sum())
+  return variables * (2 + (replicated.replicas if replicated.mirrored else 1)) + (
+      _PARALLEL_OPS * tensors)
 
 
 def _variable_bytes(node: Any) -> float:
