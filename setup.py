@@ -21,8 +21,7 @@ VERSION = re.search(
 RAY = "ray>=2.51,<2.61"
 
 PROGRAMS = (
-    "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "study",
-    "train")
+    "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "train")
 
 setup(
     name="placeto_tf",

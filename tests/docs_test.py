@@ -20,6 +20,9 @@ each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
+PROGRAM = r"(?:scripts/(?:benchmarks/)?|tests/robustness/)(\w+)\.py"
+
+
 def without_code(text):
   return re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
 
@@ -31,17 +34,23 @@ def anchors(path):
 
 
 def commands(text):
-  """(program, its arguments) of every `scripts/NAME.py ...` in the shell blocks and in line."""
+  """(program, its arguments) of every program in the shell blocks and in line."""
   blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-  blocks += re.findall(r"`([^`]*scripts/\w+\.py[^`]*)`", without_code(text))
+  blocks += [block for block in re.findall(r"`([^`]+)`", without_code(text))
+             if re.search(PROGRAM, block)]
   for block in blocks:
     for line in re.sub(r"\\\n", " ", block).splitlines():
-      yield from re.findall(r"scripts/(\w+)\.py([^;|]*)", line)
+      yield from re.findall(rf"{PROGRAM}([^;|]*)", line)
+
+
+def program_files():
+  return [*(ROOT / "scripts").glob("**/[!_]*.py"), *(ROOT / "tests" / "robustness").glob("*.py")]
 
 
 @functools.cache
 def flags_of(program):
-  sources = [(ROOT / "scripts" / f"{program}.py").read_text(), SHARED_FLAGS.read_text()]
+  path = next(path for path in program_files() if path.stem == program)
+  sources = [path.read_text(), SHARED_FLAGS.read_text()]
   return ABSL_FLAGS.union(*(
       re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source) for source in sources))
 
@@ -76,7 +85,7 @@ def test_commands_have_the_flags_they_are_shown_with(document):
 @each_document
 def test_flags_that_are_named_in_the_text_belong_to_a_program(document):
   named = set(re.findall(r"`--(\w+)", without_code(document.read_text())))
-  known = set().union(*(flags_of(path.stem) for path in (ROOT / "scripts").glob("[!_]*.py")))
+  known = set().union(*(flags_of(path.stem) for path in program_files()))
   assert named <= known, f"no program has {named - known}"
 
 

@@ -5,7 +5,7 @@
 and the index: the same everywhere, and the same whatever else is drawn.
 
 To add a family, write a function from a generator and an index to a spec, and enter it in
-`_FAMILIES`.
+`FAMILIES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NMT_STEPS = {1: (8, 16), 2: (6, 10), 3: (5, 7), 4: (4, 5)}  # layers -> steps, 
 
 def family_names() -> List[str]:
   """Names of all families, sorted."""
-  return sorted(_FAMILIES)
+  return sorted(FAMILIES)
 
 
 def is_family(spec: str) -> bool:
@@ -45,7 +45,7 @@ def expand(spec: str) -> List[str]:
   match = re.fullmatch(
       r"(\w+)\[(?:(\d{1,7})|(\d{0,7}):(\d{1,7}))\]", spec[len(PREFIX):], re.ASCII)
   name = match.group(1) if match else re.split(r"[\[:]", spec[len(PREFIX):])[0]
-  if name not in _FAMILIES:
+  if name not in FAMILIES:
     raise GraphError(f"there is no family {name!r}; choose one of {', '.join(family_names())}")
   if not match:
     raise GraphError(
@@ -73,7 +73,7 @@ def member(spec: str) -> str:
   name, _, number = specs[0][len(PREFIX):-1].partition("[")
   index = int(number)
   # A string seeds Python's generator alike in all versions and processes.
-  return _FAMILIES[name](random.Random(f"{name}/{index}"), index)
+  return FAMILIES[name](random.Random(f"{name}/{index}"), index)
 
 
 def _cifar10(rng: random.Random, index: int) -> str:
@@ -106,5 +106,5 @@ def _spec(model: str, **options: int) -> str:
   return ":".join([model] + [f"{key}={value}" for key, value in options.items()])
 
 
-_FAMILIES: Dict[str, Callable[[random.Random, int], str]] = {
+FAMILIES: Dict[str, Callable[[random.Random, int], str]] = {
     "cifar10": _cifar10, "nmt": _nmt, "ptb": _ptb}

@@ -18,7 +18,7 @@ def tiny_family(monkeypatch):
     hidden = rng.choice((4, 8))
     return f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden={hidden}:vocab=9"
 
-  monkeypatch.setitem(families._FAMILIES, "tiny", draw)
+  monkeypatch.setitem(families.FAMILIES, "tiny", draw)
 
 
 def _config(count, **settings):

@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from prediction_study import StudyConfig
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
@@ -16,7 +17,6 @@ from placeto_tf.files import user_files
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.runtime.study import StudyConfig
 
 OPTIONS = dict(what="the file", remedy="give another one", error_type=PlacementError)
 

@@ -1,39 +1,12 @@
-"""Two workers for all tests that do not break them, and a small graph to run."""
+"""Two workers for all tests that do not break them, and a small graph for them to run."""
 
-import numpy as np
 import pytest
+from measured_case import cluster_fixture, graph_fixture, halves_fixture, single_fixture  # noqa: F401
 
-import graph_files
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.graphs import load_graph
-from placeto_tf.placements import Placement
 from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
-from worker_cluster import WORKER_CLUSTER
 
 
 @pytest.fixture(name="workers", scope="session")
 def workers_fixture():
   with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
     yield workers
-
-
-@pytest.fixture(name="cluster", scope="session")
-def cluster_fixture():
-  return Cluster.from_json(WORKER_CLUSTER)
-
-
-@pytest.fixture(name="graph", scope="session")
-def graph_fixture():
-  return load_graph(graph_files.meta_graph_def())
-
-
-@pytest.fixture(name="halves", scope="session")
-def halves_fixture(graph, cluster):
-  """Both devices are used, and tensors cross."""
-  indices = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)[graph.colocation]
-  return Placement.from_indices(graph, cluster, indices)
-
-
-@pytest.fixture(name="single", scope="session")
-def single_fixture(graph, cluster):
-  return Placement.from_indices(graph, cluster, np.zeros(graph.num_ops, dtype=np.int32))

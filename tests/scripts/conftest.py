@@ -33,8 +33,9 @@ def _forget_programs():
 
 
 def _load(program):
-  """The module scripts/PROGRAM.py."""
-  spec = importlib.util.spec_from_file_location(_PREFIX + program, _SCRIPTS / f"{program}.py")
+  """The module scripts/PROGRAM.py, or that of a benchmark."""
+  path = next(_SCRIPTS.glob(f"**/{program}.py"))
+  spec = importlib.util.spec_from_file_location(_PREFIX + program, path)
   module = importlib.util.module_from_spec(spec)
   sys.modules[spec.name] = module
   spec.loader.exec_module(module)

@@ -10,7 +10,7 @@ from placeto_tf.zoo import families
 @pytest.fixture(autouse=True)
 def tiny_family(monkeypatch):
   monkeypatch.setitem(
-      families._FAMILIES, "tiny",
+      families.FAMILIES, "tiny",
       lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 

@@ -1,0 +1,179 @@
+"""Measures the loss of each way of grouping: the same search on its groups, and at op level.
+
+  scripts/with_env python scripts/benchmarks/benchmark_grouping.py --out=runs/grouping
+
+The search is annealing on groups, which it never splits. It starts from the best of the same simple
+placements, with each group on the device that has most of its compute time there. Results are
+compared with the best known placement: of all found here, and of `auto`, which goes on from it for
+--best_seconds and moves single ops. An interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from typing import Any, Dict, List
+
+import numpy as np
+from absl import flags
+
+from placeto_tf.programs import entry_point
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list(
+    "graphs", ["resnet50", "inception_v3", "rnnlm", "transformer_xl", "wavenet", "rnnlm:layers=4",
+               "bert", "nasnet_mobile", "nmt", "amoebanet", "gnmt"], "Names of the zoo.")
+flags.DEFINE_list(
+    "groupings", ["heavy_edge", "critical_path", "single_consumer", "metis", "none"],
+    "Ways of grouping; `none` groups only what must share a device, whatever --max_groups says.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
+flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_integer("max_evaluations", 10_000, "Placements of each search.", lower_bound=100)
+flags.DEFINE_list("seeds", ["0", "1"], "Seeds of each search.")
+flags.DEFINE_float("best_seconds", 60, "Time for auto, whose result is the best known.")
+flags.DEFINE_string("out", "runs/grouping", "Directory of the results.")
+
+FIELDS = ("graph", "grouping", "seed", "groups", "step_time_us", "fits", "evaluations", "seconds")
+BEST = "op level"
+
+Row = Dict[str, Any]
+
+
+def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
+  """Runs the missing rows of one graph, and passes each to `results`."""
+  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.grouping import group_ops
+  from placeto_tf.methods.auto import Auto
+  from placeto_tf.problem import Budget, PlacementProblem
+  from placeto_tf.simulation import Simulator
+
+  keys = [(name, grouping, seed) for grouping in FLAGS.groupings for seed in FLAGS.seeds]
+  if all(key in done for key in (*keys, (name, BEST, ""))):
+    return
+  graph, cluster = load_graph(f"zoo:{name}"), Cluster.parse(FLAGS.cluster)
+  costs, allowed = estimate_costs(graph, cluster), allowed_devices(graph, cluster)
+  simulator = Simulator(graph, costs, cluster)
+
+  def problem_of(grouping: str):
+    groups = group_ops(graph, costs, allowed, max_groups=FLAGS.max_groups, method=grouping)
+    return PlacementProblem(
+        graph, costs, cluster, groups, allowed_ops=allowed, simulator=simulator)
+
+  starts = simple_placements(problem_of("none"))
+  for key in keys:
+    if key not in done:
+      problem = problem_of(key[1])
+      anneal_groups(problem, starts, int(key[2]))
+      np.save(_placement_path(key), problem.best_placement)
+      results(key, problem)
+  if (name, BEST, "") not in done:
+    found = [np.load(_placement_path(key)) for key in keys]
+    problem = problem_of("heavy_edge")
+    problem.evaluate_ops(np.stack(found))
+    Auto(
+        problem, Budget(max_seconds=problem.seconds + FLAGS.best_seconds), policies=()).run()
+    results((name, BEST, ""), problem)
+
+
+def simple_placements(problem: Any) -> List[np.ndarray]:
+  """[N] placements that need no search and do not use groups."""
+  from placeto_tf.search.simple import single
+  from placeto_tf.search.starts import start_methods
+
+  return [single(problem)] + [
+      method.load()(problem) for method in start_methods() if method.name != "metis_groups"]
+
+
+def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
+  """Anneals the problem's groups with all evaluations, hotter each time that nothing changes."""
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.units import Units
+  from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_units
+  from placeto_tf.search.metis import partition_groups
+  from placeto_tf.search.random_streams import stream
+
+  budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), stream(seed)
+  problem.evaluate(np.stack([problem.project(start) for start in starts]))
+  partition_groups(problem, budget, seed)
+  config = AnnealingConfig()
+  units, hot = Units(problem), config.start_temperature
+  while not problem.exhausted(budget):
+    anneal_units(
+        problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
+        temperatures=(hot, config.end_temperature))
+    hot = min(HOTTEST, config.reheat * hot)
+
+
+def table(rows: List[Row]) -> str:
+  """Markdown: a line per graph with the best known in ms, and the excess of each grouping over it.
+
+  Means over seeds. The last line has geometric means over the graphs that have all groupings but
+  `none`, which is left out for graphs with too many ops for these budgets.
+  """
+  cells: Dict[tuple, List[float]] = {}
+  groups: Dict[tuple, int] = {}
+  for row in rows:
+    key = row["graph"], row["grouping"]
+    cells.setdefault(key, []).append(float(row["step_time_us"]))
+    groups[key] = int(row["groups"])
+  lines = [f"| graph | best known | {' | '.join(FLAGS.groupings)} |",
+           "|---|" + "---:|" * (len(FLAGS.groupings) + 1)]
+  ratios = []
+  compared = [grouping for grouping in FLAGS.groupings if grouping != "none"]
+  for name in FLAGS.graphs:
+    if not all((name, each) in cells for each in (*compared, BEST)):
+      continue
+    best = min(min(found) for (graph, _), found in cells.items() if graph == name)
+    above = {
+        grouping: np.mean(cells[name, grouping]) / best for grouping in FLAGS.groupings
+        if (name, grouping) in cells}
+    ratios.append([above[grouping] for grouping in compared])
+    lines.append("| " + " | ".join([f"`{name}`", f"{best / 1e3:.1f} ms", *(
+        f"{above[each] - 1:+.1%} ({groups[name, each]:,})" if each in above else ""
+        for each in FLAGS.groupings)]) + " |")
+  if ratios:
+    means = dict(zip(compared, np.exp(np.log(ratios).mean(axis=0)) - 1))
+    lines.append("| geometric mean | | " + " | ".join(
+        f"{means[each]:+.1%}" if each in means else "" for each in FLAGS.groupings) + " |")
+  return "\n".join(lines)
+
+
+def _placement_path(key: tuple) -> str:
+  return os.path.join(FLAGS.out, "-".join(key).replace(":", "-") + ".npy")
+
+
+def main() -> None:
+  """Runs the missing rows in --out and prints the table."""
+  os.makedirs(FLAGS.out, exist_ok=True)
+  path = os.path.join(FLAGS.out, "results.csv")
+  rows: List[Row] = []
+  if os.path.exists(path):
+    with open(path, newline="", encoding="utf-8") as file:
+      rows = list(csv.DictReader(file))
+  done = {(row["graph"], row["grouping"], row["seed"]): row for row in rows}
+  is_new = not rows
+  with open(path, "a", newline="", encoding="utf-8") as file:
+    writer = csv.DictWriter(file, FIELDS)
+    if is_new:
+      writer.writeheader()
+
+    def results(key: tuple, problem: Any) -> None:
+      row = dict(zip(FIELDS, (
+          *key, problem.num_groups, problem.best_objective_us, problem.best_fits,
+          problem.evaluations, round(problem.seconds, 1))))
+      rows.append(row)
+      writer.writerow(row)
+      file.flush()
+      print(", ".join(f"{field} {row[field]}" for field in FIELDS), file=sys.stderr, flush=True)
+
+    for name in FLAGS.graphs:
+      measure(name, done, results)
+  print(table([row for row in rows if row["graph"] in FLAGS.graphs]))
+
+
+if __name__ == "__main__":
+  entry_point.run_program(main)

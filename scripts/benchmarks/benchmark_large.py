@@ -1,0 +1,204 @@
+"""Measures loading, costing, grouping, placing and writing back as graphs grow; prints a table.
+
+  scripts/with_env python scripts/benchmarks/benchmark_large.py
+  scripts/with_env python scripts/benchmarks/benchmark_large.py --graphs=zoo:rnnlm \\
+      --cost_graph_ops= \
+      --evaluations=300
+
+With --evaluations the shipped policy places, and the last column is its step time over that of the
+best of one device, the expert and METIS; without, groups go round the devices. Each row has a
+process of its own, so that its peak memory is that of one graph and its seconds are all that a user
+waits for, imports included. CPU time is that of all threads and forks, for machines that do other
+work too. Costs are estimated again, not taken from the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Tuple
+
+import numpy as np
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("graphs", ["zoo:nasnet_mobile", "zoo:gnmt:layers=8"],
+                  "Graphs to measure: files or zoo:NAME, which are written to files first.")
+flags.DEFINE_list("cost_graph_ops", ["100000", "1000000"],
+                  "Sizes of synthetic CostGraphDefs; empty leaves them out.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster to cost and group them for.")
+flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
+flags.DEFINE_integer("evaluations", 0, "Placements that the shipped policy evaluates; 0: groups go "
+                     "round the devices.", lower_bound=0)
+flags.DEFINE_string("measure", None, "File to measure in this process; prints a JSON line.")
+flags.DEFINE_string("make", None, "What to write to --to: a graph, or a number of ops.")
+flags.DEFINE_string("to", None, "File to write.")
+
+_STAGES = ("import", "load", "cost", "group", "place", "write")
+_BRANCHES = 8  # of the synthetic graph
+_CELL = 50  # ops of a branch between two joins
+
+
+def synthetic_cost_graph(num_ops: int) -> Any:
+  """A chain of cells, each with parallel branches of ops that join, as in deep networks.
+
+  Every op also reads an op of the cell before, so that edges are about twice the ops.
+  """
+  from tensorflow.core.framework import cost_graph_pb2
+
+  rng = np.random.default_rng(0)
+  costs = rng.integers(0, 200, num_ops).tolist()
+  sizes = (rng.integers(1, 1 << 16, num_ops) * 4).tolist()
+  picks = rng.integers(0, _CELL * _BRANCHES, num_ops).tolist()
+  proto = cost_graph_pb2.CostGraphDef()
+  width = _CELL * _BRANCHES + 1  # and the join
+  for i in range(num_ops):
+    cell, place = divmod(i, width)
+    node = proto.node.add(
+        name=f"cell_{cell}/op_{place}", id=i, compute_cost=costs[i], is_final=i == num_ops - 1)
+    node.output_info.add(size=sizes[i], alias_input_port=-1)
+    first = cell * width
+    if place == _CELL * _BRANCHES:  # joins the ends of the branches
+      for branch in range(_BRANCHES):
+        node.input_info.add(preceding_node=first + (branch + 1) * _CELL - 1)
+      continue
+    before = first - 1 if place % _CELL == 0 else i - 1
+    if before >= 0:
+      node.input_info.add(preceding_node=before)
+    if cell:
+      node.control_input.append(first - width + picks[i])
+  return proto
+
+
+def make(what: str, path: str) -> None:
+  """Writes the graph that the row is about."""
+  if what.isdecimal():
+    proto = synthetic_cost_graph(int(what))
+  else:
+    from placeto_tf.graphs import load_graph
+
+    source = load_graph(what).source
+    assert source is not None  # every graph that is loaded has one
+    proto = source.proto
+  with open(path, "wb") as file:
+    file.write(proto.SerializeToString())
+
+
+def measure(path: str) -> Dict[str, Any]:
+  """Seconds of each stage, and the peak memory of this process."""
+  found: Dict[str, Any] = {}
+
+  def timed(stage: str, function: Callable[[], Any]) -> Any:
+    started = time.perf_counter()
+    result = function()
+    found[stage] = time.perf_counter() - started
+    return result
+
+  def imports() -> None:
+    import tensorflow  # noqa: F401
+
+    from placeto_tf import costs, grouping, placements  # noqa: F401
+    from placeto_tf.placing import run  # noqa: F401
+
+  timed("import", imports)
+  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.grouping import group_ops
+  from placeto_tf.methods import registry, running
+  from placeto_tf.placements import Placement, write_placed
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.placement_problem import PlacementProblem
+
+  cluster = Cluster.parse(FLAGS.cluster)
+  graph = timed("load", lambda: load_graph(path))
+  costs = timed("cost", lambda: estimate_costs(graph, cluster, cache=False))
+
+  def group() -> Tuple[Any, np.ndarray]:
+    allowed = allowed_devices(graph, cluster)
+    grouping = group_ops(
+        graph, costs, allowed, max_groups=FLAGS.max_groups, method=FLAGS.grouping)
+    return grouping, allowed
+
+  grouping, allowed = timed("group", group)
+
+  def place() -> np.ndarray:
+    if FLAGS.evaluations:
+      problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+      budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("device_pointer")
+      running.prepare(problem, policy, budget)
+      found["start_us"] = problem.best_objective_us
+      placement = running.run(problem, policy, budget)
+      found["placed_us"] = problem.best_objective_us
+      return placement
+    # The groups go round the devices, as far as they may.
+    order = np.argsort(~allowed, axis=1, kind="stable")
+    turns = grouping.group_of_op % np.maximum(allowed.sum(axis=1), 1)
+    return order[np.arange(graph.num_ops), turns].astype(np.int32)
+
+  indices = timed("place", place)
+
+  def write() -> None:
+    placement = Placement.from_indices(graph, cluster, indices)
+    with tempfile.TemporaryDirectory() as folder:
+      write_placed(graph, placement, folder)
+      placement.save(os.path.join(folder, "placement.json"))
+
+  timed("write", write)
+  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  peak = max(usage.ru_maxrss for usage in used) * 1024
+  found["cpu_s"] = sum(usage.ru_utime + usage.ru_stime for usage in used)
+  return {**found, "ops": graph.num_ops, "edges": graph.num_edges, "groups": grouping.num_groups,
+          "file_bytes": os.path.getsize(path), "peak_bytes": peak}
+
+
+def run(*args: str) -> str:
+  """The output of this program, run again with the present flags and these."""
+  keep = [f"--{name}={FLAGS[name].value}"
+          for name in ("cluster", "max_groups", "grouping", "evaluations")]
+  done = subprocess.run(
+      [sys.executable, os.path.abspath(__file__), *keep, *args], stdout=subprocess.PIPE, text=True,
+      check=True)
+  return done.stdout
+
+
+def main(_: Any) -> None:
+  """Prints the table, a row as soon as it is there."""
+  if FLAGS.make:
+    make(FLAGS.make, FLAGS.to)
+    return
+  if FLAGS.measure:
+    print(json.dumps(measure(FLAGS.measure)))
+    return
+  titles = ("graph", "ops", "edges", "file", *_STAGES, "total", "CPU", "CPU us/op", "peak",
+            "placed")
+  print(" ".join([f"{titles[0]:24}", *(f"{title:>9}" for title in titles[1:])]))
+  for what in (*FLAGS.graphs, *FLAGS.cost_graph_ops):
+    with tempfile.TemporaryDirectory() as folder:
+      suffix = ".cost_graph.pb" if what.isdecimal() else ".meta"
+      path = os.path.join(folder, f"graph{suffix}") if (
+          what.isdecimal() or what.startswith("zoo:")) else what
+      if path != what:
+        run(f"--make={what}", f"--to={path}")
+      found = json.loads(run(f"--measure={path}").splitlines()[-1])
+    total = sum(found[stage] for stage in _STAGES)
+    name = f"{int(what):,} synthetic" if what.isdecimal() else what
+    print(" ".join([
+        f"{name:24}", f"{found['ops']:9,}", f"{found['edges']:9,}",
+        f"{found['file_bytes'] / 2**20:6.1f} MB", *(f"{found[s]:7.1f} s" for s in _STAGES),
+        f"{total:7.1f} s", f"{found['cpu_s']:7.1f} s",
+        f"{found['cpu_s'] / found['ops'] * 1e6:9.0f}",
+        f"{found['peak_bytes'] / 2**30:6.2f} GB",
+        f"{found['placed_us'] / found['start_us']:9.3f}" if FLAGS.evaluations else "        -",
+    ]), flush=True)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,208 @@
+"""Compares trained Placeto policies with random draws and placers that do not learn.
+
+  scripts/with_env python scripts/benchmarks/benchmark_placeto.py --graphs='family:ptb[24:32]' \
+      --weights=runs/tied_ptb_s0,runs/tied_ptb_s1,runs/tied_ptb_s2 --budgets=100,1000 --out=ptb.json
+
+Prints step times over the best of one device, expert and METIS: geometric means over the graphs,
+mean and deviation over the weights, each of which is used with its own seed.
+
+  single, expert, metis   their placements
+  greedy (random start)   the last placement of one episode of likeliest devices, from a random
+                          placement, the mean of eight; its evaluations are those of the row
+  greedy (known start)    the same from the best of single, expert and METIS
+  uniform placements      the best of as many uniformly random placements as the greedy episode
+                          from a random start evaluates
+  zero-shot, untrained,   the best met in so many evaluations by episodes from the best placement so
+  uniform moves           far: of the trained policy, of its network as it began, of uniform devices
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+from absl import flags
+
+from placeto_tf.programs import entry_point, shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("graphs", None, "Graphs, comma separated.", required=True)
+flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
+flags.DEFINE_list("weights", None, "Directories that scripts/train.py --policy=placeto wrote: one "
+                  "for each seed.", required=True)
+flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of zero-shot, untrained and uniform.")
+flags.DEFINE_string("out", None, "A JSON file for every figure.")
+
+_GREEDY_STARTS = 8  # random placements of each graph from which a greedy episode starts
+_MOST_EPISODES = 4  # for each episode that fits the budget if every decision moves a group
+
+
+def figures(
+    graphs: Sequence[Callable[[], Any]], weights: Any, budgets: Sequence[int], seed: int
+) -> Dict[str, List[Tuple[float, float]]]:
+  """Row -> for each graph (step time over the best known placer's, evaluations).
+
+  Args:
+    graphs: called without arguments, each makes a new `PlacementProblem` of one graph.
+    weights: `PlacetoWeights` of a training run.
+    budgets: evaluations of the searches.
+    seed: of draws.
+  """
+  from placeto_tf.training.placeto_training import given_start
+
+  first = [make() for make in graphs]
+  known = [given_start(problem, "best_known") for problem in first]
+  best_us = [float(p.evaluate(start[None]).objective_us[0]) for p, start in zip(first, known)]
+  found: Dict[str, List[Tuple[float, float]]] = {}
+  for name in ("single", "expert", "metis"):
+    found[name] = [
+        (float(p.evaluate(given_start(p, name)[None]).objective_us[0]) / us, 1)
+        for p, us in zip(first, best_us)]
+  rng = np.random.default_rng(seed)
+  for row, start, episodes in (("greedy (random start)", "random", _GREEDY_STARTS),
+                               ("greedy (known start)", "given", 1)):
+    session = _Session(
+        graphs, known, weights, weights.arrays, seed, start=start, episodes=episodes)
+    session.episode(None)
+    counts = [max(1, round(count / episodes)) for count in session.evaluations()]
+    found[row] = list(zip((session.last_us() / best_us).tolist(), counts))
+    if start == "random":
+      found["uniform placements"] = [
+          (_best_of_draws(p, rng, count) / us, count)
+          for p, us, count in zip(first, best_us, counts)]
+  for row, arrays, uniform in (
+      ("zero-shot", weights.arrays, False), ("untrained", None, False),
+      ("uniform moves", None, True)):
+    session = _Session(graphs, known, weights, arrays, seed, start="best", uniform=uniform)
+    for _ in range(_MOST_EPISODES * -(-max(budgets) // session.steps)):
+      session.episode(rng)
+      if min(session.evaluations()) >= max(budgets):
+        break
+    for budget in budgets:
+      found[f"{row}, {budget}"] = [
+          (best / us, min(budget, count)) for best, us, count in zip(
+              session.best_us(budget), best_us, session.evaluations())]
+  return found
+
+
+class _Session:
+  """One policy on all graphs side by side, an episode of each at a time."""
+
+  def __init__(
+      self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
+    from placeto_tf.encoding.grouped_graph import GroupedGraph
+    from placeto_tf.environments.cost import SimulatedCost
+    from placeto_tf.environments.family_environment import FamilyEnvironment
+    from placeto_tf.environments.placement_environment import PlacementEnvironment
+    from placeto_tf.training.placeto_learner import PlacetoLearner
+
+    self._problems = [make() for make in graphs]
+    grouped = [
+        GroupedGraph.build(p.graph, p.costs, p.cluster, p.grouping, p.allowed)
+        for p in self._problems]
+    rules = dataclasses.replace(weights.config.environment, start=start, num_episodes=episodes)
+    self._environment = FamilyEnvironment([
+        PlacementEnvironment(
+            p.allowed, SimulatedCost(p, g), given, order=g.order, config=rules, seed=seed)
+        for p, g, given in zip(self._problems, grouped, starts)],
+        max_groups=max(weights.max_groups, *(p.num_groups for p in self._problems)),
+        side_by_side=len(graphs))
+    self.steps = self._environment.num_steps
+    self._learner = None if uniform else PlacetoLearner(
+        self._environment, grouped, dataclasses.replace(
+            weights.config, environment=rules, learn=False), seed, weights=arrays,
+        max_groups=weights.max_groups)
+
+  def episode(self, rng: Optional[np.random.Generator]) -> None:
+    """Plays one; without a generator with the likeliest devices."""
+    environment = self._environment
+    time_step = environment.reset()
+    while not time_step.is_last().all():
+      if self._learner is None:
+        current = time_step.observation["current"][:, 0]
+        logits = np.stack([
+            np.where(p.allowed[min(group, p.num_groups - 1)], 0.0, -np.inf)[None]
+            for p, group in zip(self._problems, current)])
+      else:
+        logits = self._learner.logits(time_step.observation)
+      if rng is not None:
+        logits = logits + rng.gumbel(size=logits.shape)
+      time_step = environment.step(logits.argmax(-1).astype(np.int32))
+
+  def last_us(self) -> np.ndarray:
+    """[C] of the placements now; of several episodes the geometric mean."""
+    return np.array([
+        np.exp(np.log(each.objective_us).mean()) for each in self._environment.chosen])
+
+  def evaluations(self) -> List[int]:
+    """[C] so far."""
+    return [problem.evaluations for problem in self._problems]
+
+  def best_us(self, budget: int) -> List[float]:
+    """[C] the best met in so many evaluations."""
+    return [
+        min(us for evaluations, _, us in problem.history if evaluations <= budget)
+        for problem in self._problems]
+
+
+def table(by_seed: Sequence[Dict[str, List[Tuple[float, float]]]]) -> List[str]:
+  """A line for each row: geometric mean over graphs, mean and deviation over the weights."""
+  lines = []
+  for row in by_seed[0]:
+    means = np.exp([np.mean(np.log([ratio for ratio, _ in found[row]])) for found in by_seed])
+    evaluations = np.mean([[count for _, count in found[row]] for found in by_seed])
+    deviation = means.std(ddof=1) if len(means) > 1 else 0.0
+    lines.append(f"{row:24s} {means.mean():.3f} +- {deviation:.3f}  {evaluations:8.0f} evaluations")
+  return lines
+
+
+def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
+  """The best of so many uniformly random placements, the geometric mean of as many trials."""
+  trials = [
+      problem.evaluate(_random(problem, rng, count)).objective_us.min()
+      for _ in range(_GREEDY_STARTS)]
+  return float(np.exp(np.log(trials).mean()))
+
+
+def _random(problem, rng: np.random.Generator, count: int) -> np.ndarray:
+  """[count, G] uniformly random allowed devices."""
+  draws = np.where(problem.allowed, rng.random((count,) + problem.allowed.shape), -1.0)
+  return draws.argmax(axis=2).astype(np.int32)
+
+
+def main() -> None:
+  """Prints the table."""
+  entry_point.import_tensorflow_quietly()
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.training.placeto_weights import PlacetoWeights
+  from placeto_tf.training.pointer_problems import make_problem
+
+  cluster, made = Cluster.parse(FLAGS.cluster), []
+  weights = [PlacetoWeights.load(directory) for directory in FLAGS.weights]
+  for spec in shared_flags.expand_globs(FLAGS.graphs):
+    graph = load_graph(spec)
+    made.append(functools.partial(
+        make_problem, graph, cluster, max_groups=weights[0].max_groups, num_threads=1))
+  found = []
+  for seed, (directory, each) in enumerate(zip(FLAGS.weights, weights)):
+    found.append(figures(made, each, shared_flags.whole_numbers("budgets"), seed))
+    print(f"{directory} is done", file=sys.stderr, flush=True)
+  print("\n".join(table(found)))
+  if FLAGS.out:
+    with open(FLAGS.out, "w", encoding="utf-8") as file:
+      json.dump(dict(zip(FLAGS.weights, found)), file, indent=1)
+
+
+def run() -> None:
+  """Entry point."""
+  entry_point.run_program(main)
+
+
+if __name__ == "__main__":
+  run()

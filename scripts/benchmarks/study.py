@@ -1,0 +1,54 @@
+"""Measures the error of predictions, on graphs and placements fixed beforehand.
+
+  scripts/with_env python scripts/benchmarks/study.py --out=runs/study \\
+      --study=scripts/benchmarks/prediction_study.json
+
+After an interruption the same command goes on where it stopped. Writes table.md, summary.json and
+scatter.png. The machine must do no other work. --summary computes them from the measurements so
+far.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.programs import entry_point
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("study", None, "JSON file with the graphs and the options.",
+                    required=True)
+flags.DEFINE_string("out", None, "Directory to write, and to go on in.", required=True)
+flags.DEFINE_boolean("summary", False, "Only compute the results of the measurements so far.")
+flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.",
+                     lower_bound=0, upper_bound=2**32 - 1)
+
+
+def main() -> None:
+  """Measures, and prints the table."""
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
+  import dataclasses
+
+  import prediction_study as study
+  import prediction_study_results as results
+
+  config = study.StudyConfig.load(FLAGS.study)
+  if FLAGS.seed is not None:
+    config = dataclasses.replace(config, seed=FLAGS.seed)
+  if not FLAGS.summary:
+    entry_point.import_tensorflow_quietly()
+    study.run_study(
+        config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
+  print(results.table(results.summarize(config, FLAGS.out)))
+
+
+def run() -> None:
+  """Runs the program."""
+  entry_point.run_program(main)
+
+
+if __name__ == "__main__":
+  run()

@@ -1,0 +1,293 @@
+"""Tunes methods: searches that do not learn, with equally many settings, and one-shot policies.
+
+  scripts/with_env python scripts/benchmarks/tune.py --out=runs/tuning
+  scripts/with_env python scripts/benchmarks/tune.py --methods=hierarchical,gdp --seeds=0,1,2 \\
+      --budgets=3200 \
+      --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
+
+Fields are tried one after the other, each value with the best values of the fields before it. A
+setting is run on every graph with every seed, once for each number of evaluations in --budgets.
+Runs start from the best of one device, expert and METIS; one-shot policies start from nothing. The
+score is the geometric mean of the final step time over that start's. Prints a table per method and
+the chosen settings. After an interruption the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import os
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy as np
+from absl import flags
+
+from placeto_tf.programs import entry_point, shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("methods", ["annealing", "local_search", "genetic", "uniform"],
+                  "Methods to tune.")
+flags.DEFINE_list("graphs", ["family:ptb[20:24]", "family:nmt[20:24]", "family:cifar10[20:24]"],
+                  "Validation graphs.")
+flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
+flags.DEFINE_list("seeds", ["0", "1"], "Seeds of the searches.")
+flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
+flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
+
+FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
+ONE_SHOT = ("hierarchical", "gdp")
+TOGETHER = "together"  # in place of a field: the values are dictionaries of several
+STARTS = ("single", "expert", "metis")
+Key = Tuple[str, str, str, str, str]
+
+
+def _shares(factors: Tuple[float, ...], shares: Tuple[float, ...] = ()) -> Tuple:
+  """Levels of annealing: factors with their shares, or equal ones."""
+  return tuple(zip(factors, shares or (1 / len(factors),) * len(factors)))
+
+
+FACTORS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+DENSE = (0.0625, 0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 2.0, 4.0, 8.0)
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.2, 0.1, 0.1, 0.1)
+
+
+def _moves(uniform: float, neighbour: float, swap: float, sizes: Tuple[int, int] = (2, 8)) -> Any:
+  from placeto_tf.search.moves import MoveConfig
+
+  return MoveConfig(uniform, neighbour, swap, sizes)
+
+
+def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
+  """method -> (the setting to begin with, (field, values to try) in order).
+
+  The searches have 30 settings each with the first one, the policy's use and uniform moves in its
+  place 23. A field's name may be a path.
+  """
+  from placeto_tf.methods.gdp.search import GdpSearch
+  from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
+  from placeto_tf.search.annealing import AnnealingConfig
+  from placeto_tf.search.genetic import GeneticConfig
+  from placeto_tf.search.local_search import LocalSearchConfig
+  from placeto_tf.training.one_graph_policies import HierarchicalSearch
+
+  best_first: List[Tuple[str, Tuple]] = [
+      ("rounds", ((), (20, 40), (20, 40, 80, 160), (20, 40, 80, 160, 320, 640), (60, 240))),
+      ("levels", (FACTORS[:-1], FACTORS[1:-2], DENSE[2:-1])),
+      ("long_share", (0.3, 0.7, 1.0)),
+      ("long_levels", (_shares(FACTORS), _shares(FACTORS[1:-1]))),
+      ("temperature", (0.0, 0.02, 0.1, 0.3)),
+      ("forget", (0.0, 0.03, 0.3)),
+      ("vary", (0.0, 0.5))]
+  first = _moves(0.3, 0.4, 0.1)
+  sizes = tuple(_moves(0.3, 0.4, 0.1, each) for each in ((2, 4), (2, 16), (4, 16)))
+  return {
+      "annealing": (AnnealingConfig(
+          levels=_shares(FACTORS, SHARES), start_temperature=1e-3, end_temperature=1e-5,
+          evaluations_a_unit=0.0, coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
+              ("levels", (
+                  _shares((1.0, 4.0, 16.0), (0.4, 0.35, 0.25)),
+                  _shares((0.03125, *FACTORS), (0.05, *SHARES)),
+                  _shares(FACTORS[1:], SHARES[1:]), _shares(FACTORS[2:], SHARES[2:]),
+                  _shares(FACTORS), _shares(FACTORS[:-1], SHARES[:-1]),
+                  _shares((*FACTORS, 16.0), (*SHARES, 0.1)),
+                  _shares(FACTORS, (0.1, 0.2, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05)),
+                  _shares(FACTORS, (0.03, 0.05, 0.1, 0.15, 0.2, 0.2, 0.15, 0.12)))),
+              ("start_temperature", (1e-4, 3e-4, 2e-3, 4e-3)),
+              ("end_temperature", (1e-6, 1e-4, 3e-4)),
+              ("coarse_heat", (-0.5, 0.5, 1.0)),
+              ("evaluations_a_unit", (0.08,)),
+              ("rounds", (2,)),
+              ("moves", (_moves(0.1, 0.6, 0.1), _moves(0.5, 0.3, 0.1), _moves(0.2, 0.5, 0.0),
+                         _moves(0.3, 0.2, 0.1), _moves(0.1, 0.3, 0.1), *sizes))]),
+      "local_search": (LocalSearchConfig(
+          coarse_levels=(), passes=1, rounds=1, finest=None, fine_passes=None,
+          first_improvement=False, by_weight=False, kick_moves=6, kick_units=1.0, moves=first), [
+              ("coarse_levels", (
+                  (0.25, 0.5), (0.125, 0.25, 0.5), FACTORS[:4], (0.03125, *FACTORS[:4]), (0.125,),
+                  (0.0625, 0.25), (0.125, 0.5), (0.125, 0.18, 0.25, 0.35, 0.5, 0.7))),
+              ("passes", (2,)),
+              ("fine_passes", (1,)),
+              ("rounds", (2, 3, 4)),
+              ("first_improvement", (True,)),
+              ("by_weight", (True,)),
+              ("finest", (1.0, 4.0)),
+              ("kick_moves", (2, 3, 12, 24)),
+              ("kick_units", (0.125, 0.25, 0.5)),
+              ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
+                         _moves(0.1, 0.3, 0.1), sizes[0]))]),
+      "genetic": (GeneticConfig(
+          levels=((1.0, 1.0),), population=48, elite=0.2, newcomers=0.1, inherit=0.7, linked=0.7,
+          first_moves=12, mutations=1, moves=first), [
+              ("levels", (
+                  ((0.25, 0.3), (1.0, 0.7)), ((0.125, 0.2), (0.5, 0.3), (1.0, 0.3), (4.0, 0.2)),
+                  _shares(FACTORS, SHARES), ((0.125, 0.3), (0.5, 0.4), (2.0, 0.3)),
+                  ((0.25, 0.5), (0.5, 0.5)), ((0.5, 1.0),), ((0.25, 1.0),))),
+              ("population", (12, 24, 96)),
+              ("elite", (0.1, 0.3, 0.5)),
+              ("newcomers", (0.0, 0.05, 0.2)),
+              ("inherit", (0.5, 0.6, 0.8, 0.9)),
+              ("linked", (0.5, 0.9)),
+              ("first_moves", (2, 6, 24)),
+              ("mutations", (0, 2, 4)),
+              ("moves", (_moves(0.1, 0.6, 0.1),))]),
+      "uniform": (BestFirstConfig(), best_first),
+      "device_pointer": (BestFirstConfig(), best_first),
+      # Without what the authors' code has against collapse, then with one after the other.
+      "hierarchical": (_replace(HierarchicalSearch(), {
+          "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
+          "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
+          "training.batch_size": 16}), [
+              ("policy.placer.tanh_constant", (4.0, 1.0, 2.5)),
+              ("policy.counts", (True,)),
+              (TOGETHER, ({"policy.placer.tanh_constant": 2.5, "policy.groups_a_device": 20,
+                           "policy.counts": True, "policy.shapes": True,
+                           "policy.disturbance": 0.5},))]),
+      "gdp": (GdpSearch(order="first", joint=False), [
+          ("joint", (True,)),
+          ("order", ("main", "walk"))]),
+  }
+
+
+def _replace(config: Any, values: Dict[str, Any]) -> Any:
+  """A copy with other values of the fields at these paths."""
+  for path, value in values.items():
+    name, _, rest = path.partition(".")
+    config = dataclasses.replace(config, **{
+        name: _replace(getattr(config, name), {rest: value}) if rest else value})
+  return config
+
+
+def placer(method: str, config: Any) -> Callable:
+  """(problem, budget, seed) -> placement, from the problem's best placement."""
+  from placeto_tf.methods.device_pointer.placers import indifferent, search
+  from placeto_tf.methods.gdp.search import search_gdp
+  from placeto_tf.methods.one_graph.search import search_one_graph
+  from placeto_tf.policies.device_pointer.scorer import pretrained
+  from placeto_tf.search.annealing import anneal
+  from placeto_tf.search.genetic import evolve
+  from placeto_tf.search.local_search import search_locally
+
+  def gdp(problem, budget, seed, config):
+    return search_gdp(problem, budget, seed, config=config)
+
+  searches: Dict[str, Callable[..., Any]] = {
+      "annealing": anneal, "local_search": search_locally, "genetic": evolve,
+      "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
+  if method in searches:
+    return functools.partial(searches[method], config=config)
+  weights = pretrained() if method == "device_pointer" else indifferent()
+  return lambda problem, budget, seed: search(
+      problem, problem.best_placement, weights, budget, seed, config=config)
+
+
+class Bench:
+  """The validation problems, loaded when first asked for, and the results so far."""
+
+  def __init__(self, path: str):
+    self.graphs = shared_flags.expand_globs(FLAGS.graphs)
+    self.seeds = shared_flags.whole_numbers("seeds")
+    self.budgets = shared_flags.whole_numbers("budgets")
+    self._problems: Dict[str, Tuple[Callable, np.ndarray, float]] = {}
+    self._results: Dict[Key, float] = {}
+    new = not os.path.exists(path)
+    if not new:
+      with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+          graph, method, setting, seed, budget = (row[name] for name in FIELDS[:5])
+          self._results[graph, method, setting, seed, budget] = float(row["over_start"])
+    self._file = open(path, "a", newline="", encoding="utf-8")  # closed with the program
+    self._writer = csv.writer(self._file, lineterminator="\n")
+    if new:
+      self._writer.writerow(FIELDS)
+
+  def measure(self, method: str, config: Any) -> Dict[int, float]:
+    """budget -> geometric mean over graphs and seeds of a setting's step time over the start's."""
+    logs: Dict[int, List[float]] = {budget: [] for budget in self.budgets}
+    for graph in self.graphs:
+      for seed in self.seeds:
+        for budget in self.budgets:
+          logs[budget].append(np.log(self._one(method, config, graph, seed, budget)))
+    return {budget: float(np.exp(np.mean(each))) for budget, each in logs.items()}
+
+  def _one(self, method: str, config: Any, graph: str, seed: int, evaluations: int) -> float:
+    from placeto_tf.problem.budget import Budget
+
+    key = (method, repr(config), graph, str(seed), str(evaluations))
+    if key not in self._results:
+      if graph not in self._problems:
+        self._problems[graph] = _load(graph)
+      make, start, start_us = self._problems[graph]
+      problem = make()
+      if method not in ONE_SHOT:
+        problem.evaluate_ops(start)
+      placer(method, config)(problem, Budget(max_evaluations=evaluations), seed)
+      self._results[key] = problem.best_objective_us / start_us
+      self._writer.writerow((*key, repr(self._results[key])))
+      self._file.flush()
+    return self._results[key]
+
+
+def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
+  """(a maker of fresh problems that share a simulator, [N] their start, its objective)."""
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.problem.placement_problem import PlacementProblem
+  from placeto_tf.search import PLACERS
+  from placeto_tf.training.pointer_problems import make_problem
+
+  problem = make_problem(load_graph(graph), Cluster.parse(FLAGS.cluster), num_threads=1)
+
+  def fresh():
+    return PlacementProblem(
+        problem.graph, problem.costs, problem.cluster, problem.grouping,
+        allowed_ops=problem.allowed_ops, simulator=problem.simulator)
+
+  first = fresh()
+  for name in STARTS:
+    PLACERS[name](first)
+  return fresh, first.best_placement, first.best_objective_us
+
+
+def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float], bool]]:
+  """Yields (field, value, result of `measure`, whether it is the best so far) for each setting."""
+
+  def score(found):
+    return float(np.mean(np.log(list(found.values()))))
+
+  best, fields = coordinates()[method]
+  found = bench.measure(method, best)
+  least = score(found)
+  yield "(first)", "", found, True
+  for field, values in fields:
+    base = best
+    for value in values:
+      config = _replace(base, value if field == TOGETHER else {field: value})
+      found = bench.measure(method, config)
+      better = score(found) < least
+      if better:
+        best, least = config, score(found)
+      yield field, str(value), found, better
+  print(f"\n{method}: {best}\n", flush=True)
+
+
+def main() -> None:
+  """Prints a table per method."""
+  os.makedirs(FLAGS.out, exist_ok=True)
+  bench = Bench(os.path.join(FLAGS.out, "results.csv"))
+  for method in FLAGS.methods:
+    print(f"| {method} | value | {' | '.join(f'{each:,}' for each in bench.budgets)} | |\n"
+          f"|---|---|{'---:|' * len(bench.budgets)}---|", flush=True)
+    for field, value, found, better in tune(bench, method):
+      cells = " | ".join(f"{each:.4f}" for each in found.values())
+      print(f"| {field} | {value} | {cells} | {'best so far' if better else ''} |", flush=True)
+
+
+def run() -> None:
+  """Entry point."""
+  entry_point.run_program(main)
+
+
+if __name__ == "__main__":
+  run()
