@@ -39,7 +39,7 @@ setup(
     package_data={
         "placeto_tf": ["py.typed", "training_requirements.txt"],
         "placeto_tf.encoding": ["schema.pbtxt"],
-        "placeto_tf.policies.device_pointer": ["weights/*", "pass_weights/*"]},
+        "placeto_tf.policies.device_pointer": ["weights/*"]},
     install_requires=[
         "absl-py>=1.0",
         "matplotlib>=3.5",

@@ -19,7 +19,7 @@ from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.policies.device_pointer.best_first import BestFirst
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.problems import StartedProblem
 
 # A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
 # or the few large gains of coarse groups would hide the many small ones.
@@ -54,14 +54,6 @@ class EpisodeSpec:
   problem: int
   start: int
   seed: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StartedProblem:
-  """Attributes: problem, and starts [S, G] int32."""
-
-  problem: PlacementProblem
-  starts: np.ndarray
 
 
 def target(fall: np.ndarray) -> np.ndarray:

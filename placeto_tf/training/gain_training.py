@@ -3,7 +3,7 @@
 An iteration is an episode, or a few, each on a problem of its own: a search whose moves are
 simulated, see `gain_episodes`. What each move gained is what the scorer learns, by regression on
 all moves seen so far: expert iteration, where the expert is the simulator. A root directory holds
-what `pointer_training` lists, and
+what `runs` lists, and
 
   moves/NUMBER.npz         features and targets of each iteration's moves
 
@@ -25,13 +25,13 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
-from placeto_tf.environments.moves_environment import MovesProblem
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.files import atomic, user_files
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.device_pointer.scorer import CAP, GAIN, ScorerWeights
+from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training import collecting_run, pointer_problems, runs
+from placeto_tf.training import collecting_run, runs
+from placeto_tf.training import problems as training_problems
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.collecting_run import CollectingRun
 from placeto_tf.training.gain_episodes import (
@@ -39,9 +39,9 @@ from placeto_tf.training.gain_episodes import (
   EpisodeConfig,
   EpisodeSpec,
   Moves,
-  StartedProblem,
   joined,
 )
+from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import CollectedRunConfig
 
 _HOT_START = 0.35  # share of episodes that begin at another start than the best
@@ -96,8 +96,8 @@ class GainTrainer(CollectingRun):
 
   def __init__(
       self, config: GainTrainingConfig, root_dir: str, *,
-      problems: Optional[Sequence[MovesProblem]] = None,
-      held_out: Sequence[MovesProblem] = (), warm_start: Optional[str] = None):
+      problems: Optional[Sequence[StartedProblem]] = None,
+      held_out: Sequence[StartedProblem] = (), warm_start: Optional[str] = None):
     """Takes up the run that the directory holds, or begins one.
 
     Args:
@@ -112,15 +112,15 @@ class GainTrainer(CollectingRun):
     """
     super().__init__(config, root_dir)
     if problems is None:
-      problems = pointer_problems.make_problems(
+      problems = training_problems.make_problems(
           config.graphs, config.clusters, max_groups=config.max_groups, seed=config.seed)
-      held_out = pointer_problems.make_problems(config.held_out, (config.watch_cluster,))
+      held_out = training_problems.make_problems(config.held_out, (config.watch_cluster,))
     if not problems:
       raise PlacetoError("there is no problem to train on; give graphs and clusters")
     self._problems, self._held_out_problems = list(problems), list(held_out)
     self._rng = np.random.default_rng(config.seed)
     first = ScorerWeights.untrained(config.seed, config.width) if warm_start is None else (
-        ScorerWeights.load(warm_start, GAIN))
+        ScorerWeights.load(warm_start))
     self._arrays = [tf.Variable(each) for each in first.arrays]
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
     self._optimizer.build(self._arrays)
@@ -128,14 +128,14 @@ class GainTrainer(CollectingRun):
     self._resume(optimizer=self._optimizer, arrays=tf.train.Checkpoint(arrays=self._arrays))
 
   @property
-  def _held_out(self) -> Sequence[MovesProblem]:
+  def _held_out(self) -> Sequence[StartedProblem]:
     return self._held_out_problems
 
   @property
   def weights(self) -> ScorerWeights:
     """Of the scorer now."""
     hidden_1, bias_1, hidden_2, bias_2, output = (each.numpy() for each in self._arrays)
-    return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output, GAIN)
+    return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output)
 
   def watch(self) -> Dict[str, float]:
     """Objective after the short rounds over the start's, geometric mean over held-out problems."""

@@ -39,7 +39,7 @@ from placeto_tf.training.gdp_episodes import (
   make_environments,
 )
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
-from placeto_tf.training.pointer_problems import expand_clusters, make_problem
+from placeto_tf.training.problems import expand_clusters, make_problem
 from placeto_tf.training.run_config import CollectedRunConfig
 
 # The paper's reward and algorithm; it does not state all sizes and rates.

@@ -31,7 +31,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import runs
 from placeto_tf.training.one_graph_policies import POLICIES, seeds
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
-from placeto_tf.training.pointer_problems import make_problem
+from placeto_tf.training.problems import make_problem
 from placeto_tf.training.run_config import RunConfig
 
 

@@ -48,7 +48,7 @@ from placeto_tf.training.placeto_episodes import (
 )
 from placeto_tf.training.placeto_learner import PlacetoLearner
 from placeto_tf.training.placeto_weights import PlacetoWeights
-from placeto_tf.training.pointer_problems import STARTS, make_problem
+from placeto_tf.training.problems import STARTS, make_problem
 from placeto_tf.training.run_config import CollectedRunConfig
 
 GIVEN = STARTS + ("best_known",)

@@ -89,15 +89,6 @@ def _device_pointer() -> Trainable:
       on_ray=True, pretrained=pretrained_directory)
 
 
-def _pointer_pass() -> Trainable:
-  from placeto_tf.policies.device_pointer.scorer import PREFERENCE, pretrained_directory
-  from placeto_tf.training import pointer_training
-
-  return Trainable(
-      "pointer_pass", pointer_training.PointerTrainingConfig(()), pointer_training.train,
-      pretrained=lambda: pretrained_directory(PREFERENCE))
-
-
 def _placeto() -> Trainable:
   from placeto_tf.training import placeto_training
   from placeto_tf.training.placeto_config import PlacetoConfig
@@ -123,7 +114,6 @@ def _one_graph(name: str) -> Trainable:
 
 POLICIES: Mapping[str, Callable[[], Trainable]] = {
     "device_pointer": _device_pointer,
-    "pointer_pass": _pointer_pass,
     "placeto": _placeto,
     "gdp": _gdp,
     "rnn": lambda: _one_graph("rnn"),

@@ -109,7 +109,7 @@ def _problem() -> Any:
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.policies.gdp.node_inputs import node_problem
-  from placeto_tf.training.pointer_problems import make_problem
+  from placeto_tf.training.problems import make_problem
 
   return node_problem(make_problem(load_graph(FLAGS.graph), Cluster.parse(FLAGS.cluster)))
 

@@ -181,7 +181,7 @@ def main() -> None:
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.training.placeto_weights import PlacetoWeights
-  from placeto_tf.training.pointer_problems import make_problem
+  from placeto_tf.training.problems import make_problem
 
   cluster, made = Cluster.parse(FLAGS.cluster), []
   weights = [PlacetoWeights.load(directory) for directory in FLAGS.weights]

@@ -39,7 +39,7 @@ def main() -> None:
   from placeto_tf.clusters import Cluster
   from placeto_tf.encoding.grouped_graph import GroupedGraph
   from placeto_tf.graphs import load_graph
-  from placeto_tf.training.pointer_problems import make_problem
+  from placeto_tf.training.problems import make_problem
 
   cluster, poor = Cluster.parse(FLAGS.cluster), []
   print("  ".join(["graph".ljust(28), *(column.rjust(13) for column in _COLUMNS)]))

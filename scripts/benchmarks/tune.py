@@ -235,7 +235,7 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
   from placeto_tf.graphs import load_graph
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.search import PLACERS
-  from placeto_tf.training.pointer_problems import make_problem
+  from placeto_tf.training.problems import make_problem
 
   problem = make_problem(load_graph(graph), Cluster.parse(FLAGS.cluster), num_threads=1)
 

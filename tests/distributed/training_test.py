@@ -20,7 +20,7 @@ from placeto_tf.training.gdp_training import PPO, GdpTrainer, GdpTrainingConfig
 from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.placeto_episodes import FamilyProblem
 from placeto_tf.training.placeto_training import PlacetoTrainer, PlacetoTrainingConfig
-from placeto_tf.training.pointer_problems import with_starts
+from placeto_tf.training.problems import with_starts
 from random_problem import random_problem
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")

@@ -95,8 +95,8 @@ def test_auto_is_a_method_like_others(config, tmp_path):
 
 
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
-  searches = ("annealing", "local_search", "genetic", "device_pointer", "pointer_pass_untrained",
-              "pointer_pass_uniform")
+  searches = ("annealing", "local_search", "genetic", "device_pointer",
+              "device_pointer_untrained", "device_pointer_uniform")
   rows = evaluate(
       dataclasses.replace(config, methods=("single", "metis") + searches, seeds=(0,),
                           start=("single", "metis")), str(tmp_path / "out"))
@@ -111,9 +111,9 @@ def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(c
 
 def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_path):
   ScorerWeights.untrained(5).save(str(tmp_path / "weights"))
-  config = dataclasses.replace(config, methods=("pointer_pass", "pointer_pass_untrained"),
+  config = dataclasses.replace(config, methods=("device_pointer", "device_pointer_untrained"),
                                seeds=(5,),
-                               policy_weights={"pointer_pass": str(tmp_path / "weights")})
+                               policy_weights={"device_pointer": str(tmp_path / "weights")})
   trained, untrained = evaluate(config, str(tmp_path / "out"))
   assert trained["step_time_us"] == untrained["step_time_us"]
   with pytest.raises(PlacetoError, match="policy_weights"):

@@ -42,7 +42,7 @@ def test_an_unknown_name_is_answered_with_near_ones_and_the_list(wrong, near):
 
 
 def test_policies_with_weights_are_those_that_methods_take():
-  assert registry.weighted_policies() == ("device_pointer", "gdp", "placeto", "pointer_pass")
+  assert registry.weighted_policies() == ("device_pointer", "gdp", "placeto")
   registry.check_weights(registry.find("device_pointer"), "somewhere")
   with pytest.raises(PlacementError, match="'heft' takes no policy_weights"):
     registry.check_weights(registry.find("heft"), "somewhere")

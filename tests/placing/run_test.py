@@ -183,7 +183,7 @@ def test_every_method_stays_within_its_evaluations(graph):
 
 
 @pytest.mark.parametrize("method", [
-    "device_pointer_uniform", "pointer_pass", "pointer_pass_untrained", "pointer_pass_uniform"])
+    "device_pointer_uniform", "device_pointer_untrained"])
 def test_variants_of_the_device_pointer_that_tables_name_are_methods(graph, method):
   result = place(graph, "k80:2", method, max_evaluations=60, max_groups=8)
   assert list(result.baselines)[-1] == method and result.evaluations <= 60
@@ -195,7 +195,7 @@ def test_learning_groups_is_a_method_of_its_own(graph):
 
 
 def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
-  ScorerWeights.untrained(4, predicts="gain").save(str(tmp_path / "run" / "weights"))
+  ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
   options = dict(max_evaluations=60, max_groups=8, seed=4)
   given = place(graph, "k80:2", "device_pointer", policy_weights=str(tmp_path / "run"), **options)
   untrained = place(graph, "k80:2", "device_pointer_untrained", **options)
@@ -204,7 +204,7 @@ def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
     place(graph, "k80:2", "annealing", policy_weights=str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("method", ["device_pointer", "pointer_pass", "gdp", "placeto_zero_shot"])
+@pytest.mark.parametrize("method", ["device_pointer", "gdp", "placeto_zero_shot"])
 def test_weights_that_cannot_be_read_are_found_before_the_search(graph, tmp_path, method):
   (tmp_path / "weights.json").write_text("0.5")
   placed = []

@@ -165,9 +165,6 @@ CASES: Dict[str, Case] = {
     "train placeto": _train("placeto", 2, *program_inputs.SMALL_TRAINING["placeto"]),
     "train device_pointer": _train(
         "device_pointer", 4, *program_inputs.SMALL_TRAINING["device_pointer"]),
-    "train pointer_pass": _train(
-        "pointer_pass", 2, "--set=max_groups=8", "--set=annealed=3", "--set=environment.rows=2",
-        "--set=steps=3"),
     "train gdp": _train(
         "gdp", 2, "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2", "--set=width=8",
         "--set=rounds=1", "--set=layers=1", "--set=heads=2"),

@@ -7,27 +7,26 @@ import shutil
 import numpy as np
 import pytest
 
-from placeto_tf.environments.moves_environment import MovesConfig
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import result_directory
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
-from placeto_tf.training.pointer_problems import with_starts
-from placeto_tf.training.pointer_training import PointerTrainer, PointerTrainingConfig
+from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
+from placeto_tf.training.problems import with_starts
 from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("eager_module", "unsaved_module")
 
-CONFIG = PointerTrainingConfig(
-    graphs=("a",), clusters=("k80:3",), max_devices=5, iterations=8, checkpoint_every=2,
-    watch_every=8, environment=MovesConfig(rows=2, steps=3))
+CONFIG = GainTrainingConfig(
+    graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,
+    steps=2, batch=8, rounds=1, levels=(0.5,), states=1, moves=3)
 
 
 def trainer(root_dir):
   problem = with_starts(random_problem(num_ops=40, num_groups=8, devices="k80:3", seed=0))
-  return PointerTrainer(CONFIG, str(root_dir), problems=[problem], held_out=())
+  return GainTrainer(CONFIG, str(root_dir), problems=[problem], held_out=[problem])
 
 
 @pytest.fixture(name="stopped", scope="module")

@@ -8,10 +8,9 @@ from tracing import eagerly  # noqa: F401
 
 
 def _without_saved_models(monkeypatch):
-  from placeto_tf.training import placeto_training, pointer_training
+  from placeto_tf.training import placeto_training
 
-  for module in (placeto_training, pointer_training):
-    monkeypatch.setattr(module, "save_policy", lambda policy, directory: None)
+  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import json
 import numpy as np
 import pytest
 
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.gain_episodes import Episode, target
 from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
-from placeto_tf.training.pointer_problems import with_starts
+from placeto_tf.training.problems import with_starts
 from random_problem import random_problem
 
 pytestmark = pytest.mark.usefixtures("eager_module")
@@ -35,7 +35,7 @@ def test_the_target_is_the_root_of_the_gain_and_nothing_for_what_loses():
 
 def test_moves_are_half_the_best_ones_and_their_targets_what_simulation_says():
   problem = random_problem(num_ops=80, num_groups=16)
-  search = Episode(problem, np.zeros(80, np.int32), ScorerWeights.untrained(predicts="gain"))
+  search = Episode(problem, np.zeros(80, np.int32), ScorerWeights.untrained())
   search.regroup(16)
   before_us, groups = search.objective_us, search.groups.copy()
   movable = search.tables.movable
@@ -62,7 +62,7 @@ def test_a_run_learns_writes_weights_of_gains_and_says_that_it_is_done(tmp_path)
   figures = run.run()
   assert np.isfinite(figures["loss"]) and 0 < figures["held_out_ratio"] <= 1
   assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
-  weights = ScorerWeights.load(str(tmp_path), "gain")
+  weights = ScorerWeights.load(str(tmp_path))
   assert weights.output.shape == (8,) and not np.array_equal(weights.output, first.output)
 
 
@@ -96,12 +96,6 @@ def test_regression_finds_what_the_gain_is_made_of(tmp_path):
   for run.iteration in (1, 2):
     loss = run._learn((features, targets))
   assert loss < 0.5 * targets.var()
-
-
-def test_weights_that_predict_something_else_are_no_start(tmp_path):
-  ScorerWeights.untrained().save(str(tmp_path / "given"))
-  with pytest.raises(PlacementError, match='predict "preference", expected gain; train them with'):
-    trainer(tmp_path / "run", warm_start=str(tmp_path / "given"))
 
 
 @pytest.mark.parametrize("wrong", [

@@ -41,11 +41,3 @@ def test_a_policy_for_one_graph_refuses_more():
 def test_counts_below_one_are_refused(field):
   with pytest.raises(PlacetoError, match=f"{field} is 0; expected at least 1"):
     RunConfig(("a",), **{field: 0})
-
-
-def test_all_that_only_a_simulation_knows_can_be_left_out_in_a_word():
-  from placeto_tf.encoding.pair_features import TIMING
-
-  config = POLICIES["pointer_pass"]().configure({"graphs": ("a",)}, ["without=timing"])
-  assert config.without == TIMING
-  assert config.to_json()["without"] == list(TIMING) and "features" in config.to_json()

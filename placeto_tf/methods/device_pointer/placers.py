@@ -13,21 +13,12 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.device_pointer.scorer import (
-    GAIN,
-    PREFERENCE,
-    ScorerWeights,
-    pretrained,
-)
-from placeto_tf.policies.device_pointer.sweeps import SweepConfig, Sweeper
+from placeto_tf.policies.device_pointer.scorer import ScorerWeights, pretrained
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
-
-ONE_PASS = SweepConfig(
-    levels=(0.125, 0.5, 2.0), rounds=1, greedy=1, thorough=0, block=1, anneal=False)
 
 
 def place(
@@ -35,7 +26,7 @@ def place(
     root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
   """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
   del root_dir, progress
-  return search(problem, problem.best_known, trained(weights, GAIN), budget, seed)
+  return search(problem, problem.best_known, trained(weights), budget, seed)
 
 
 def place_in_auto(
@@ -45,7 +36,7 @@ def place_in_auto(
   """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
   del root_dir, progress
   start = problem.best_known if start is None else start
-  return search(problem, start, trained(weights, GAIN), budget, seed, annealing=False)
+  return search(problem, start, trained(weights), budget, seed, annealing=False)
 
 
 def place_untrained(
@@ -64,42 +55,15 @@ def place_uniform(
   return search(problem, problem.best_known, indifferent(), budget, seed)
 
 
-def one_pass(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] by one greedy round of sweeps with trained weights."""
-  del root_dir, progress
-  return improve(problem, problem.best_known, trained(weights, PREFERENCE), budget, seed,
-                 config=ONE_PASS)
-
-
-def one_pass_untrained(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] by `one_pass` with weights as initialized from the seed."""
-  del weights, root_dir, progress
-  return improve(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed,
-                 config=ONE_PASS)
-
-
-def one_pass_uniform(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
-  """[N] by `one_pass` with devices drawn uniformly."""
-  del weights, root_dir, progress
-  return improve(problem, problem.best_known, indifferent(), budget, seed,
-                 config=dataclasses.replace(ONE_PASS, greedy=0))
-
-
 def indifferent() -> ScorerWeights:
   """Weights that score all devices alike, so that draws are uniform."""
   drawn = ScorerWeights.untrained()
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
-def trained(directory: Optional[str], predicts: str) -> ScorerWeights:
+def trained(directory: Optional[str]) -> ScorerWeights:
   """The weights of a directory, or those that ship. Raises: PlacetoError: they cannot be read."""
-  return pretrained(predicts) if directory is None else ScorerWeights.load(directory, predicts)
+  return pretrained() if directory is None else ScorerWeights.load(directory)
 
 
 def search(
@@ -133,25 +97,5 @@ def search(
       if not problem.exhausted(budget):
         BestFirst(problem, found, weights, config=config, seed=seed).long_round(budget)
   if annealing and not problem.exhausted(budget):
-    return anneal(problem, budget, seed)
-  return best_so_far(problem, placement)
-
-
-def improve(
-    problem: PlacementProblem,
-    start: np.ndarray,
-    weights: ScorerWeights,
-    budget: Budget,
-    seed: int = 0,
-    *,
-    config: Optional[SweepConfig] = None,
-) -> np.ndarray:
-  """[N] as `search`, by sweeps with a scorer of preferences; the config says how they are made."""
-  config = config or SweepConfig()
-  placement = np.asarray(start, dtype=np.int32)
-  part = budget.share(problem, config.scorer_share) if config.anneal else budget
-  if not problem.exhausted(part):
-    Sweeper(problem, placement, weights, config=config, seed=seed).run(part)
-  if config.anneal and not problem.exhausted(budget):
     return anneal(problem, budget, seed)
   return best_so_far(problem, placement)

@@ -19,7 +19,7 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.pair_features import NAMES, features, move
+from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
@@ -29,24 +29,20 @@ WIDTH = 32
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
 # grew beyond 100 in training, where PPO's ratio of probabilities can overflow, and losses were NaN.
 CAP = 10.0
-GAIN, PREFERENCE = "gain", "preference"
-_DIRECTORIES = {GAIN: "weights", PREFERENCE: "pass_weights"}  # of what ships
-_TRAINED_BY = {GAIN: "device_pointer", PREFERENCE: "pointer_pass"}
+_PREDICTS = "gain"  # what scores are of, as the sidecar says
+_DIRECTORY = "weights"  # of what ships
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScorerWeights:
-  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32;
-  predicts, "gain" or "preference".
-  """
+  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32."""
 
   hidden_1: np.ndarray
   bias_1: np.ndarray
   hidden_2: np.ndarray
   bias_2: np.ndarray
   output: np.ndarray
-  predicts: str = PREFERENCE
 
   def __post_init__(self) -> None:
     for name in _FIELDS:
@@ -75,8 +71,7 @@ class ScorerWeights:
     return tuple(getattr(self, name) for name in _FIELDS)
 
   @classmethod
-  def untrained(
-      cls, seed: int = 0, width: int = WIDTH, predicts: str = PREFERENCE) -> ScorerWeights:
+  def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
     """Glorot's uniform draws and no biases, as the network starts."""
     rng = np.random.default_rng(seed)
 
@@ -85,21 +80,20 @@ class ScorerWeights:
       return rng.uniform(-limit, limit, (rows, columns))
 
     return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
-               draw(width, 1)[:, 0], predicts)
+               draw(width, 1)[:, 0])
 
   def save(self, directory: str, **notes: Any) -> None:
     """Writes weights and a JSON sidecar with the features and `notes`."""
     weight_files.write(
         directory, {name: getattr(self, name) for name in _FIELDS},
-        {"version": 1, "predicts": self.predicts, "features": list(NAMES), **notes})
+        {"version": 1, "predicts": _PREDICTS, "features": list(NAMES), **notes})
 
   @classmethod
-  def load(cls, directory: str, predicts: Optional[str] = None) -> ScorerWeights:
+  def load(cls, directory: str) -> ScorerWeights:
     """Reads the directory, or the `weights` of a run's root directory.
 
     Args:
       directory: of the weights.
-      predicts: what scores have to be; None takes both.
 
     Raises:
       PlacementError: they are missing, of another list of features, or predict something else.
@@ -110,34 +104,33 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them again")
-    found = sidecar.get("predicts", PREFERENCE)
-    if found not in (GAIN, PREFERENCE) or predicts not in (None, found):
-      expected = predicts or f"{GAIN} or {PREFERENCE}"
+    found = sidecar.get("predicts")
+    if found != _PREDICTS:
       raise PlacementError(
-          f"the weights in {directory} predict {user_files.brief(found)}, expected {expected}; "
-          f"train them with --policy={_TRAINED_BY[predicts or GAIN]}")
+          f"the weights in {directory} predict {user_files.brief(found)}, expected {_PREDICTS}; "
+          "train them with --policy=device_pointer")
     arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
     missing = [name for name in _FIELDS if name not in arrays]
     if missing:
       raise PlacementError(
           f"the weights in {directory} have no array {missing[0]!r}; {remedy}")
-    return cls(**{name: arrays[name] for name in _FIELDS}, predicts=found)
+    return cls(**{name: arrays[name] for name in _FIELDS})
 
 
-def pretrained_directory(predicts: str = GAIN) -> Optional[str]:
+def pretrained_directory() -> Optional[str]:
   """Where weights that ship with the package are; None where it has none."""
-  directory = os.path.join(os.path.dirname(__file__), _DIRECTORIES[predicts])
+  directory = os.path.join(os.path.dirname(__file__), _DIRECTORY)
   return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
 
 
-def pretrained(predicts: str = GAIN) -> ScorerWeights:
+def pretrained() -> ScorerWeights:
   """Weights that ship with the package. Raises: PlacementError where it has none."""
-  directory = pretrained_directory(predicts)
+  directory = pretrained_directory()
   if directory is None:
     raise PlacementError(
-        f"this copy of the package has no trained weights for {_TRAINED_BY[predicts]}; install it "
-        "with its data files, or choose another method")
-  return ScorerWeights.load(directory, predicts)
+        "this copy of the package has no trained weights for device_pointer; install it with its "
+        "data files, or choose another method")
+  return ScorerWeights.load(directory)
 
 
 @compiled(nogil=True)
@@ -164,39 +157,3 @@ def score(pairs, weights, scores):
     for j in range(h):
       total += max(second[j], np.float32(0)) * output[j]
     scores[d] = total / (np.float32(1) + abs(total) / np.float32(CAP))
-
-
-@compiled(nogil=True)
-def run_block(order, cursor, most, noise, pair, state, scratch, pairs, weights, scores):
-  """Visits groups from order[cursor] on and moves them, until `most` of them have moved.
-
-  Args:
-    order: [M] int32 groups.
-    cursor: where to begin.
-    most: moves that end the block.
-    noise: [M, D] float32 added to scores before the best is taken: Gumbel noise times the
-      temperature samples from the softmax at that temperature; 0 is greedy.
-    pair, state, scratch: see `pair_features`.
-    pairs: [D, F] float32, scores: [D] float32, for the loop's own use.
-    weights: `ScorerWeights.arrays`.
-
-  Returns:
-    (cursor, number of moves).
-  """
-  allowed = pair[1]
-  moves = 0
-  while cursor < order.shape[0] and moves < most:
-    g = order[cursor]
-    features(g, pair, state, scratch, pairs)
-    score(pairs, weights, scores)
-    best, best_score = -1, -np.inf
-    for d in range(scores.shape[0]):
-      if allowed[g, d]:
-        value = scores[d] + noise[cursor, d]
-        if value > best_score:
-          best, best_score = d, value
-    if best >= 0 and best != state[0][g]:
-      move(g, best, pair, state)
-      moves += 1
-    cursor += 1
-  return cursor, moves

@@ -22,7 +22,7 @@ def balancer():
   hidden_1[NAMES.index("load_excess"), 0], bias_1[0] = -1, 2
   hidden_2, output = np.zeros((32, 32)), np.zeros(32)
   hidden_2[0, 0] = output[0] = 1
-  return ScorerWeights(hidden_1, bias_1, hidden_2, np.zeros(32), output, "gain")
+  return ScorerWeights(hidden_1, bias_1, hidden_2, np.zeros(32), output)
 
 
 def start_of(problem):

@@ -7,43 +7,24 @@ import sys
 
 import numpy as np
 import pytest
-from tf_agents.specs import tensor_spec
 
 from placeto_tf.encoding.pair_features import NAMES
-from placeto_tf.environments import moves_environment as moves
 from placeto_tf.errors import PlacementError
 from placeto_tf.methods import registry, running
 from placeto_tf.methods.device_pointer.placers import search
-from placeto_tf.policies.device_pointer import agent as agent_lib
 from placeto_tf.policies.device_pointer import scorer
-from placeto_tf.policies.device_pointer.network import PairNetwork
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
 
-@pytest.mark.parametrize("predicts, policy", [
-    (scorer.GAIN, "device_pointer"), (scorer.PREFERENCE, "pointer_pass")])
-def test_the_sidecar_says_what_the_weights_are(predicts, policy):
-  path = os.path.join(scorer.pretrained_directory(predicts), "weights.json")
+def test_the_sidecar_says_what_the_weights_are():
+  path = os.path.join(scorer.pretrained_directory(), "weights.json")
   with open(path, encoding="utf-8") as file:
     sidecar = json.load(file)
-  assert sidecar["features"] == list(NAMES) and sidecar.get("predicts", "preference") == predicts
+  assert sidecar["features"] == list(NAMES) and sidecar["predicts"] == "gain"
   assert sidecar["command"].startswith(
-      f"scripts/with_env python scripts/train.py --policy={policy} ")
+      "scripts/with_env python scripts/train.py --policy=device_pointer ")
   assert sidecar["training"]["graphs"]
-  assert scorer.pretrained(predicts).predicts == predicts
-
-
-def test_compiled_inference_with_them_equals_the_network():
-  specs = tensor_spec.from_spec(moves.observation_spec(17))
-  network = PairNetwork(specs, tensor_spec.from_spec(moves.action_spec(17)))
-  network.create_variables()
-  network.set_weights_for_scoring(scorer.pretrained(scorer.PREFERENCE))
-  features = np.random.default_rng(0).normal(size=(6, 17, len(NAMES))).astype(np.float32)
-  observation = {moves.FEATURES: features, moves.MASK: np.ones((6, 17), np.float32)}
-  np.testing.assert_allclose(
-      agent_lib.scores_of(features, scorer.pretrained(scorer.PREFERENCE)),
-      network(observation)[0].logits.numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():

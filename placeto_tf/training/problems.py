@@ -1,10 +1,11 @@
-"""The problems that train the device pointer: graphs, clusters (some random), and their starts.
+"""The problems that policies train on: graphs, clusters (some random), and their starts.
 
 Legend: N ops, G groups.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from typing import Callable, List, Optional, Sequence
@@ -12,8 +13,8 @@ from typing import Callable, List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.environments.moves_environment import MovesProblem
-from placeto_tf.errors import PlacetoError
+from placeto_tf.encoding.pair_tables import PairTables
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -27,6 +28,14 @@ PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
 STARTS = tuple(reference_placers())
 _MIXED = 0.4  # share of random clusters with two kinds of devices
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StartedProblem:
+  """Attributes: problem; starts [S, G] int32, the best one first."""
+
+  problem: PlacementProblem
+  starts: np.ndarray
 
 
 def random_cluster(rng: random.Random) -> str:
@@ -69,7 +78,7 @@ def make_problem(
 
 
 def with_starts(
-    problem: PlacementProblem, *, annealed: Sequence[int] = (), seed: int = 0) -> MovesProblem:
+    problem: PlacementProblem, *, annealed: Sequence[int] = (), seed: int = 0) -> StartedProblem:
   """The problem with one device, the expert split and METIS as starts, the best first.
 
   Args:
@@ -77,7 +86,12 @@ def with_starts(
     annealed: numbers of evaluations; for each, annealing from the best start makes one more start,
       so that training also meets placements that are hard to improve.
     seed: of annealing.
+
+  Raises:
+    PlacementError: no group of the problem can be moved.
   """
+  if not len(PairTables.build(problem).movable):
+    raise PlacementError("no group of the problem can be moved; leave it out of the training")
   starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])
   found_us = problem.evaluate(starts).objective_us
   order = np.argsort(found_us, kind="stable")
@@ -87,13 +101,13 @@ def with_starts(
         problem, Units(problem), problem.grouping.expand(starts[order[0]]),
         float(found_us[order[0]]), Budget(problem.evaluations + evaluations), stream(seed))
     more.append(problem.project(placement))
-  return MovesProblem(problem, np.stack([*starts[order], *more]))
+  return StartedProblem(problem, np.stack([*starts[order], *more]).astype(np.int32))
 
 
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
     annealed: Sequence[int] = (), seed: int = 0, num_threads: Optional[int] = None,
-    progress: Callable[[str], None] = lambda text: None) -> List[MovesProblem]:
+    progress: Callable[[str], None] = lambda text: None) -> List[StartedProblem]:
   """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
   check_specs(graphs)
   rng, problems = random.Random(seed), []
