@@ -24,7 +24,7 @@ from placeto_tf.clusters import cluster_json, device_names, local, presets
 from placeto_tf.clusters.device import MOST, Device, is_number
 from placeto_tf.errors import ClusterError
 
-READY_ORDERS = ("arrival", "critical_path", "executor")
+READY_ORDERS = ("arrival", "executor")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,17 +41,12 @@ class Cluster:
 
     transfer_per_destination: an output wanted by several devices is sent once to each, in the
       order of the devices, instead of once to all.
-    receiver_contention: a device receives one transfer at a time; the head of a bus waits until
-      all its receivers are free.
     sender_us_per_transfer, sender_us_per_byte: compute time that a transfer takes on its sender
       (packing), queued like an op, before the transfer enters the bus queue.
     receiver_us_per_transfer, receiver_us_per_byte: compute time that a transfer takes on each
       receiver (unpacking), queued like an op when the transfer ends; the consumers wait for it.
-    compute_streams: how many ops a device runs side by side, each at full speed.
-    ready_order: "arrival", or "critical_path": of the ready ops a device takes the one with the
-      longest path of compute time to the end of the graph, by arrival among equals. Or "executor":
-      that of TensorFlow's executor with one thread per device, depth first; unpacking then happens
-      at once, and stops what the device runs.
+    ready_order: "arrival", or "executor": that of TensorFlow's executor with one thread per device,
+      depth first; unpacking then happens at once, and stops what the device runs.
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
       which it keeps neither bus nor device busy.
@@ -69,12 +64,10 @@ class Cluster:
   latency_us: np.ndarray  # [D, D]
   op_overhead_us: float = 0.0
   transfer_per_destination: bool = False
-  receiver_contention: bool = False
   sender_us_per_transfer: float = 0.0
   sender_us_per_byte: float = 0.0
   receiver_us_per_transfer: float = 0.0
   receiver_us_per_byte: float = 0.0
-  compute_streams: int = 1
   ready_order: str = "arrival"
   inline_op_types: Tuple[str, ...] = ()
   delivery_us: float = 0.0

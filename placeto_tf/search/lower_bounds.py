@@ -88,8 +88,6 @@ def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
   """[N] time before which each op cannot end on any device; the largest is the critical path."""
   graph, cluster = problem.graph, problem.cluster
   compute_us, overhead_us = _charges(problem)
-  if cluster.compute_streams > 1:
-    overhead_us = np.zeros_like(overhead_us)  # the next op may run in another stream
   bandwidth = cluster.bandwidth_bytes_per_us
   apart = ~np.eye(cluster.num_devices, dtype=bool)
   end = np.where(problem.allowed_ops, compute_us, np.inf)  # [N, D] of ops without producers
@@ -142,7 +140,6 @@ def work_us(problem: PlacementProblem) -> float:
   work = np.zeros((len(sets), cluster.num_devices))
   np.add.at(work, index.reshape(-1), compute_us + overhead_us)
   work = np.where(problem.allowed_ops[sets], work, np.inf)
-  work /= cluster.compute_streams
   last_us = overhead_us.max(axis=0)
   finite = np.where(np.isfinite(work), work, 0.0)
 

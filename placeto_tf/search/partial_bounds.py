@@ -26,13 +26,12 @@ class PartialBounds:
     self._overhead_us = cluster.op_overhead_us * (self._compute_us > 0)
     work = np.zeros((g, d))
     np.add.at(work, self._groups, self._compute_us + self._overhead_us)
-    self._work_us = work / cluster.compute_streams  # [G, D]
+    self._work_us = work  # [G, D]
     self._last_us = float(self._overhead_us.max())
     self._persistent = np.bincount(self._groups, problem.costs.persistent_bytes, minlength=g)
     self._alike = len(np.unique(cluster.device_kinds)) == 1
     apart = ~np.eye(d, dtype=bool)
     self._us_per_byte = np.where(apart, 1 / np.where(apart, cluster.bandwidth_bytes_per_us, 1), 0)
-    self._stay_us = self._overhead_us if cluster.compute_streams == 1 else 0 * self._overhead_us
     self._same = np.eye(d)
     size = problem.costs.edge_bytes(graph)
     inputs: list = [[] for _ in range(graph.num_ops)]
@@ -62,7 +61,7 @@ class PartialBounds:
     for v in self._problem.graph.topological_order.tolist():
       start = 0.0
       for u, size in self._inputs[v]:
-        wait = size * self._us_per_byte + self._stay_us[u][:, None] * self._same  # [D, D]
+        wait = size * self._us_per_byte + self._overhead_us[u][:, None] * self._same  # [D, D]
         start = np.maximum(start, (end[u][:, :, None] + wait).min(axis=1))
       end[v] = np.where(allowed[:, self._groups[v]], start + self._compute_us[v], np.inf)
       longest = np.maximum(longest, end[v].min(axis=1))

@@ -15,14 +15,13 @@ from placeto_tf.simulation.schedule import Jobs, Transfers
 from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
-def needs_extensions(cluster: Cluster, priorities: Optional[np.ndarray]) -> bool:
-  """Whether the cluster or the priorities depart from the reference simulator."""
+def needs_extensions(cluster: Cluster) -> bool:
+  """Whether the cluster departs from the reference simulator."""
   return bool(
-      cluster.transfer_per_destination or cluster.receiver_contention
+      cluster.transfer_per_destination
       or cluster.sender_us_per_transfer or cluster.sender_us_per_byte
       or cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
-      or cluster.compute_streams != 1 or cluster.ready_order != "arrival"
-      or priorities is not None)
+      or cluster.ready_order != "arrival")
 
 
 def _loop_tables(t: SimulationTables, cluster: Cluster) -> event_loop.LoopTables:
@@ -73,8 +72,8 @@ class ReferenceEngine:
     state, _ = workspace
     return state.segment_start_us.copy(), state.segment_us.copy()
 
-  def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
-    """The transfers and jobs of a placement, and the stream of each op [N]."""
+  def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
+    """The transfers and jobs of a placement."""
     segment_start_us, segment_us = record
     t, d = self._tables, self._num_devices
     segment_of_edge = np.repeat(np.arange(t.num_segments), np.diff(t.segment_edges))
@@ -87,21 +86,20 @@ class ReferenceEngine:
     transfers = Transfers(
         t.segment_ops[sent], t.segment_ports[sent], source[sent], wanted[sent],
         t.segment_bytes[sent], segment_start_us[sent], segment_start_us[sent] + segment_us[sent])
-    return transfers, Jobs.none(), np.zeros(t.num_ops, dtype=np.int32)
+    return transfers, Jobs.none()
 
 
 class ExtendedEngine:
   """Runs `extended_loop`, which knows every extension."""
 
   def __init__(
-      self, tables: SimulationTables, cluster: Cluster, priorities: np.ndarray,
+      self, tables: SimulationTables, cluster: Cluster,
       inline_ops: Optional[np.ndarray] = None):
     """Args: inline_ops: [N] bool, for the order of TensorFlow's executor; None for others."""
     self._tables = tables
     self._num_devices = cluster.num_devices
     self._loop_tables = _loop_tables(tables, cluster)
-    self._extensions = extended_loop.Extensions.of(
-        cluster, priorities, inline_ops, tables.segment_ops)
+    self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
@@ -131,13 +129,13 @@ class ExtendedEngine:
     state, _ = workspace
     transfers, jobs = state.counts[extended_loop.TRANSFERS], state.counts[extended_loop.JOBS]
     return (
-        state.op_streams.copy(), state.transfer_ints[:transfers].copy(),
+        state.transfer_ints[:transfers].copy(),
         state.transfer_times[:transfers].copy(), state.job_ints[:jobs].copy(),
         state.job_times[:jobs].copy())
 
-  def schedule(self, placement, record) -> Tuple[Transfers, Jobs, np.ndarray]:
-    """The transfers and jobs of a placement, and the stream of each op [N]."""
-    op_streams, transfer_ints, transfer_times, job_ints, job_times = record
+  def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
+    """The transfers and jobs of a placement."""
+    transfer_ints, transfer_times, job_ints, job_times = record
     t, d = self._tables, self._num_devices
     order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time
     segments, sources, targets = transfer_ints[order].T
@@ -155,5 +153,5 @@ class ExtendedEngine:
     position[order] = np.arange(len(order), dtype=np.int32)
     jobs = Jobs(
         job_ints[:, 0] == extended_loop.PACK, position[job_ints[:, 1]], job_ints[:, 2],
-        job_ints[:, 3], job_times[:, 0], job_times[:, 1])
-    return transfers, jobs, op_streams
+        job_times[:, 0], job_times[:, 1])
+    return transfers, jobs

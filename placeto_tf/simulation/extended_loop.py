@@ -6,18 +6,10 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
 - one transfer a destination: an output wanted by several devices is queued on its producer's bus
   once for each, in the order of the devices, with the bandwidth and latency of that pair. (Else
   there is one transfer for all, which takes as long as its slowest pair.)
-- contention at the receiver: a device receives one transfer at a time. The head of a bus waits
-  until all its receivers are free, and so do the entries behind it; buses ask in the order of
-  their devices. A receiver is free again when the transfer ends, without the latency.
 - compute time of transfers: packing is queued on the sender's compute queue where the transfer
   would enter the bus queue, after the local consumers of the same output, and the transfer enters
   when it ends; unpacking is queued on each receiver when the transfer ends, and the consumers
-  there lose their dependency when it ends. Neither has an overhead after it. In a queue by
-  priority they count as their producer.
-- compute streams: a device runs as many ops at once as it has streams, each at full speed and
-  with its own overhead; the lowest free stream takes the next op.
-- order by priority: of the ready ops a device takes the one with the highest priority, by arrival
-  among equals.
+  there lose their dependency when it ends. Neither has an overhead after it.
 - order of TensorFlow's executor, with one thread per device: a device has a queue of inline work
   and, behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of
   what an op's end makes ready on its device (consumers of data before those of control, in the
@@ -29,12 +21,12 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
   earlier unpacking, and stops what its device runs meanwhile. An op that begins while another
   device runs an op or packs takes `busy_slowdown` times its compute time longer.
 
-Legend as in `event_loop`; M streams, X slots, Q places in the compute queues, T transfers of one
+Legend as in `event_loop`; X slots, Q places in the compute queues, T transfers of one
 placement (at most E), J jobs of packing and unpacking (at most 2 E). Items are ops, and N + j for
 job j.
 
-Slot d * M + m of `due` is stream m of device d; a bus for each device follows, and then, under the
-executor's order, a slot for each device's unpacking.
+Slot d of `due` is device d; a bus for each device follows, and then, under the executor's order, a
+slot for each device's unpacking.
 
 The parts of the loop are functions that the compiler inlines; reference counting is off, as in
 `event_loop`, so nothing in this module may allocate.
@@ -61,25 +53,20 @@ class Extensions(NamedTuple):
   """What is added to the reference simulator; see `Cluster` for what each is."""
 
   per_destination: bool
-  contention: bool
   packing: bool  # whether it takes time
   pack_us: float  # a transfer
   pack_byte_us: float
   unpacking: bool  # whether it takes time
   unpack_us: float
   unpack_byte_us: float
-  streams: int
-  priority: np.ndarray  # [N] float64, higher first
   executor: bool  # whether the order is that of TensorFlow's executor
   inline_ops: np.ndarray  # [N] bool, ops that it runs inline
   delivery_us: float  # from a transfer's end to its unpacking, under the executor's order
   busy_slowdown: float  # of an op that begins while another device computes, likewise
-  segment_ops: np.ndarray  # [S] int32, producers of segments
 
   @classmethod
   def of(
-      cls, cluster: Cluster, priority: np.ndarray, inline_ops: Optional[np.ndarray],
-      segment_ops: np.ndarray) -> Extensions:
+      cls, cluster: Cluster, num_ops: int, inline_ops: Optional[np.ndarray]) -> Extensions:
     """Those of a cluster; `inline_ops` is None but under the executor's order."""
     executor, delivery_us = inline_ops is not None, float(cluster.delivery_us)
     pack_us, pack_byte_us = (
@@ -87,12 +74,12 @@ class Extensions(NamedTuple):
     unpack_us, unpack_byte_us = (
         float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte))
     return cls(
-        bool(cluster.transfer_per_destination), bool(cluster.receiver_contention),
+        bool(cluster.transfer_per_destination),
         pack_us > 0 or pack_byte_us > 0, pack_us, pack_byte_us,
         unpack_us > 0 or unpack_byte_us > 0 or (executor and delivery_us > 0), unpack_us,
-        unpack_byte_us, int(cluster.compute_streams), priority, executor,
-        np.zeros(len(priority), dtype=bool) if inline_ops is None else inline_ops, delivery_us,
-        float(cluster.busy_slowdown), segment_ops)
+        unpack_byte_us, executor,
+        np.zeros(num_ops, dtype=bool) if inline_ops is None else inline_ops, delivery_us,
+        float(cluster.busy_slowdown))
 
 
 class Workspace(NamedTuple):
@@ -106,7 +93,6 @@ class Workspace(NamedTuple):
   current: np.ndarray  # [X] int64, the item that runs, or the transfer on a bus
   ended: np.ndarray  # [X] int64, slots whose state ends in this round
   ended_keys: np.ndarray  # [X] int64, the order in which their dependencies are lost
-  receiving: np.ndarray  # [D] bool
   wanted: np.ndarray  # [D] bool, who wants the output at hand
   usage: np.ndarray  # [D] float64 bytes
   queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
@@ -127,17 +113,16 @@ class Workspace(NamedTuple):
   last_job: np.ndarray  # [D] int64
   next_job: np.ndarray  # [2E] int64
   delivered_us: np.ndarray  # [2E] float64, when a job of unpacking may begin
-  op_streams: np.ndarray  # [N] int32, this and what follows of the last placement
-  op_us: np.ndarray  # [N] float64, compute time of each op
+  op_us: np.ndarray  # [N] float64, compute time of each op, as what follows of the last placement
   transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
   transfer_times: np.ndarray  # [E, 2] float64: start, end
-  job_ints: np.ndarray  # [2E, 4] int32: PACK or UNPACK, transfer, device, stream
+  job_ints: np.ndarray  # [2E, 3] int32: PACK or UNPACK, transfer, device
   job_times: np.ndarray  # [2E, 2] float64: start, end
 
   @classmethod
   def make(cls, n: int, e: int, o: int, d: int, extensions: Extensions) -> Workspace:
     """For graphs of n ops, e edges and o outputs on d devices."""
-    x = d * (extensions.streams + (2 if extensions.executor else 1))
+    x = d * (3 if extensions.executor else 2)
     q = n + (int(extensions.packing) + int(extensions.unpacking)) * e
 
     def ints(size: int) -> np.ndarray:
@@ -146,14 +131,14 @@ class Workspace(NamedTuple):
     return cls(
         references=np.zeros((o, d), np.int32), missing=ints(n), counts=np.zeros(5, np.int64),
         due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x), ended_keys=ints(x),
-        receiving=np.empty(d, np.bool_), wanted=np.empty(d, np.bool_), usage=np.empty(d),
+        wanted=np.empty(d, np.bool_), usage=np.empty(d),
         queue_starts=ints(d + 1), queue_sizes=ints(d), inline_count=ints(d), items=ints(q),
         priorities=np.empty(q), arrivals=ints(q), entering=ints(q), causes=ints(q), turns=ints(q),
         is_inline=np.empty(n + 2 * e, np.bool_), head=ints(d), tail=ints(d),
         next_transfer=ints(e), sent=ints(e), first_job=ints(d), last_job=ints(d),
-        next_job=ints(2 * e), delivered_us=np.empty(2 * e), op_streams=np.zeros(n, np.int32),
+        next_job=ints(2 * e), delivered_us=np.empty(2 * e),
         op_us=np.zeros(n), transfer_ints=np.empty((e, 3), np.int32),
-        transfer_times=np.empty((e, 2)), job_ints=np.empty((2 * e, 4), np.int32),
+        transfer_times=np.empty((e, 2)), job_ints=np.empty((2 * e, 3), np.int32),
         job_times=np.empty((2 * e, 2)))
 
 
@@ -268,7 +253,6 @@ def _reset(place, peak, tables, extensions, w):
   w.counts[:] = 0
   w.due[:] = np.inf
   w.state[:] = IDLE
-  w.receiving[:] = False
   w.usage[:] = 0.0
   peak[:] = 0.0
   w.head[:] = -1
@@ -336,7 +320,6 @@ def _end_transfer(t, now, place, tables, extensions, w):
       w.wanted[d] = True
   for d in range(tables.kinds.shape[0]):
     if w.wanted[d]:
-      w.receiving[d] = False
       if extensions.unpacking:
         _add_unpacking(t, d, now, n, extensions, w)
   if output != END:
@@ -430,7 +413,7 @@ def _deliver(t, receiver, place, tables, w):
 def _end(x, now, place, tables, extensions, w):
   """What follows from the end of what slot x ran; returns how many ops ended, 0 or 1."""
   n = tables.in_degrees.shape[0]
-  bus = tables.kinds.shape[0] * extensions.streams
+  bus = tables.kinds.shape[0]
   pause_us = 0.0
   ops = 0
   arrived = np.int64(-1)  # the transfer whose consumers, on `receiver` or on all, lose it now
@@ -451,7 +434,7 @@ def _end(x, now, place, tables, extensions, w):
       receiver = np.int64(w.job_ints[job, 2])
   else:
     i = w.current[x]
-    device = x // extensions.streams
+    device = x
     ops = 1
     if tables.compute_us[i, tables.kinds[device]] > 0:
       pause_us = tables.overhead_us
@@ -506,15 +489,12 @@ def _queue_as_executor(place, tables, extensions, w):
 
 
 @inlined
-def _queue_by_priority(place, tables, extensions, w):
-  """Queues what enters in this round; packing and unpacking have their producer's priority."""
+def _queue_by_arrival(place, tables, w):
+  """Queues what enters in this round."""
   n = tables.in_degrees.shape[0]
   for k in range(w.counts[ENTERING]):
     item = w.entering[k]
-    first_op = item
-    if item >= n:
-      first_op = np.int64(extensions.segment_ops[w.transfer_ints[w.job_ints[item - n, 1], 0]])
-    _enqueue(item, _device(item, n, place, w.job_ints), extensions.priority[first_op], w)
+    _enqueue(item, _device(item, n, place, w.job_ints), 0.0, w)
   w.counts[ENTERING] = 0
 
 
@@ -534,29 +514,22 @@ def _queue_transfers(w):
 
 
 @inlined
-def _start_transfer(source, x, now, place, tables, extensions, w):
-  """Starts the head of an idle bus's queue, unless a receiver is taken."""
+def _start_transfer(source, x, now, place, tables, w):
+  """Starts the head of an idle bus's queue."""
   t = w.head[source]
   s = w.transfer_ints[t, 0]
   target = w.transfer_ints[t, 2]
   slowest = np.inf
-  blocked = False
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     d = place[tables.edge_consumers[e]]
     if _receives(d, source, target):
       slowest = min(slowest, tables.bandwidth[source, d])
-      blocked = blocked or (extensions.contention and w.receiving[d])
-  if not blocked:
-    for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
-      d = place[tables.edge_consumers[e]]
-      if _receives(d, source, target):
-        w.receiving[d] = True
-    w.head[source] = w.next_transfer[t]
-    w.state[x] = BUSY
-    w.current[x] = t
-    w.due[x] = now + tables.segment_bytes[s] / slowest
-    w.transfer_times[t, 0] = now
-    w.transfer_times[t, 1] = w.due[x]
+  w.head[source] = w.next_transfer[t]
+  w.state[x] = BUSY
+  w.current[x] = t
+  w.due[x] = now + tables.segment_bytes[s] / slowest
+  w.transfer_times[t, 0] = now
+  w.transfer_times[t, 1] = w.due[x]
 
 
 @inlined
@@ -573,65 +546,59 @@ def _start_unpacking(d, x, now, tables, extensions, w):
     w.state[x] = BUSY
     w.current[x] = tables.in_degrees.shape[0] + job
     w.due[x] = now + spent
-    w.job_ints[job, 3] = 0
     w.job_times[job, 0] = now
     w.job_times[job, 1] = w.due[x]
-    for m in range(d * extensions.streams, (d + 1) * extensions.streams):
-      if w.state[m] != IDLE:
-        w.due[m] += spent
+    if w.state[d] != IDLE:
+      w.due[d] += spent
 
 
 @inlined
-def _others_compute(d, extensions, w):
+def _others_compute(d, w):
   """Whether another device than d runs an op or a job; those of lower numbers start first."""
   found = False
-  streams = extensions.streams
-  for x in range(w.queue_sizes.shape[0] * streams):
-    if w.state[x] == BUSY and (x < d * streams or x >= (d + 1) * streams):
+  for x in range(w.queue_sizes.shape[0]):
+    if w.state[x] == BUSY and x != d:
       found = True
   return found
 
 
 @inlined
-def _start_item(d, m, begin, now, starts, tables, extensions, w):
-  """Starts the first item of device d's queue on its stream m; its work begins at `begin`."""
+def _start_item(d, begin, now, starts, tables, extensions, w):
+  """Starts the first item of device d's queue; its work begins at `begin`."""
   n = tables.in_degrees.shape[0]
-  x = d * extensions.streams + m
   item = _pop(w.queue_starts[d], w.queue_sizes[d], w.items, w.priorities, w.arrivals)
   w.queue_sizes[d] -= 1
   if extensions.executor and w.is_inline[item]:
     w.inline_count[d] -= 1
-  w.state[x] = BUSY
-  w.current[x] = item
+  w.state[d] = BUSY
+  w.current[d] = item
   if item < n:
     spent = tables.compute_us[item, tables.kinds[d]]
-    if extensions.busy_slowdown > 0 and _others_compute(d, extensions, w):
+    if extensions.busy_slowdown > 0 and _others_compute(d, w):
       spent += extensions.busy_slowdown * spent
-    w.due[x] = begin + spent
+    w.due[d] = begin + spent
     w.op_us[item] = spent
     starts[item] = now
-    w.op_streams[item] = m
     w.usage[d] += tables.hold_bytes[item]
   else:
     job = item - n
     size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
     if w.job_ints[job, 0] == PACK:
-      w.due[x] = begin + (extensions.pack_us + extensions.pack_byte_us * size_bytes)
+      w.due[d] = begin + (extensions.pack_us + extensions.pack_byte_us * size_bytes)
     else:
-      w.due[x] = begin + (extensions.unpack_us + extensions.unpack_byte_us * size_bytes)
-    w.job_ints[job, 3] = m
+      w.due[d] = begin + (extensions.unpack_us + extensions.unpack_byte_us * size_bytes)
     w.job_times[job, 0] = now
-    w.job_times[job, 1] = w.due[x]
+    w.job_times[job, 1] = w.due[d]
 
 
 @inlined
 def _start(now, place, starts, tables, extensions, w):
-  """Buses, unpacking and streams start what they can."""
+  """Buses, unpacking and devices start what they can."""
   d_count = tables.kinds.shape[0]
-  bus = d_count * extensions.streams
+  bus = d_count
   for d in range(d_count):
     if w.state[bus + d] == IDLE and w.head[d] >= 0:
-      _start_transfer(d, bus + d, now, place, tables, extensions, w)
+      _start_transfer(d, bus + d, now, place, tables, w)
   beside = bus + d_count
   for d in range(d_count if extensions.executor else 0):
     if w.state[beside + d] == IDLE and w.first_job[d] >= 0:
@@ -640,17 +607,16 @@ def _start(now, place, starts, tables, extensions, w):
     begin = now
     if extensions.executor and w.state[beside + d] == BUSY:
       begin = w.due[beside + d]
-    for m in range(extensions.streams):
-      if w.state[d * extensions.streams + m] == IDLE and w.queue_sizes[d] > 0:
-        _start_item(d, m, begin, now, starts, tables, extensions, w)
+    if w.state[d] == IDLE and w.queue_sizes[d] > 0:
+      _start_item(d, begin, now, starts, tables, extensions, w)
 
 
 @inlined
-def _key(x, tables, extensions, w):
+def _key(x, tables, w):
   """The order of slot x among those that end now: by producer, port and destination."""
   n = tables.in_degrees.shape[0]
   d_count = np.int64(tables.kinds.shape[0])
-  bus = d_count * extensions.streams
+  bus = d_count
   item = w.current[x]
   if w.state[x] == COOLING:
     key = np.int64(-1)
@@ -667,7 +633,7 @@ def _key(x, tables, extensions, w):
 
 
 @inlined
-def _next_round(now, peak, tables, extensions, w):
+def _next_round(now, peak, tables, w):
   """(instant of the next round, how many slots end then); fills `ended` in order, and peaks."""
   instant = w.due[0]
   for x in range(1, w.due.shape[0]):
@@ -678,7 +644,7 @@ def _next_round(now, peak, tables, extensions, w):
   count = 0
   for x in range(w.due.shape[0]):
     if w.due[x] == instant:
-      key = _key(x, tables, extensions, w)
+      key = _key(x, tables, w)
       at = count
       while at > 0 and w.ended_keys[at - 1] > key:
         w.ended_keys[at] = w.ended_keys[at - 1]
@@ -725,11 +691,11 @@ def _simulate(place, starts, peak, tables, extensions, w):
     if extensions.executor:
       _queue_as_executor(place, tables, extensions, w)
     else:
-      _queue_by_priority(place, tables, extensions, w)
+      _queue_by_arrival(place, tables, w)
     _queue_transfers(w)
     # ... and what is idle starts.
     _start(now, place, starts, tables, extensions, w)
-    now, count = _next_round(now, peak, tables, extensions, w)
+    now, count = _next_round(now, peak, tables, w)
   _finish(place, peak, tables, w)
   return now
 

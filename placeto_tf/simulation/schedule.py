@@ -46,14 +46,13 @@ class Jobs:
   Attributes:
     packing: [J] bool, else unpacking.
     transfers: [J] int32 index into `Transfers`.
-    devices, streams: [J] int32.
+    devices: [J] int32.
     start_us, end_us: [J] float64.
   """
 
   packing: np.ndarray
   transfers: np.ndarray
   devices: np.ndarray
-  streams: np.ndarray
   start_us: np.ndarray
   end_us: np.ndarray
 
@@ -61,7 +60,7 @@ class Jobs:
   def none(cls) -> Jobs:
     """No jobs at all."""
     whole, real = np.zeros(0, dtype=np.int32), np.zeros(0)
-    return cls(np.zeros(0, dtype=bool), whole, whole, whole, real, real)
+    return cls(np.zeros(0, dtype=bool), whole, whole, real, real)
 
   def __len__(self) -> int:
     return len(self.packing)
@@ -103,11 +102,6 @@ class SimulationResult:
     """Packing and unpacking, where the cluster charges compute time for transfers."""
     return self._schedule[1]
 
-  @property
-  def streams(self) -> np.ndarray:
-    """[N] int32 the compute stream that ran each op."""
-    return self._schedule[2]
-
   @functools.cached_property
   def busy_us(self) -> np.ndarray:
     """[D] compute time of ops, packing and unpacking, without overheads."""
@@ -130,5 +124,5 @@ class SimulationResult:
     return float(self.transfers.sizes_bytes.sum())
 
   @functools.cached_property
-  def _schedule(self) -> Tuple[Transfers, Jobs, np.ndarray]:
+  def _schedule(self) -> Tuple[Transfers, Jobs]:
     return self._engine.schedule(self.placement, self._record)

@@ -19,7 +19,6 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
-from placeto_tf.simulation.path_lengths import remaining_path_us
 from placeto_tf.simulation.schedule import SimulationResult
 from placeto_tf.simulation.simulation_tables import SimulationTables
 
@@ -43,7 +42,6 @@ class Simulator:
       costs: OpCosts,
       cluster: Cluster,
       *,
-      priorities: Optional[np.ndarray] = None,
       num_threads: Optional[int] = None,
   ):
     """Precomputes what does not depend on placements.
@@ -52,21 +50,17 @@ class Simulator:
       graph: the ops and their edges.
       costs: of this graph for this cluster.
       cluster: devices, links, overheads, extensions.
-      priorities: [N] float64; of the ready ops a device takes the one with the highest, by
-        arrival among equals, whatever the cluster's `ready_order` says.
       num_threads: threads of `simulate_many`; by default one a core.
 
     Raises:
-      PlacetoError: graph, costs, cluster and priorities do not belong together.
+      PlacetoError: graph, costs and cluster do not belong together.
     """
     self.graph, self.costs, self.cluster = graph, costs, cluster
     self.num_threads = num_threads or num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
     self.engine: Union[ReferenceEngine, ExtendedEngine]
-    if needs_extensions(cluster, priorities):
-      self.engine = ExtendedEngine(
-          self.tables, cluster, _priorities(graph, costs, cluster, priorities),
-          _inline_ops(graph, cluster) if priorities is None else None)
+    if needs_extensions(cluster):
+      self.engine = ExtendedEngine(self.tables, cluster, _inline_ops(graph, cluster))
     else:
       self.engine = ReferenceEngine(self.tables, cluster)
     self._workspaces: list = []
@@ -199,19 +193,3 @@ def _inline_ops(graph: ComputationGraph, cluster: Cluster) -> Optional[np.ndarra
   if cluster.ready_order != "executor":
     return None
   return np.array([op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)
-
-
-def _priorities(
-    graph: ComputationGraph, costs: OpCosts, cluster: Cluster, given: Optional[np.ndarray]
-) -> np.ndarray:
-  """[N] float64, all equal where the order is that of arrival."""
-  if given is not None:
-    priorities = np.array(given, dtype=np.float64)
-    if priorities.shape != (graph.num_ops,) or np.isnan(priorities).any():
-      raise PlacementError(
-          f"priorities have shape {priorities.shape}; expected a number for each of the "
-          f"{graph.num_ops} ops, none of them NaN")
-    return priorities
-  if cluster.ready_order == "critical_path":
-    return remaining_path_us(graph, costs.compute_us[:, cluster.device_kinds].mean(axis=1))
-  return np.zeros(graph.num_ops)

@@ -2,7 +2,7 @@
 
 The trace is a JSON object `{"traceEvents": [...], "displayTimeUnit": "ms"}` in the Trace Event
 Format that chrome://tracing and ui.perfetto.dev read; times are in microseconds. A device is a
-process (`pid`, device index + 1), its compute streams and its bus are threads (`tid`):
+process (`pid`, device index + 1), its compute and its bus are threads (`tid`):
 
   "M"       names and the order of processes and threads
   "X"       an op, a transfer, or the packing or unpacking of one, with `ts` and `dur`
@@ -24,6 +24,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.memory import GB, Lifetimes
 from placeto_tf.simulation.schedule import SimulationResult
 
+COMPUTE, BUS = 1, 2  # threads
 _MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take minutes
 
 
@@ -31,36 +32,34 @@ def timeline_events(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
   """The events of a Chrome trace, as JSON-able dicts."""
   cluster = result.cluster
-  bus = cluster.compute_streams + 1  # tid; streams are 1, 2, ...
   events: List[Dict[str, Any]] = []
   for d, name in enumerate(cluster.device_names):
-    threads = [(m + 1, "compute" if bus == 2 else f"compute {m}") for m in range(bus - 1)]
     events.append(_meta("process_name", d + 1, 0, name=name))
     events.append(_meta("process_sort_index", d + 1, 0, sort_index=d))
-    for tid, label in threads + [(bus, "bus")]:
+    for tid, label in ((COMPUTE, "compute"), (BUS, "bus")):
       events.append(_meta("thread_name", d + 1, tid, name=label))
       events.append(_meta("thread_sort_index", d + 1, tid, sort_index=tid))
 
   rows = zip(
-      graph.op_names, graph.op_types, result.placement.tolist(), result.streams.tolist(),
+      graph.op_names, graph.op_types, result.placement.tolist(),
       result.start_us.tolist(), result.end_us.tolist())
-  for name, op_type, d, stream, start, end in rows:
-    events.append(_slice(name, "op", d + 1, stream + 1, start, end, op_type=op_type))
+  for name, op_type, d, start, end in rows:
+    events.append(_slice(name, "op", d + 1, COMPUTE, start, end, op_type=op_type))
 
   labels = _transfer_labels(graph, result)
   sent = result.transfers
   for t, label in enumerate(labels):
     to = [cluster.device_names[d] for d in np.flatnonzero(sent.destinations[t])]
     events.append(_slice(
-        label, "transfer", int(sent.sources[t]) + 1, bus, float(sent.start_us[t]),
+        label, "transfer", int(sent.sources[t]) + 1, BUS, float(sent.start_us[t]),
         float(sent.end_us[t]), bytes=float(sent.sizes_bytes[t]), to=", ".join(to)))
   jobs = result.jobs
   for j in range(len(jobs)):
     what = "pack" if jobs.packing[j] else "unpack"
     events.append(_slice(
         f"{what} {labels[jobs.transfers[j]]}", what, int(jobs.devices[j]) + 1,
-        int(jobs.streams[j]) + 1, float(jobs.start_us[j]), float(jobs.end_us[j])))
-  events.extend(_arrows(graph, result, labels, bus))
+        COMPUTE, float(jobs.start_us[j]), float(jobs.end_us[j])))
+  events.extend(_arrows(graph, result, labels))
 
   lifetimes = Lifetimes.of(graph, costs, result)
   for d in range(cluster.num_devices):
@@ -99,7 +98,7 @@ def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[
 
 
 def _arrows(
-    graph: ComputationGraph, result: SimulationResult, labels: List[str], bus: int
+    graph: ComputationGraph, result: SimulationResult, labels: List[str]
 ) -> List[Dict[str, Any]]:
   """A flow from every transfer to each op that it brought an input."""
   events: List[Dict[str, Any]] = []
@@ -117,10 +116,10 @@ def _arrows(
     t = transfer_of[producer, port, d]
     common = {"name": labels[t], "cat": "dataflow", "id": number}
     events.append({
-        **common, "ph": "s", "pid": int(place[producer]) + 1, "tid": bus,
+        **common, "ph": "s", "pid": int(place[producer]) + 1, "tid": BUS,
         "ts": float(sent.start_us[t])})
     events.append({
-        **common, "ph": "f", "bp": "e", "pid": d + 1, "tid": int(result.streams[consumer]) + 1,
+        **common, "ph": "f", "bp": "e", "pid": d + 1, "tid": COMPUTE,
         "ts": float(result.start_us[consumer])})
   return events
 

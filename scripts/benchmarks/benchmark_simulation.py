@@ -49,11 +49,9 @@ flags.DEFINE_string("against", None, "Another checkout, whose simulator to compa
 # Fields of the cluster, by name: each in a simulator of its own.
 VARIANTS: Dict[str, Dict[str, Any]] = {
     "reference": {},
-    "critical path first": {"ready_order": "critical_path"},
-    "a transfer a pair, contention": {
-        "transfer_per_destination": True, "receiver_contention": True},
-    "packing, unpacking, 2 streams": {
-        "sender_us_per_transfer": 3.0, "receiver_us_per_transfer": 3.0, "compute_streams": 2},
+    "a transfer a pair": {"transfer_per_destination": True},
+    "packing, unpacking": {
+        "sender_us_per_transfer": 3.0, "receiver_us_per_transfer": 3.0},
     "TensorFlow's executor": {
         "ready_order": "executor", "sender_us_per_transfer": 3.0,
         "receiver_us_per_transfer": 3.0, "delivery_us": 10.0},

@@ -107,7 +107,7 @@ def test_file_is_read_back_by_parse_and_nothing_else_is_left(tmp_path):
     (["links", "pairs"], [_JSON["links"]["pairs"][0]] * 2, "is listed twice"),
     (["op_overhead_us"], -1, "op_overhead_us is -1"),
     (["op_overhead_us"], [1, 2], "op_overhead_us is"),
-    (["compute_streams"], "two", "compute_streams is 'two'"),
+    (["transfer_per_destination"], "two", "transfer_per_destination is 'two'"),
 ])
 def test_wrong_json_is_named_in_one_sentence(path, value, message):
   with pytest.raises(ClusterError) as caught:

@@ -53,9 +53,7 @@ def test_link_matrices_are_copies_that_cannot_be_written():
     (dict(latency=np.nan), "latency_us from /GPU:0 to /GPU:1 is nan"),
     (dict(op_overhead_us=-1.0), "op_overhead_us is -1.0"),
     (dict(op_overhead_us=float("nan")), "op_overhead_us is nan"),
-    (dict(compute_streams=0), "compute_streams is 0"),
-    (dict(compute_streams=1.5), "compute_streams is 1.5"),
-    (dict(receiver_contention=1), "receiver_contention is 1; expected true or false"),
+    (dict(transfer_per_destination=1), "transfer_per_destination is 1; expected true or false"),
     (dict(ready_order="random"), "ready_order is 'random'; expected one of arrival"),
 ])
 def test_wrong_field_is_named(fields, message):

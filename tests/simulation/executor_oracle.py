@@ -26,7 +26,7 @@ class ExecutorOracle(ExtendedOracle):
     waiting, starts, transfers = list(self.in_degrees), [None] * self.n, {}
     inline, tasks = [[] for _ in devices], [deque() for _ in devices]
     unsent, unpacked = [deque() for _ in devices], [deque() for _ in devices]
-    streams = [[None] * cluster.compute_streams for _ in devices]
+    running_on = [[None] for _ in devices]
     buses, unpacking = [None for _ in devices], [None for _ in devices]
     now = 0.0
 
@@ -85,7 +85,6 @@ class ExecutorOracle(ExtendedOracle):
       elif what == "send":
         receivers = self.receivers(place, producer, port, to)
         for r in receivers:
-          receiving[r] = False
           unpacked[r].append((now + cluster.delivery_us, (producer, port, r)))
         if not unpacks:
           arrived(producer, port, receivers)
@@ -98,13 +97,10 @@ class ExecutorOracle(ExtendedOracle):
         if buses[d] is None and unsent[d]:
           producer, port, to = key = unsent[d][0]
           receivers = self.receivers(place, *key)
-          if not cluster.receiver_contention or not any(receiving[r] for r in receivers):
-            unsent[d].popleft()
-            for r in receivers:
-              receiving[r] = True
-            buses[d] = [now + max(self.size_of(producer, port) / self.bandwidth[d][r]
-                                  for r in receivers), key, "send"]
-            transfers[key] = (now, buses[d][0])
+          unsent[d].popleft()
+          buses[d] = [now + max(self.size_of(producer, port) / self.bandwidth[d][r]
+                                for r in receivers), key, "send"]
+          transfers[key] = (now, buses[d][0])
       for d in devices:
         if unpacks and unpacking[d] is None and unpacked[d]:
           delivered_us, key = unpacked[d][0]
@@ -115,11 +111,11 @@ class ExecutorOracle(ExtendedOracle):
           spent = (cluster.receiver_us_per_transfer
                    + cluster.receiver_us_per_byte * self.size_of(*key[:2]))
           unpacking[d] = [now + spent, key, "unpack"]
-          for timer in streams[d]:
+          for timer in running_on[d]:
             if timer is not None:
               timer[0] += spent
       for d in devices:
-        for slot, timer in enumerate(streams[d]):
+        for slot, timer in enumerate(running_on[d]):
           if timer is None and (inline[d] or tasks[d]):
             key, what = inline[d].pop(0) if inline[d] else tasks[d].popleft()
             begin = now
@@ -129,20 +125,19 @@ class ExecutorOracle(ExtendedOracle):
               starts[key[0]] = now
               spent = self.compute_us[key[0]][self.kinds[d]]
               if any(other is not None and other[2] != "pause"
-                     for e in devices if e != d for other in streams[e]):
+                     for e in devices if e != d for other in running_on[e]):
                 spent += cluster.busy_slowdown * spent
             else:
               spent = (cluster.sender_us_per_transfer
                        + cluster.sender_us_per_byte * self.size_of(*key[:2]))
-            streams[d][slot] = [begin + spent, key, what]
+            running_on[d][slot] = [begin + spent, key, what]
 
-    receiving = [False for _ in devices]
     self.step = 0.0
     for d in devices:
       made_ready(d, [(False, i, ((i, OP_END, -1), "op")) for i in self.roots if place[i] == d])
     while True:
       start()
-      timers = [(d, slot, group) for d, group in enumerate(streams) for slot in range(len(group))]
+      timers = [(d, 0, group) for d, group in enumerate(running_on)]
       timers += [(d, d, group) for group in (buses, unpacking) for d in devices]
       running = [(d, slot, group) for d, slot, group in timers if group[slot] is not None]
       if not running:

@@ -14,17 +14,17 @@ from extended_oracle import ExtendedOracle, random_extensions
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.simulation.path_lengths import remaining_path_us
+from placeto_tf.simulation.engines import ExtendedEngine
 from placeto_tf.simulation.simulator import Simulator
 
 
-def simulate(compute, edges, placement, *, sizes=None, priorities=None, **cluster_fields):
+def simulate(compute, edges, placement, *, sizes=None, **cluster_fields):
   """The result, of ops with one output each of `sizes` bytes (default 1)."""
   n = len(compute)
   graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["X"] * n, [1] * n, edges)
   costs = make_costs(compute, sizes or [1] * n)
   cluster = make_cluster(max(placement) + 1, **cluster_fields)
-  return Simulator(graph, costs, cluster, priorities=priorities, num_threads=1).simulate(placement)
+  return Simulator(graph, costs, cluster, num_threads=1).simulate(placement)
 
 
 def test_one_transfer_a_destination_sends_in_the_order_of_devices_at_each_pairs_speed():
@@ -46,25 +46,6 @@ def test_one_transfer_a_destination_keeps_the_output_until_the_last_has_ended():
       [1, 1, 1, 6], [(0, 0, 1), (0, 0, 2), (0, CONTROL, 3)], [0, 1, 2, 0], sizes=[4, 1, 1, 2],
       transfer_per_destination=True)
   assert result.peak_memory_bytes.tolist() == [6, 5, 5]
-
-
-def test_receiver_takes_one_transfer_at_a_time():
-  # op0 on 0 and op1 on 1 end at 1; both send 3 bytes to device 2: 1-4 and, kept waiting, 4-7.
-  compute, edges, placement = [1, 1, 1, 1], [(0, 0, 2), (1, 0, 3)], [0, 1, 2, 2]
-  free = simulate(compute, edges, placement, sizes=[3, 3, 1, 1])
-  assert free.transfers.start_us.tolist() == [1, 1]
-  contended = simulate(compute, edges, placement, sizes=[3, 3, 1, 1], receiver_contention=True)
-  assert contended.transfers.start_us.tolist() == [1, 4]
-  assert contended.start_us.tolist() == [0, 0, 4, 7]
-
-
-def test_waiting_head_of_a_bus_holds_up_what_is_behind_it():
-  # Device 2 receives from 0 during 1-5. Bus 1 wants to send op1 there, and only then op2 to 0.
-  result = simulate(
-      [1, 1, 1, 1, 1, 1], [(0, 0, 3), (1, 0, 4), (2, 0, 5)], [0, 1, 1, 2, 2, 0],
-      sizes=[4, 1, 1, 1, 1, 1], receiver_contention=True)
-  assert dict(zip(result.transfers.ops.tolist(), result.transfers.start_us.tolist())) == {
-      0: 1, 1: 5, 2: 6}
 
 
 def test_packing_takes_compute_time_of_the_sender_before_the_bus():
@@ -99,41 +80,13 @@ def test_control_transfers_pay_per_transfer_as_well():
   assert result.start_us.tolist() == [0, 4]
 
 
-def test_streams_run_ops_side_by_side_each_with_its_own_overhead():
-  # Two streams: op0@0-3 and op1@0-1; stream 1 is free at 2: op2@2-4. Stream 0 is free at 4: op3.
-  result = simulate([3, 1, 2, 1], [], [0, 0, 0, 0], compute_streams=2, overhead=1.0)
-  assert result.start_us.tolist() == [0, 0, 2, 4]
-  assert result.streams.tolist() == [0, 1, 1, 0]
-  assert result.step_time_us == 5
-
-
-def test_ready_op_with_the_longest_path_goes_first():
-  # op0, op1 and op2 are ready at 0; op2 has 1 + 9 us ahead of it, op1 2, op0 1.
-  compute, edges, placement = [1, 2, 1, 9], [(2, 0, 3)], [0, 0, 0, 0]
-  assert simulate(compute, edges, placement).start_us.tolist() == [0, 1, 3, 4]
-  result = simulate(compute, edges, placement, ready_order="critical_path")
-  assert result.start_us.tolist() == [12, 10, 0, 1]
-
-
-def test_given_priorities_decide_and_arrival_breaks_ties():
-  compute, placement = [1, 1, 1, 1], [0] * 4
-  result = simulate(compute, [], placement, priorities=[0, 1, 0, 1])
-  assert result.start_us.tolist() == [2, 0, 3, 1]
-
-
 @hypothesis.settings(max_examples=1000, deadline=None, derandomize=True, database=None)
-@hypothesis.given(
-    seed=st.integers(0, 2**32 - 1), floats=st.booleans(), prioritized=st.booleans())
-def test_extensions_agree_with_the_plain_python_simulator(seed, floats, prioritized):
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
+def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(
       seed, floats=floats, max_ops=20, **random_extensions(seed))
-  priorities = None
-  if prioritized:
-    priorities = np.random.default_rng(seed).integers(0, 3, graph.num_ops).astype(np.float64)
-  simulator = Simulator(graph, costs, cluster, priorities=priorities, num_threads=1)
-  if priorities is None and cluster.ready_order == "critical_path":
-    priorities = remaining_path_us(graph, costs.compute_us[:, cluster.device_kinds].mean(axis=1))
-  oracle = ExtendedOracle(graph, costs, cluster, priorities)
+  simulator = Simulator(graph, costs, cluster, num_threads=1)
+  oracle = ExtendedOracle(graph, costs, cluster)
   for placement in placements:
     result = simulator.simulate(placement)
     step_time_us, start_us, transfers, peak_bytes = oracle.simulate(placement)
@@ -227,8 +180,8 @@ def test_executor_agrees_with_the_plain_python_one(seed, floats):
 def test_extended_loop_without_extensions_is_the_reference_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=40)
   reference = Simulator(graph, costs, cluster, num_threads=1)
-  # Equal priorities switch the other loop on and leave the order of arrival.
-  extended = Simulator(graph, costs, cluster, priorities=np.zeros(graph.num_ops), num_threads=1)
+  extended = Simulator(graph, costs, cluster, num_threads=1)
+  extended.engine = ExtendedEngine(extended.tables, cluster)
   start_us, extended_start_us = np.empty((2, *placements.shape))
   step_time_us, peak_bytes = reference.simulate_many(placements, start_us=start_us)
   extended_step_time_us, extended_peak_bytes = extended.simulate_many(
@@ -240,11 +193,3 @@ def test_extended_loop_without_extensions_is_the_reference_simulator(seed, float
   theirs = extended.simulate(placements[0]).transfers
   for field in ("ops", "ports", "sources", "destinations", "sizes_bytes", "start_us", "end_us"):
     assert getattr(ours, field).tolist() == getattr(theirs, field).tolist()
-
-
-def test_streams_without_end_reach_the_critical_path():
-  graph, costs, cluster, _ = random_case(5, max_ops=30, floats=True)
-  cluster = with_cluster(cluster, op_overhead_us=0.0, compute_streams=graph.num_ops)
-  result = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, dtype=np.int32))
-  remaining_us = remaining_path_us(graph, costs.compute_us[:, 0])
-  assert result.step_time_us == pytest.approx(remaining_us.max())

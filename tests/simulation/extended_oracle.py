@@ -2,7 +2,7 @@
 
 Events are tuples (time, producer, port, destination, what, device) in one heap, so that the order
 of rule 4 (docs/simulator.md) is the order of tuples; port -2 is the end of the producer itself,
-destination -1 is "all". A compute queue is a heap of (-priority, arrival, work).
+destination -1 is "all".
 """
 
 import heapq
@@ -15,10 +15,9 @@ from oracle import OP_END, Oracle
 class ExtendedOracle(Oracle):
   """Simulates placements under the extensions that the cluster switches on."""
 
-  def __init__(self, graph, costs, cluster, priorities=None):
+  def __init__(self, graph, costs, cluster):
     super().__init__(graph, costs, cluster)
     self.cluster = cluster
-    self.priorities = [0.0] * self.n if priorities is None else list(map(float, priorities))
 
   def size_of(self, producer, port):
     return 0.0 if port < 0 else self.output_bytes[self.offsets[producer] + port]
@@ -35,42 +34,33 @@ class ExtendedOracle(Oracle):
     packs = cluster.sender_us_per_transfer or cluster.sender_us_per_byte
     unpacks = cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
     waiting = list(self.in_degrees)
-    queues, buses = [[] for _ in d_range], [deque() for _ in d_range]
-    free_streams = [cluster.compute_streams] * self.d
-    bus_free, receiver_free = [True] * self.d, [True] * self.d
-    arrivals, heap, starts, transfers = 0, [], [None] * self.n, {}
+    queues, buses = [deque() for _ in d_range], [deque() for _ in d_range]
+    free, bus_free = [True] * self.d, [True] * self.d
+    heap, starts, transfers = [], [None] * self.n, {}
     step = now = 0.0
-
-    def queue(device, producer, *work):
-      nonlocal arrivals
-      heapq.heappush(queues[device], (-self.priorities[producer], arrivals, work))
-      arrivals += 1
 
     def lose(consumers):
       for consumer in consumers:
         waiting[consumer] -= 1
         if not waiting[consumer]:
-          queue(place[consumer], consumer, consumer, OP_END, -1, "op")
+          queues[place[consumer]].append((consumer, OP_END, -1, "op"))
 
     for i in self.roots:
-      queue(place[i], i, i, OP_END, -1, "op")
+      queues[place[i]].append((i, OP_END, -1, "op"))
     while True:
       for d in d_range:
         if bus_free[d] and buses[d]:
           producer, port, destination = buses[d][0]
           to = self.receivers(place, producer, port, destination)
-          if not cluster.receiver_contention or all(receiver_free[r] for r in to):
-            buses[d].popleft()
-            bus_free[d] = False
-            for r in to:
-              receiver_free[r] = False
-            end = now + max(self.size_of(producer, port) / self.bandwidth[d][r] for r in to)
-            transfers[producer, port, destination] = (now, end)
-            heapq.heappush(heap, (end, producer, port, destination, "sent", d))
+          buses[d].popleft()
+          bus_free[d] = False
+          end = now + max(self.size_of(producer, port) / self.bandwidth[d][r] for r in to)
+          transfers[producer, port, destination] = (now, end)
+          heapq.heappush(heap, (end, producer, port, destination, "sent", d))
       for d in d_range:
-        while free_streams[d] and queues[d]:
-          producer, port, destination, what = heapq.heappop(queues[d])[2]
-          free_streams[d] -= 1
+        if free[d] and queues[d]:
+          producer, port, destination, what = queues[d].popleft()
+          free[d] = False
           size = self.size_of(producer, max(port, -1))
           if what == "op":
             starts[producer] = now
@@ -86,22 +76,21 @@ class ExtendedOracle(Oracle):
       for event in [heapq.heappop(heap) for _ in range(sum(e[0] == now for e in heap))]:
         _, producer, port, destination, what, d = event
         pause_us = 0.0
-        if what == "stream is free":
-          free_streams[d] += 1
+        if what == "device is free":
+          free[d] = True
         elif what == "bus is free":
           bus_free[d] = True
         elif what == "pack":
-          free_streams[d] += 1
+          free[d] = True
           buses[d].append((producer, port, destination))
         elif what == "unpack":
-          free_streams[d] += 1
+          free[d] = True
           lose(c for c in dict(self.outputs[producer])[port] if place[c] == destination)
         elif what == "sent":
           to = self.receivers(place, producer, port, destination)
           for r in sorted(to):
-            receiver_free[r] = True
             if unpacks:
-              queue(r, producer, producer, port, r, "unpack")
+              queues[r].append((producer, port, r, "unpack"))
           if not unpacks:
             lose(c for c in dict(self.outputs[producer])[port] if place[c] in to)
           pause_us = max(self.latency[d][r] for r in to)
@@ -114,9 +103,9 @@ class ExtendedOracle(Oracle):
           if self.compute_us[producer][self.kinds[d]]:
             pause_us = self.overhead_us
           if now + pause_us > now:
-            heapq.heappush(heap, (now + pause_us, self.n, 0, 0, "stream is free", d))
+            heapq.heappush(heap, (now + pause_us, self.n, 0, 0, "device is free", d))
           else:
-            free_streams[d] += 1
+            free[d] = True
           for out_port, consumers in self.outputs[producer]:
             lose(c for c in consumers if place[c] == d)
             to = sorted({place[c] for c in consumers} - {d})
@@ -124,7 +113,7 @@ class ExtendedOracle(Oracle):
               to = [-1]
             for destination in to:
               if packs:
-                queue(d, producer, producer, out_port, destination, "pack")
+                queues[d].append((producer, out_port, destination, "pack"))
               else:
                 buses[d].append((producer, out_port, destination))
 
@@ -138,7 +127,7 @@ class ExtendedOracle(Oracle):
 
 
 def random_extensions(seed):
-  """Cluster fields, each on or off at random, and priorities or None drawn by the caller."""
+  """Cluster fields, each on or off at random."""
   random = np.random.default_rng([seed, 1])
 
   def maybe(value, default):
@@ -146,10 +135,7 @@ def random_extensions(seed):
 
   return dict(
       transfer_per_destination=maybe(True, False),
-      receiver_contention=maybe(True, False),
       sender_us_per_transfer=maybe(float(random.integers(1, 3)), 0.0),
       sender_us_per_byte=maybe(1.0, 0.0),
       receiver_us_per_transfer=maybe(float(random.integers(1, 3)), 0.0),
-      receiver_us_per_byte=maybe(1.0, 0.0),
-      compute_streams=maybe(int(random.integers(2, 4)), 1),
-      ready_order=maybe("critical_path", "arrival"))
+      receiver_us_per_byte=maybe(1.0, 0.0))

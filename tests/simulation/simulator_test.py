@@ -223,10 +223,3 @@ def test_costs_of_another_graph_or_cluster_are_refused():
     Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
   with pytest.raises(CostError, match="1 kinds of devices, the cluster has 2"):
     Simulator(graph, make_costs([1] * 2, [1] * 2), make_cluster(2, kinds=2))
-
-
-def test_priorities_that_are_not_a_number_an_op_are_refused():
-  graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [1] * 2, [])
-  for priorities in ([1.0], [1.0, np.nan]):
-    with pytest.raises(PlacementError, match="each of the 2 ops"):
-      Simulator(graph, make_costs([1] * 2, [1] * 2), make_cluster(2), priorities=priorities)

@@ -77,11 +77,11 @@ def test_memory_is_a_counter_that_reaches_the_peak():
     assert max(held for _, held in counted) == result.peak_memory_bytes[d]
 
 
-def test_packing_and_streams_have_their_tracks():
-  events = timeline_events(*small_case(sender_us_per_transfer=1.0, compute_streams=2))
+def test_packing_is_on_the_track_of_what_computes():
+  events = timeline_events(*small_case(sender_us_per_transfer=1.0))
   names = {event["args"]["name"] for event in of_phase(events, "M")
            if event["name"] == "thread_name"}
-  assert names == {"compute 0", "compute 1", "bus"}
+  assert names == {"compute", "bus"}
   assert {event["name"] for event in of_phase(events, "X") if event["cat"] == "pack"} == {
       "pack a", "pack ^a"}
 
@@ -89,7 +89,7 @@ def test_packing_and_streams_have_their_tracks():
 def test_slices_of_one_track_do_not_overlap():
   for seed in range(20):
     graph, costs, cluster, placements = random_case(
-        seed, max_ops=30, floats=True, sender_us_per_byte=1.0, compute_streams=2)
+        seed, max_ops=30, floats=True, sender_us_per_byte=1.0)
     result = Simulator(graph, costs, cluster).simulate(placements[0])
     tracks = {}
     for event in of_phase(timeline_events(graph, costs, result), "X"):
