@@ -6,7 +6,7 @@ the programs print it as it is and end with exit code 2.
 
 from __future__ import annotations
 
-from typing import Type
+from typing import Sequence, Type
 
 
 class PlacetoError(Exception):
@@ -39,6 +39,12 @@ class SetupError(PlacetoError):
 
 class MeasurementError(PlacetoError):
   """A measurement that failed: a lost worker, a time-out, a step out of memory."""
+
+
+def listed(items: Sequence[str], most: int = 3) -> str:
+  """The first of some items, for a sentence, and how many more there are."""
+  more = f" and {len(items) - most:,} more" if len(items) > most else ""
+  return ", ".join(items[:most]) + more
 
 
 def check_at_least(

@@ -32,7 +32,7 @@ from placeto_tf.costs.tensor_sizes import (
     split_input,
     tensor_bytes,
 )
-from placeto_tf.errors import CostError
+from placeto_tf.errors import CostError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _CALLS = frozenset("""
@@ -236,21 +236,16 @@ def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
   if assumed:
     notes.append(
         f"{len(assumed)} outputs have shapes that are only known when the step runs "
-        f"({_some(assumed)}): the most likely ones are assumed, or the largest possible")
+        f"({listed(assumed)}): the most likely ones are assumed, or the largest possible")
   for names, what in ((counter.unknown_shapes, "ops have outputs"),
                       (counter.unknown_variables, "variables are")):
     if names:
       notes.append(
-          f"{len(names)} {what} of unknown shape ({_some(list(names))}): unknown dimensions count "
+          f"{len(names)} {what} of unknown shape ({listed(list(names))}): unknown dimensions count "
           "as 1")
   return tuple(notes)
 
 
 def _most(op_types: Iterable[str]) -> str:
   counted = collections.Counter(op_types).most_common()
-  return _some([f"{count} {name}" for name, count in counted], limit=6)
-
-
-def _some(names: List[str], limit: int = 3) -> str:
-  rest = len(names) - limit
-  return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+  return listed([f"{count} {name}" for name, count in counted], most=6)

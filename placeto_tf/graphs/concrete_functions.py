@@ -8,9 +8,9 @@ that its size is known and its readers stay with it. A capture that cannot be mo
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models
 from placeto_tf.graphs.graph_defs import ReadGraph
 
@@ -129,13 +129,11 @@ def _original(text: str, names: Mapping[str, str]) -> str:
 def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
   if not fixed:
     return ()
-  listed: List[str] = [
-      f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
-      for each in fixed[:3]]
-  more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
+  shown = listed([f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
+                  for each in fixed])
   return (
       f"what the function captures and cannot be moved stays where it is, with all ops that touch "
-      f"it: {', '.join(listed)}{more}",)
+      f"it: {shown}",)
 
 
 def _make_handle(node: Any, variable: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.node_table import NodeTable
 
@@ -184,10 +184,9 @@ def choose_fetches(
       fetches += [Endpoint(f"{table.names[i]}:{port}", i, port) for port in range(width)]
     else:
       fetches.append(Endpoint(table.names[i], i, None))
-  shown = ", ".join(repr(table.names[i]) for i in wanted[:3])
-  more = f" and {len(wanted) - 3} more" if len(wanted) > 3 else ""
+  shown = listed([repr(table.names[i]) for i in wanted])
   return tuple(fetches), (
-      f"no fetches were given; taken are the ops that nobody consumes: {shown}{more}",)
+      f"no fetches were given; taken are the ops that nobody consumes: {shown}",)
 
 
 def _train_op(table: NodeTable) -> Optional[int]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import (
   concrete_of,
@@ -87,12 +87,12 @@ class DeviceReport:
     lines = [f"{self.placed} ops are on their devices"]
     if self.missed:
       lines.append(
-          f"the scope did not reach {_some(self.missed)}; call place_missed(graph) of the device "
+          f"the scope did not reach {_ops(self.missed)}; call place_missed(graph) of the device "
           "function before the first run")
     if self.unknown:
-      lines.append(f"the placement has no device for {_some(self.unknown)}")
+      lines.append(f"the placement has no device for {_ops(self.unknown)}")
     if self.absent:
-      lines.append(f"the graph does not have {_some(self.absent)}")
+      lines.append(f"the graph does not have {_ops(self.absent)}")
     return "; ".join(lines)
 
 
@@ -139,7 +139,5 @@ class DeviceFunction:
     return self.report(graph)
 
 
-def _some(names: Tuple[str, ...]) -> str:
-  """The number of names, and the first few."""
-  listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-  return f"{len(names)} ops ({listed})"
+def _ops(names: Tuple[str, ...]) -> str:
+  return f"{len(names)} ops ({listed(names)})"

@@ -7,12 +7,11 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import coverage
 from placeto_tf.simulation import SimulationResult, Simulator
 
-_LISTED = 3
 _TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
 _REMEDY = "place this graph again, or allow any graph (--any_graph, any_graph=True)"
 
@@ -31,15 +30,15 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
     return
   if not set(graph.fetches) <= set(placement.fetches):
     raise PlacementError(
-        f"the placement was made for a step that runs {_some(placement.fetches)}, not "
-        f"{_some(graph.fetches)}; {_REMEDY}")
+        f"the placement was made for a step that runs {_quoted(placement.fetches)}, not "
+        f"{_quoted(graph.fetches)}; {_REMEDY}")
   check_shapes(placement.shapes, graph.interface_shapes)
   if placement.fingerprint == graph.fingerprint or (
       set(graph.fetches) != set(placement.fetches)):  # a part of the step: one of its signatures
     return
   known = set(coverage.file_op_names(graph))
   differences = [
-      f"{what} {_some(ops)}" for what, ops in (
+      f"{what} {_quoted(ops)}" for what, ops in (
           ("it lacks", [op for op in placement if op not in known]),
           ("it adds", [op for op in graph.op_names if op not in placement])) if ops]
   raise PlacementError(
@@ -57,11 +56,9 @@ def check_shapes(
   """
   others = [op for op, shape in expected.items() if op in found and found[op] != shape]
   if others:
-    shown = [f"{op!r} is {_shape(found[op])}, not {_shape(expected[op])}"
-             for op in others[:_LISTED]]
-    more = f", and {len(others) - _LISTED} more differ" if len(others) > _LISTED else ""
+    shown = listed([f"{op!r} is {_shape(found[op])}, not {_shape(expected[op])}" for op in others])
     raise PlacementError(
-        f"the placement was made for a graph of other shapes: {', '.join(shown)}{more}; {_REMEDY}")
+        f"the placement was made for a graph of other shapes: {shown}; {_REMEDY}")
 
 
 def verify(
@@ -74,7 +71,7 @@ def verify(
       "lower_bound_us", "peak_memory_bytes") if getattr(placement, name) in ("", (), None, {})]
   if missing:
     raise PlacementError(
-        f"the placement does not say its {_some(missing)}, so it cannot be verified; place the "
+        f"the placement does not say its {_quoted(missing)}, so it cannot be verified; place the "
         "graph again")
   check_graph(placement, graph)
   if placement.cluster != cluster.to_json():
@@ -104,6 +101,5 @@ def _shape(shape: Sequence[int]) -> str:
   return f"[{', '.join('any' if size < 0 else str(size) for size in shape)}]"
 
 
-def _some(names: Sequence[str]) -> str:
-  more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-  return ", ".join(map(repr, names[:_LISTED])) + more
+def _quoted(names: Sequence[str]) -> str:
+  return listed(list(map(repr, names)))

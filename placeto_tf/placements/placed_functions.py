@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
@@ -62,14 +62,14 @@ class PlacedFunction:
   def __str__(self) -> str:
     lines = [f"{len(self.in_place)} variables were where the placement wants them"]
     if self.moved:
-      lines.append(f"{len(self.moved)} were moved there ({_some(self.moved)})")
+      lines.append(f"{len(self.moved)} were moved there ({_names(self.moved)})")
     if self.stayed:
       lines.append(
-          f"{len(self.stayed)} stay elsewhere ({_some(self.stayed)}), and the ops that touch them "
+          f"{len(self.stayed)} stay elsewhere ({_names(self.stayed)}), and the ops that touch them "
           "with them")
     if self.recreated:
       lines.append(
-          f"{len(self.recreated)} were made again ({_some(self.recreated)}): the function no "
+          f"{len(self.recreated)} were made again ({_names(self.recreated)}): the function no "
           "longer shares them with the model")
     return "; ".join(lines)
 
@@ -237,6 +237,5 @@ def _build(
   return placed
 
 
-def _some(variables: Tuple[CapturedVariable, ...]) -> str:
-  listed: List[str] = [f"{variable.name} on {variable.device}" for variable in variables[:3]]
-  return ", ".join(listed) + (", ..." if len(variables) > 3 else "")
+def _names(variables: Tuple[CapturedVariable, ...]) -> str:
+  return listed([f"{variable.name} on {variable.device}" for variable in variables])

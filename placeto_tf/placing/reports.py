@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.errors import listed
 from placeto_tf.files.result_directory import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.methods import registry
@@ -154,13 +155,8 @@ def step_line(graph: ComputationGraph) -> str:
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
-  return (f"A step runs {_some(graph.fetches)}"
-          + (f", fed {_some(feeds)}" if feeds else "") + f": {graph.num_ops:,} ops.")
-
-
-def _some(names: Sequence[str], limit: int = 4) -> str:
-  more = f" and {len(names) - limit} more" if len(names) > limit else ""
-  return ", ".join(names[:limit]) + more
+  return (f"A step runs {listed(graph.fetches, most=4)}"
+          + (f", fed {listed(feeds, most=4)}" if feeds else "") + f": {graph.num_ops:,} ops.")
 
 
 def table(result: PlacingResult, *, verbose: bool = False) -> str:

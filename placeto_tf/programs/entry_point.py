@@ -44,6 +44,7 @@ def import_tensorflow_quietly() -> None:
     finally:
       os.dup2(shown, 2)
       os.close(shown)
+  _end_if_signalled()  # an import may have caught what the signal's handler raised
   if "verbosity" in FLAGS and FLAGS["verbosity"].using_default_value:
     logging.set_verbosity(logging.ERROR)
     tensorflow.get_logger().setLevel("ERROR")
@@ -118,6 +119,14 @@ def _interrupted(number: int, _: Any) -> None:
   raise KeyboardInterrupt
 
 
+def _end_if_signalled() -> None:
+  """Ends the program, if a signal that came before now was to."""
+  if _received:
+    if _received[0] == signal.SIGINT:
+      raise KeyboardInterrupt
+    sys.exit(128 + _received[0])
+
+
 def _hear_signals() -> None:
   """What was begun is tidied up, as after Ctrl-C: workers, temporary directories, results."""
   if threading.current_thread() is threading.main_thread():
@@ -175,11 +184,8 @@ def run_program(
         _finish_undisturbed()
       except Exception:
         # TensorFlow turns what a signal's handler raises in some of its loops into other errors.
-        if not _received:
-          raise
-        if _received[0] == signal.SIGINT:
-          interrupted()
-        sys.exit(128 + _received[0])
+        _end_if_signalled()
+        raise
     except PlacetoError as error:
       fail(error)
     except BrokenPipeError:  # whoever read the output has left, as `head` does

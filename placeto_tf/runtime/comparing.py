@@ -24,7 +24,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -446,13 +446,12 @@ class _Comparison:
   def _mismatch(
       self, wrong: Sequence[_Seen], step: int, feed: Mapping[str, np.ndarray]
   ) -> ReplicaMismatchError:
-    listed = ", ".join(f"{each.name!r} by {each.difference:.0e}" for each in wrong[:_LISTED])
-    more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+    shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
     joins = self._wrong_joins(feed)
     where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""
     return ReplicaMismatchError(
         f"{self._replicated.form} replicas train something else than the graph: after step "
-        f"{step + 1} {listed}{more} (relative to its largest element){where}; train with one "
+        f"{step + 1} {shown} (relative to its largest element){where}; train with one "
         "replica, or take the op out of the training step")
 
   def _wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
