@@ -50,9 +50,14 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
   return digest.hexdigest()[:40]
 
 
+def path_of(folder: str, key: str) -> str:
+  """Where an entry is."""
+  return os.path.join(folder, key + _SUFFIX)
+
+
 def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   """The entry, or None where there is none that fits the graph."""
-  path = os.path.join(folder, key + _SUFFIX)
+  path = path_of(folder, key)
   try:
     content = user_files.read_bytes(
         path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
@@ -86,7 +91,7 @@ def store(folder: str, key: str, work: OpWork) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
     atomic.write(
-        os.path.join(folder, key + _SUFFIX),
+        path_of(folder, key),
         hashlib.sha256(content.getvalue()).digest() + content.getvalue(), error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:

@@ -12,11 +12,18 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from typing import Any, Iterator, Tuple
 
 from placeto_tf.errors import GraphError, SetupError
+from placeto_tf.files import user_files
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
+_REMEDY = "give a file that model.save has written"
+# What zipfile, zlib, json and h5py were seen to raise for damaged files.
+_DAMAGED = (
+    OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError, EOFError, MemoryError,
+    NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
 
 
 def is_keras_file(path: Any) -> bool:
@@ -37,6 +44,8 @@ def load_model(path: Any, trusted: bool = False) -> Any:
     SetupError: the Keras that wrote it is not installed.
   """
   path = os.fspath(path)
+  user_files.check_regular(
+      path, what="the Keras model", remedy=_REMEDY, error_type=GraphError)
   version, config = _read_archive(path) if path.lower().endswith(".keras") else _read_hdf5(path)
   code = next(_code_in(config), None)
   if code is not None and not trusted:
@@ -70,9 +79,9 @@ def _read_archive(path: str) -> Tuple[str, Any]:
         if name.endswith(".h5"):
           with archive.open(name) as content, h5py.File(content, "r") as weights:
             _check_within(weights, path)
-  except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+      return str(metadata.get("keras_version", "")), config
+  except _DAMAGED as error:
     raise _unreadable(path, error) from None
-  return str(metadata.get("keras_version", "")), config
 
 
 def _read_hdf5(path: str) -> Tuple[str, Any]:
@@ -83,7 +92,7 @@ def _read_hdf5(path: str) -> Tuple[str, Any]:
     with h5py.File(path, "r") as file:
       _check_within(file, path)
       config, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
-  except OSError as error:
+  except _DAMAGED as error:
     raise _unreadable(path, error) from None
   if config is None:
     raise GraphError(
@@ -91,7 +100,7 @@ def _read_hdf5(path: str) -> Tuple[str, Any]:
         "model.save")
   try:
     return _text(version), json.loads(_text(config))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise _unreadable(path, error) from None
 
 
@@ -126,9 +135,8 @@ def _check_within(file: Any, path: str) -> None:
 
 
 def _unreadable(path: str, error: Exception) -> GraphError:
-  reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-  return GraphError(
-      f"cannot read the Keras model {path!r} ({reason}); give a file that model.save has written")
+  reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+  return GraphError(f"cannot read the Keras model {path!r} ({reason}); {_REMEDY}")
 
 
 def _text(value: Any) -> str:

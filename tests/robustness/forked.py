@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import pathlib
 import pickle
 import signal
 import sys
@@ -25,6 +26,8 @@ from absl import flags
 _MARK = "PLACETO_TF_FORKED"  # an environment variable: who was started by which fork
 _POLL_S = 0.01
 _LISTENS = "0A"  # a state in /proc/net/tcp
+# Where what benchmarks share is found, as their own folder is by them.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "benchmarks"))
 # A program's start, with the one family of small graphs that only mutants and kills have.
 _ANEW = f"""
 import runpy, sys

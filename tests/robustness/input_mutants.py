@@ -8,25 +8,30 @@ nesting; now and then the file is a pipe, a device, a directory, a link to itsel
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import os
 import random
 import shutil
 import tempfile
+import warnings
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
+from placeto_tf.errors import PlacetoError
 from placeto_tf.files import user_files
 
 GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 _VALUES: Tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63 - 1, -2**63, 10**30, 10**400, 0.5, 1e308, -1e308,
-    1e-320, "", "x", "\0", "/GPU:0", "/device:GPU:0", "../../etc/passwd", "é" * 100, [], [[]], {},
+    1e-320, "", "x", "\0", "/GPU:0", "/device:GPU:0", "../../etc/passwd", "../precious", "é" * 100,
+    [], [[]], {},
     [1, "a", None], {"a": {"b": []}}, "NaN", "9" * 400)
 KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "placeto_weights", "run",
-         "results", "replicas", "study", "manifest", "graph_set")
+         "results", "replicas", "study", "manifest", "graph_set", "partial", "cached_costs",
+         "keras_archive", "keras_hdf5")
 SPECIAL = ("pipe", "device", "directory", "loop", "huge", "missing")
 
 
@@ -49,7 +54,8 @@ def kinds(names: Tuple[str, ...] = ()) -> Dict[str, Kind]:
       "placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
       "scorer_weights": _scorer_weights, "placeto_weights": _placeto_weights, "run": _run,
       "results": _results, "replicas": _replicas, "study": _study, "manifest": _manifest,
-      "graph_set": _graph_set}
+      "graph_set": _graph_set, "partial": _partial, "cached_costs": _cached_costs,
+      "keras_archive": lambda: _keras("model.keras"), "keras_hdf5": lambda: _keras("model.h5")}
   return {name: makers[name]() for name in names or KINDS}
 
 
@@ -64,7 +70,7 @@ def mutant(kind: Kind, seed: int, number: int) -> Tuple[str, bytes, str]:
   if rng.random() < 0.01:
     return name, b"", rng.choice(SPECIAL)
   changes: List[Callable] = [_flipped, _inserted, _cut, _repeated, _zeroed]
-  if name.endswith((".json", ".jsonl")) and rng.random() < 0.75:
+  if name.endswith((".json", ".jsonl", ".complete")) and rng.random() < 0.75:
     changes = [_json_changed]
   done = []
   for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -291,7 +297,7 @@ def _results() -> Kind:
 def _replicas() -> Kind:
   from placeto_tf.evaluation import replica_table
 
-  line = "a.meta,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json"
+  line = "a.meta,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json,checked,2.5"
   text = "\n".join([",".join(replica_table.FIELDS), line, line, ""])
 
   def load(folder: str) -> None:
@@ -351,6 +357,82 @@ def _manifest() -> Kind:
       results.claim(["report.json"])
 
   return Kind(saved(save, MANIFEST, "report.json"), load)
+
+
+def _partial() -> Kind:
+  """What a run leaves that was killed as it moved its results to their names."""
+  from placeto_tf.files.result_directory import MANIFEST, ResultDirectory
+
+  def digest(content: bytes) -> str:
+    return f"{len(content)}:{hashlib.sha256(content).hexdigest()}"
+
+  old, new = b"1\n", b"{}\n"
+  plan = {"version": 1, "files": {"report.json": [digest(new)]}, "names": ["report.json"],
+          "gone": ["old.json"]}
+  files = {"out/.partial-1/.complete": json.dumps(plan).encode(),
+           "out/.partial-1/report.json": new, "out/old.json": old,
+           f"out/{MANIFEST}": json.dumps(
+               {"version": 1, "files": {"old.json": digest(old)}}).encode()}
+
+  def load(folder: str) -> None:
+    precious = os.path.join(folder, "precious", "letter")
+    os.makedirs(os.path.dirname(precious))
+    with open(precious, "wb") as file:
+      file.write(b"kept")
+    try:
+      with ResultDirectory(os.path.join(folder, "out")):
+        pass
+    finally:
+      outside = sorted(set(os.listdir(folder)) - {"out", "precious"})
+      assert _content(precious) == b"kept" and not outside, f"it wrote outside of out: {outside}"
+
+  return Kind(files, load)
+
+
+def _cached_costs() -> Kind:
+  """An entry with the digest that its writer would give it, so that its content is read."""
+  from placeto_tf.costs import cache
+  from placeto_tf.costs.estimate import work_of
+
+  graph, _ = _graph_and_cluster()
+  work = work_of(graph, cache=False)
+
+  def stored(folder: str) -> None:
+    cache.store(folder, "key", work)
+    (path,) = (os.path.join(folder, name) for name in os.listdir(folder))
+    content = _content(path)
+    with open(os.path.join(folder, "entry"), "wb") as file:
+      file.write(content[hashlib.sha256().digest_size:])
+    os.rename(path, os.path.join(folder, "key"))
+
+  names = os.path.basename(cache.path_of("", "key"))
+
+  def load(folder: str) -> None:
+    entry = os.path.join(folder, "entry")
+    if os.path.isfile(entry) and os.path.getsize(entry) < 2**30:
+      content = _content(entry)
+      with open(os.path.join(folder, names), "wb") as file:
+        file.write(hashlib.sha256(content).digest() + content)
+    elif os.path.lexists(entry):
+      os.rename(entry, os.path.join(folder, names))
+    if cache.load(folder, "key", graph) is None:
+      raise PlacetoError("the entry is dropped")
+
+  return Kind(saved(stored, "entry"), load)
+
+
+def _keras(name: str) -> Kind:
+  """A model in the format of the name's suffix, by the Keras that TensorFlow has."""
+  import tensorflow as tf
+
+  from placeto_tf.graphs import keras_files
+
+  layers = tf.keras.layers
+  model = tf.keras.Sequential([layers.Input([3]), layers.Dense(2, "relu"), layers.Dense(1)])
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # HDF5 is no longer the format of choice
+    files = saved(lambda folder: model.save(os.path.join(folder, name)), name)
+  return Kind(files, lambda folder: keras_files.load_model(os.path.join(folder, name)))
 
 
 def clear(folder: str) -> None:
