@@ -30,7 +30,6 @@ _NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed
 _NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
 _SUM = Partial("sum")
 
-# Outputs as the inputs, broadcast; all of these treat examples one by one.
 # The first axis counts examples in every input of more than one dimension, and in every output.
 _FIRST_AXIS = frozenset((
     "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad MaxPool3D "

@@ -349,8 +349,7 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
     "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
-# Whose shapes are worked out where TensorFlow's inference leaves them open.
-# Ops whose operands are broadcast against one another, if there are several.
+# Outputs as the inputs, broadcast if there are several; all of these treat examples one by one.
 ELEMENTWISE = frozenset((
     "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
     "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
@@ -381,6 +380,7 @@ DRAW_SHAPE = {
         "StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 "
         "StatelessRandomUniformFullIntV2").split(), 0),
     "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
+# Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
     *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo",
     "Sum", "Mean", "Max", "Min", "Tile", "Fill",

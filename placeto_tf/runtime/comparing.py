@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 import numpy as np
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.captures import resource_captures
@@ -37,6 +38,7 @@ from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate
 from placeto_tf.runtime.feeds import make_feeds
 from placeto_tf.runtime.variables import initializers
+from placeto_tf.simulation import Simulator
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LISTED = 3
@@ -491,9 +493,6 @@ def _parts_of_feeds(graph: ComputationGraph) -> int:
 
 def _needed_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:
   """What a comparison takes: variables of the graph twice, those of replicas, a step's tensors."""
-  from placeto_tf.costs import estimate_costs
-  from placeto_tf.simulation import Simulator
-
   variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in _VARIABLES)
   cluster = Cluster.parse("cpu:1")

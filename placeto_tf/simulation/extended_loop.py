@@ -98,9 +98,8 @@ class Workspace(NamedTuple):
   queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
   queue_sizes: np.ndarray  # [D] int64
   inline_count: np.ndarray  # [D] int64, inline items in each compute queue
-  items: np.ndarray  # [Q] int64, the compute queues, heaps by priority and arrival
-  priorities: np.ndarray  # [Q] float64
-  arrivals: np.ndarray  # [Q] int64
+  items: np.ndarray  # [Q] int64, the compute queues, heaps by order, of which no two are equal
+  orders: np.ndarray  # [Q] float64
   entering: np.ndarray  # [Q] int64, items that enter a compute queue in this round
   causes: np.ndarray  # [Q] int64, op whose end made them ready, N + device at 0, or -1
   turns: np.ndarray  # [Q] int64, their order among those with the same cause
@@ -133,7 +132,7 @@ class Workspace(NamedTuple):
         due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x), ended_keys=ints(x),
         wanted=np.empty(d, np.bool_), usage=np.empty(d),
         queue_starts=ints(d + 1), queue_sizes=ints(d), inline_count=ints(d), items=ints(q),
-        priorities=np.empty(q), arrivals=ints(q), entering=ints(q), causes=ints(q), turns=ints(q),
+        orders=np.empty(q), entering=ints(q), causes=ints(q), turns=ints(q),
         is_inline=np.empty(n + 2 * e, np.bool_), head=ints(d), tail=ints(d),
         next_transfer=ints(e), sent=ints(e), first_job=ints(d), last_job=ints(d),
         next_job=ints(2 * e), delivered_us=np.empty(2 * e),
@@ -143,47 +142,39 @@ class Workspace(NamedTuple):
 
 
 @compiled(_nrt=False)
-def _push(base, size, item, priority, arrival, items, priorities, arrivals):
-  """Adds an item to the heap at items[base:base+size]."""
+def _push(base, size, item, order, items, orders):
+  """Adds an item to the heap at items[base:base+size]; the highest order comes first."""
   at = size
   while at > 0:
     up = (at - 1) // 2
-    if priorities[base + up] >= priority:  # what is there came earlier
+    if orders[base + up] > order:
       break
     items[base + at] = items[base + up]
-    priorities[base + at] = priorities[base + up]
-    arrivals[base + at] = arrivals[base + up]
+    orders[base + at] = orders[base + up]
     at = up
   items[base + at] = item
-  priorities[base + at] = priority
-  arrivals[base + at] = arrival
+  orders[base + at] = order
 
 
 @compiled(_nrt=False)
-def _pop(base, size, items, priorities, arrivals):
+def _pop(base, size, items, orders):
   """Takes the first item from the heap at items[base:base+size]."""
   top = items[base]
   last = size - 1
-  item, priority, arrival = items[base + last], priorities[base + last], arrivals[base + last]
+  item, order = items[base + last], orders[base + last]
   at = 0
   while 2 * at + 1 < last:
     down = 2 * at + 1
     right = down + 1
-    if right < last and (
-        priorities[base + right] > priorities[base + down]
-        or (priorities[base + right] == priorities[base + down]
-            and arrivals[base + right] < arrivals[base + down])):
+    if right < last and orders[base + right] > orders[base + down]:
       down = right
-    if priority > priorities[base + down] or (
-        priority == priorities[base + down] and arrival < arrivals[base + down]):
+    if order > orders[base + down]:
       break
     items[base + at] = items[base + down]
-    priorities[base + at] = priorities[base + down]
-    arrivals[base + at] = arrivals[base + down]
+    orders[base + at] = orders[base + down]
     at = down
   items[base + at] = item
-  priorities[base + at] = priority
-  arrivals[base + at] = arrival
+  orders[base + at] = order
   return top
 
 
@@ -236,11 +227,9 @@ def _enter(item, cause, turn, w):
 @inlined
 def _enqueue(item, d, order, w):
   """Adds an item to device d's compute queue."""
-  arrival = w.counts[ARRIVALS]
-  _push(w.queue_starts[d], w.queue_sizes[d], item, order, arrival, w.items, w.priorities,
-        w.arrivals)
+  _push(w.queue_starts[d], w.queue_sizes[d], item, order, w.items, w.orders)
   w.queue_sizes[d] += 1
-  w.counts[ARRIVALS] = arrival + 1
+  w.counts[ARRIVALS] += 1
 
 
 @inlined
@@ -494,7 +483,7 @@ def _queue_by_arrival(place, tables, w):
   n = tables.in_degrees.shape[0]
   for k in range(w.counts[ENTERING]):
     item = w.entering[k]
-    _enqueue(item, _device(item, n, place, w.job_ints), 0.0, w)
+    _enqueue(item, _device(item, n, place, w.job_ints), -np.float64(w.counts[ARRIVALS]), w)
   w.counts[ENTERING] = 0
 
 
@@ -566,7 +555,7 @@ def _others_compute(d, w):
 def _start_item(d, begin, now, starts, tables, extensions, w):
   """Starts the first item of device d's queue; its work begins at `begin`."""
   n = tables.in_degrees.shape[0]
-  item = _pop(w.queue_starts[d], w.queue_sizes[d], w.items, w.priorities, w.arrivals)
+  item = _pop(w.queue_starts[d], w.queue_sizes[d], w.items, w.orders)
   w.queue_sizes[d] -= 1
   if extensions.executor and w.is_inline[item]:
     w.inline_count[d] -= 1

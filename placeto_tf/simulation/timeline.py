@@ -172,10 +172,8 @@ def timeline_figure(
 
 def _pictured_devices(result: SimulationResult) -> List[int]:
   """The devices that a picture shows: all of a few, or those that compute the longest."""
-  count = result.cluster.num_devices
-  busy_us = np.bincount(
-      result.placement, result.end_us - result.start_us, minlength=count)
-  return sorted(np.argsort(-busy_us, kind="stable")[:_MAX_PICTURED_DEVICES].tolist())
+  busiest = np.argsort(-result.busy_us, kind="stable")
+  return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
 def timeline_png(

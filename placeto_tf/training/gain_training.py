@@ -5,6 +5,8 @@ simulated, see `gain_episodes`. What each move gained is what the scorer learns,
 all moves seen so far: expert iteration, where the expert is the simulator. A root directory holds
 what `runs` lists, and
 
+  train/                   checkpoints and TensorBoard's events
+  weights/                 the scorer for compiled inference: weights.npz, weights.json
   moves/NUMBER.npz         features and targets of each iteration's moves
 
 A run that is killed goes on from the last checkpoint and ends with the same weights on one machine.

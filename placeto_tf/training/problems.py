@@ -13,7 +13,6 @@ from typing import Callable, List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.budget import Budget
@@ -90,7 +89,7 @@ def with_starts(
   Raises:
     PlacementError: no group of the problem can be moved.
   """
-  if not len(PairTables.build(problem).movable):
+  if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
   starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])
   found_us = problem.evaluate(starts).objective_us

@@ -26,8 +26,9 @@ from absl import flags
 _MARK = "PLACETO_TF_FORKED"  # an environment variable: who was started by which fork
 _POLL_S = 0.01
 _LISTENS = "0A"  # a state in /proc/net/tcp
+SCRIPTS = str(pathlib.Path(__file__).resolve().parents[2] / "scripts")
 # Where what benchmarks share is found, as their own folder is by them.
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "benchmarks"))
+sys.path.append(os.path.join(SCRIPTS, "benchmarks"))
 # A program's start, with the one family of small graphs that only mutants and kills have.
 _ANEW = f"""
 import runpy, sys
@@ -81,7 +82,7 @@ def import_all(*more: str) -> None:
 
 
 class Program:
-  """scripts/NAME.py at work in a fork.
+  """scripts/NAME.py, or a benchmark, at work in a fork.
 
   Attributes:
     pid: of the fork, which leads a session of its own.
@@ -100,6 +101,7 @@ class Program:
       prepare: called in the fork, before the program is.
       anew: whether a new Python runs it, as when a user starts it.
     """
+    path = next(map(str, pathlib.Path(scripts).glob(f"**/{command[0]}.py")))
     self._said = os.path.join(folder, "said")
     self.temporary = os.path.join(folder, "tmp")
     os.makedirs(self.temporary)
@@ -108,7 +110,7 @@ class Program:
     sys.stderr.flush()
     self.pid = os.fork()
     if not self.pid:
-      self._run(os.path.join(scripts, f"{command[0]}.py"), command[1:], prepare, anew)
+      self._run(path, command[1:], prepare, anew)
 
   def _run(self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool
            ) -> None:

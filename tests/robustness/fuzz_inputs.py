@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pathlib
 import resource
 import signal
 import sys
@@ -53,7 +52,6 @@ _OUTCOMES = ("loaded", "refused", "raised", "crashed", "hung", "memory", "change
              "differs")
 _SOUND = ("loaded", "refused")
 _BLOCK = 100
-_SCRIPTS = str(pathlib.Path(__file__).resolve().parents[2] / "scripts")
 
 
 def _trial(kind: str, number: int, outcome: str, text: str, seconds: float) -> campaigns.Trial:
@@ -117,7 +115,7 @@ def run_all(name: str, numbers: List[int]) -> Iterator[campaigns.Trial]:
   given, prepare = program_inputs.INPUTS[name], shortcuts.shortcuts()
   label = f"{given.read[0]}: {name}"
   with tempfile.TemporaryDirectory() as made:
-    kind = program_inputs.sound(given, _SCRIPTS, made, prepare)
+    kind = program_inputs.sound(given, forked.SCRIPTS, made, prepare)
   for first in range(0, len(numbers), _BLOCK):
     block = numbers[first:first + _BLOCK]
     for number, mutant in zip(
@@ -153,7 +151,7 @@ def _run(
   input_mutants.write(mutant[0], files, *mutant[1:])
   before, before_kb = (_digests(files), _digests(out)), _peak_kb()
   ended = forked.Program(
-      _SCRIPTS, program_inputs.filled(read, files, out), os.path.join(folder, "run"),
+      forked.SCRIPTS, program_inputs.filled(read, files, out), os.path.join(folder, "run"),
       prepare=limit, anew=prepare is None).finish(_HANG_S)
   said = ended.last_line
   if ended.code is None or ended.code == -signal.SIGXCPU:

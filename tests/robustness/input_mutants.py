@@ -397,28 +397,22 @@ def _cached_costs() -> Kind:
   graph, _ = _graph_and_cluster()
   work = work_of(graph, cache=False)
 
-  def stored(folder: str) -> None:
+  with tempfile.TemporaryDirectory() as folder:
     cache.store(folder, "key", work)
-    (path,) = (os.path.join(folder, name) for name in os.listdir(folder))
-    content = _content(path)
-    with open(os.path.join(folder, "entry"), "wb") as file:
-      file.write(content[hashlib.sha256().digest_size:])
-    os.rename(path, os.path.join(folder, "key"))
-
-  names = os.path.basename(cache.path_of("", "key"))
+    sound = _content(cache.path_of(folder, "key"))[hashlib.sha256().digest_size:]
 
   def load(folder: str) -> None:
     entry = os.path.join(folder, "entry")
     if os.path.isfile(entry) and os.path.getsize(entry) < 2**30:
       content = _content(entry)
-      with open(os.path.join(folder, names), "wb") as file:
+      with open(cache.path_of(folder, "key"), "wb") as file:
         file.write(hashlib.sha256(content).digest() + content)
     elif os.path.lexists(entry):
-      os.rename(entry, os.path.join(folder, names))
+      os.rename(entry, cache.path_of(folder, "key"))
     if cache.load(folder, "key", graph) is None:
       raise PlacetoError("the entry is dropped")
 
-  return Kind(saved(stored, "entry"), load)
+  return Kind({"entry": sound}, load)
 
 
 def _keras(name: str) -> Kind:

@@ -12,7 +12,6 @@ midway, the same command goes on where --log ends.
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 import tempfile
 from typing import Dict, List
@@ -32,7 +31,6 @@ flags.DEFINE_integer("seed", 0, "Seed of signals and moments.", lower_bound=0)
 flags.DEFINE_list("cases", [], "Of what is killed; default: all.")
 flags.DEFINE_string("log", None, "File that keeps the trials, to go on from.")
 
-_SCRIPTS = str(pathlib.Path(__file__).resolve().parents[2] / "scripts")
 # Part of a case's name -> what it imports beside what all programs do.
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
@@ -62,7 +60,7 @@ def main(_: List[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
           if name not in references:
             references[name] = killed_runs.Reference(
-                killed_runs.CASES[name], _SCRIPTS, os.path.join(folder, "whole"),
+                killed_runs.CASES[name], forked.SCRIPTS, os.path.join(folder, "whole"),
                 prepare)
           log.add(killed_runs.trial(name, references[name], FLAGS.seed, key[1], folder))
       trials.append(log.trials[key])

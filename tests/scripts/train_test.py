@@ -74,6 +74,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   flags, *fields = done.out.split("Fields for --policy=")
   assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 14
   sections = {each.partition(" ")[0]: each for each in fields}
+  assert f"<{'|'.join(sections)}>" in flags  # --policy names every policy, and nothing else
   assert set(sections) == {
       "device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
   for policy, lines in (

@@ -1,4 +1,4 @@
 """One policy for any graph on any cluster: scores (group, device) pairs by features free of scale.
 
-`scorer` and `sweeps` need NumPy and numba only, `network` and `agent` TensorFlow and tf-agents.
+It needs NumPy and numba only; `training/gain_training.py`, which trains it, needs TensorFlow.
 """

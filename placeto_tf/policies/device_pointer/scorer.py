@@ -1,12 +1,8 @@
 """`ScorerWeights`: the two-layer perceptron that scores pairs, and its compiled inference.
 
 The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
-use. Scores are one of two things:
-
-  gain        what moving the group to the device is expected to gain, see `gain_episodes.target`;
-              `best_first` is what uses these
-  preference  logits of a softmax over devices, the group's own included, as PPO trains them: equal
-              to the `network.PairNetwork` they were taken from; `sweeps` is what uses these
+use, by what moving the group to it is expected to gain: see `gain_episodes.target`. `best_first`
+is what uses the scores.
 
 Legend: D devices, F features, H width.
 """
@@ -26,8 +22,7 @@ from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled
 
 WIDTH = 32
-# Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: without it they
-# grew beyond 100 in training, where PPO's ratio of probabilities can overflow, and losses were NaN.
+# Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: so they are trained.
 CAP = 10.0
 _PREDICTS = "gain"  # what scores are of, as the sidecar says
 _DIRECTORY = "weights"  # of what ships
