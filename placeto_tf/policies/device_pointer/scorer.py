@@ -22,7 +22,7 @@ from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled
 
 WIDTH = 32
-# Scores stay between -10 and 10 by x / (1 + |x| / 10), which keeps their order: so they are trained.
+# Scores stay between -10 and 10 by x / (1 + |x| / 10), in training as well; it keeps their order.
 CAP = 10.0
 _PREDICTS = "gain"  # what scores are of, as the sidecar says
 _DIRECTORY = "weights"  # of what ships
