@@ -37,8 +37,7 @@ def main() -> None:
   """Measures and writes."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
   from placeto_tf.clusters import Cluster
-  from placeto_tf.files import result_directory
-  from placeto_tf.graphs import load_graph
+  from placeto_tf.graphs import load_graph, result_directory
   from placeto_tf.runtime import calibrating, workers
 
   result_directory.check(FLAGS.out)

@@ -69,7 +69,7 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
 def _evaluate_replicas() -> None:
   """The table of replicas."""
   from placeto_tf.evaluation import replica_table
-  from placeto_tf.files import result_directory
+  from placeto_tf.graphs import result_directory
 
   config = replica_table.ReplicaTableConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
@@ -91,7 +91,7 @@ def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
-  from placeto_tf.files import result_directory
+  from placeto_tf.graphs import result_directory
 
   entry_point.import_tensorflow_quietly()
   if FLAGS.validate:

@@ -37,7 +37,7 @@ flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --
 def main() -> None:
   """Writes the graphs, or describes some."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.files import result_directory
+  from placeto_tf.graphs import result_directory
 
   if FLAGS.describe:
     _describe()

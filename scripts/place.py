@@ -53,8 +53,7 @@ shared_flags.define_runtime_flags()
 def main() -> None:
   """Loads, places, writes and prints."""
   from placeto_tf.clusters import Cluster
-  from placeto_tf.files import result_directory
-  from placeto_tf.graphs import load_graph
+  from placeto_tf.graphs import load_graph, result_directory
   from placeto_tf.placements import writing
   from placeto_tf.placing import progress_bar, replica_search, reports, run, signatures
   from placeto_tf.placing.config import PlacingConfig, Progress

@@ -14,7 +14,7 @@ import tempfile
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.files import private_folder
+from placeto_tf.graphs import private_folder
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

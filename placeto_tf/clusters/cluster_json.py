@@ -26,7 +26,7 @@ import numpy as np
 
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
 MAX_DEVICES = 4096  # the links of more would fill the memory

@@ -25,7 +25,7 @@ import numpy as np
 
 from placeto_tf.costs.work import OpWork
 from placeto_tf.errors import CostError, PlacetoError
-from placeto_tf.files import atomic, private_folder, user_files
+from placeto_tf.graphs import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _FORMAT = 4  # to be raised whenever ops are counted differently

@@ -22,8 +22,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import encoder, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, result_directory, user_files
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import atomic, load_graph, result_directory, user_files
 from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single

@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, List
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 
 def read_history(row: Dict[str, Any], out: str) -> List[List[float]]:

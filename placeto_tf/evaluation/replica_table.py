@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
-from placeto_tf.files import result_directory, user_files
+from placeto_tf.graphs import result_directory, user_files
 from placeto_tf.placing import replica_search, run
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.replication import ReplicaSource

@@ -25,10 +25,9 @@ from placeto_tf.evaluation.evaluate import (
   read_results,
 )
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
-from placeto_tf.files import user_files
-from placeto_tf.files.result_directory import changed_files
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.result_directory import changed_files
 from placeto_tf.placements import Placement
 from placeto_tf.placements.writing import PLACED_NAMES
 from placeto_tf.problem.placement_problem import PlacementProblem

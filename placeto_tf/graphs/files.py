@@ -12,7 +12,7 @@ import re
 from typing import Any, Optional, Tuple
 
 from placeto_tf.errors import GraphError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
 SUFFIXES = (

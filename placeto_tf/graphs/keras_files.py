@@ -16,7 +16,7 @@ import zlib
 from typing import Any, Iterator, Tuple
 
 from placeto_tf.errors import GraphError, SetupError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 _REMEDY = "give a file that model.save has written"

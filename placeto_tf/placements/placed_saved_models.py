@@ -14,7 +14,7 @@ import shutil
 from typing import Any, Dict, List, Set
 
 from placeto_tf.errors import GraphError, PlacementError
-from placeto_tf.files import atomic
+from placeto_tf.graphs import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS

@@ -11,7 +11,7 @@ import math
 from typing import Any, Dict, Mapping
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 
 VERSION = 2
 # What a file that was written by hand needs.

@@ -14,7 +14,7 @@ import stat
 from typing import Collection, List, Tuple
 
 from placeto_tf.errors import GraphError, PlacementError
-from placeto_tf.files.user_files import kind_of
+from placeto_tf.graphs.user_files import kind_of
 
 _REMEDY = "copy the files that you trust to a directory without links, and use that"
 

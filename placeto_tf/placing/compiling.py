@@ -16,10 +16,9 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
-from placeto_tf.live import keras_batches
-from placeto_tf.live.applied import AppliedFunction
-from placeto_tf.live.following import placed_alike
-from placeto_tf.placements import Placement, place_function
+from placeto_tf.placements import Placement, keras_batches, place_function
+from placeto_tf.placements.applied import AppliedFunction
+from placeto_tf.placements.following import placed_alike
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, replicate

@@ -18,8 +18,8 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import listed
-from placeto_tf.files.result_directory import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.result_directory import ResultDirectory
 from placeto_tf.methods import registry
 from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
 _Config = TypeVar("_Config")

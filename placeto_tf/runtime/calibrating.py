@@ -32,7 +32,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.files import atomic
+from placeto_tf.graphs import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import fitting, microbenchmarks

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Union
 import numpy as np
 
 from placeto_tf.errors import MeasurementError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]

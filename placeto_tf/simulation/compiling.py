@@ -15,7 +15,7 @@ import numba
 from absl import logging
 
 from placeto_tf.errors import SetupError
-from placeto_tf.files import private_folder
+from placeto_tf.graphs import private_folder
 
 _NAME = "compiled"
 

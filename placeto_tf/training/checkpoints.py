@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Tuple
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 
 _PREFIX = "ckpt"
 _STATE = "state/.ATTRIBUTES/VARIABLE_VALUE"

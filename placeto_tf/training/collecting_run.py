@@ -16,7 +16,7 @@ import numpy as np
 from placeto_tf.distributed import session
 from placeto_tf.distributed.actors import MOST_A_CORE
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import result_directory
+from placeto_tf.graphs import result_directory
 from placeto_tf.training import runs
 from placeto_tf.training.collecting import (
   Collected,

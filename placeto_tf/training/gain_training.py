@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, result_directory, user_files
+from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 

@@ -126,7 +126,7 @@ def _plot(found, graphs, paths, out: str) -> str:
 def main() -> None:
   """Evaluates, then writes the table and the plot."""
   from placeto_tf.evaluation import EvaluationConfig, evaluate
-  from placeto_tf.files import atomic, result_directory
+  from placeto_tf.graphs import atomic, result_directory
 
   entry_point.import_tensorflow_quietly()
   result_directory.check(FLAGS.out)

@@ -32,8 +32,7 @@ from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.files import atomic, result_directory, user_files
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs import ComputationGraph, atomic, load_graph, result_directory, user_files
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget

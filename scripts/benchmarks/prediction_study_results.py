@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from prediction_study import StudyConfig, graph_directory, measured_rows, predicted_us
 
-from placeto_tf.files import atomic
+from placeto_tf.graphs import atomic
 
 
 def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:

@@ -7,8 +7,7 @@ import pytest
 from placeto_tf import zoo
 from placeto_tf.encoding import graph_sets, records, schema
 from placeto_tf.errors import GraphError, PlacetoError
-from placeto_tf.files import result_directory
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, result_directory
 from placeto_tf.zoo import families
 
 

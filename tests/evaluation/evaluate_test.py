@@ -17,7 +17,7 @@ from placeto_tf.evaluation import (
   read_results,
   validate,
 )
-from placeto_tf.files import result_directory
+from placeto_tf.graphs import result_directory
 from placeto_tf.methods.one_graph import search as one_graph
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import PLACERS

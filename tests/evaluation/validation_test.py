@@ -57,7 +57,7 @@ def _forge(out, name, change):
     content["digest"] = placement_json.digest_of(content)
   (out / name).write_text(json.dumps(content))
   listed = json.loads((out / ".results.json").read_text())
-  from placeto_tf.files import result_directory
+  from placeto_tf.graphs import result_directory
 
   listed["files"][name] = result_directory._digest(str(out / name))
   (out / ".results.json").write_text(json.dumps(listed))

@@ -10,7 +10,7 @@ import pytest
 
 import subprograms
 
-_PROGRAM = pathlib.Path(__file__).parent.parent / "live" / "keras_fit.py"
+_PROGRAM = pathlib.Path(__file__).parent.parent / "placements" / "keras_fit.py"
 
 
 @pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 _VALUES: Tuple[Any, ...] = (
@@ -344,7 +344,7 @@ def _study() -> Kind:
 
 
 def _manifest() -> Kind:
-  from placeto_tf.files.result_directory import MANIFEST, ResultDirectory
+  from placeto_tf.graphs.result_directory import MANIFEST, ResultDirectory
 
   def save(folder: str) -> None:
     with ResultDirectory(folder) as results:
@@ -361,7 +361,7 @@ def _manifest() -> Kind:
 
 def _partial() -> Kind:
   """What a run leaves that was killed as it moved its results to their names."""
-  from placeto_tf.files.result_directory import MANIFEST, ResultDirectory
+  from placeto_tf.graphs.result_directory import MANIFEST, ResultDirectory
 
   def digest(content: bytes) -> str:
     return f"{len(content)}:{hashlib.sha256(content).hexdigest()}"

@@ -29,7 +29,7 @@ import input_mutants
 import program_inputs
 import shortcuts
 
-from placeto_tf.files import result_directory
+from placeto_tf.graphs import result_directory
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MOST_KILLS = 3  # of one trial, before the run that comes to its end

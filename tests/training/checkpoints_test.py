@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import result_directory
+from placeto_tf.graphs import result_directory
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig

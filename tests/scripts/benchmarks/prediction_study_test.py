@@ -8,7 +8,7 @@ import pytest
 
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError, PlacetoError
-from placeto_tf.files import result_directory
+from placeto_tf.graphs import result_directory
 from placeto_tf.runtime.core_speed import CoreSpeed
 
 

@@ -24,7 +24,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import atomic, user_files
+from placeto_tf.graphs import atomic, user_files
 
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"

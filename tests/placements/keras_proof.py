@@ -15,8 +15,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
-from placeto_tf.live.applied import devices_now
 from placeto_tf.placements import Placement
+from placeto_tf.placements.applied import devices_now
 from placeto_tf.simulation import Simulator
 
 STEPS = 5

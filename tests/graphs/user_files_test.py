@@ -13,8 +13,7 @@ from prediction_study import StudyConfig
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import ClusterError, CostError, GraphError, MeasurementError, PlacementError
-from placeto_tf.files import user_files
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, user_files
 from placeto_tf.placements import Placement
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.files import private_folder
+from placeto_tf.graphs import private_folder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="has no modes")
 

@@ -23,7 +23,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Any:
   """
   import tensorflow as tf
 
-  def convert(value):
+  def convert(value: Any) -> Any:
     if value is None or isinstance(value, tf.experimental.Optional):
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -66,7 +66,7 @@ def cast_like(batch: Any, specs: Any) -> Any:
   except (TypeError, ValueError):
     return batch
 
-  def cast(value, spec):
+  def cast(value: Any, spec: Any) -> Any:
     wanted = getattr(spec, "dtype", None)
     if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
         value.dtype.is_floating and wanted.is_floating):
@@ -98,7 +98,7 @@ def divided(specs: Any, replicas: int) -> Any:
 
   size = size_of(specs)
 
-  def part(spec):
+  def part(spec: Any) -> Any:
     if spec is None:
       return None
     shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) and spec.shape.rank else [None]
@@ -155,7 +155,7 @@ def trace_step(model: Any, specs: Any) -> Any:
   """
   import tensorflow as tf
 
-  def step(data):
+  def step(data: Any) -> Any:
     return model.train_step(data)
 
   # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.

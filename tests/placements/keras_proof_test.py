@@ -3,7 +3,7 @@
 Models stand in `keras_zoo`; ops are placed at random, soft placement and graph optimisations are
 off. The small ones always run; the others by
 
-  scripts/with_env python -m pytest -m heavy tests/live/keras_proof_test.py
+  scripts/with_env python -m pytest -m heavy tests/placements/keras_proof_test.py
 
 Those of packages that are not installed are skipped, with the package named.
 """

@@ -8,7 +8,7 @@ import placeto_tf as placeto
 import subprograms
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
-from placeto_tf.live.applied import devices_now
+from placeto_tf.placements.applied import devices_now
 
 _PROGRAM = pathlib.Path(__file__).with_name("live_devices.py")
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import result_directory
-from placeto_tf.files.result_directory import ResultDirectory
+from placeto_tf.graphs import result_directory
+from placeto_tf.graphs.result_directory import ResultDirectory
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
@@ -157,7 +157,7 @@ def test_a_damaged_list_of_results_is_an_error(tmp_path, content):
 # from one interpreter, which does nothing else: the tests' own has threads, and must not fork.
 KILLED = """
 import os, pathlib, signal, sys
-from placeto_tf.files.result_directory import ResultDirectory
+from placeto_tf.graphs.result_directory import ResultDirectory
 
 original = os.rename
 

@@ -1,1 +1,0 @@
-"""How files that users name are read, and how results are published."""
