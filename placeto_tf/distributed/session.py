@@ -74,6 +74,11 @@ def _init(ray: Any, address: str) -> None:
   ray.init(
       address, log_to_driver=False, logging_level=logging.ERROR,
       runtime_env={"env_vars": environment}, **here)
+  # Errors of Ray's own processes would be printed between lines of progress; those that matter
+  # here are raised as well.
+  from ray._private import worker
+
+  worker._worker_logs_enabled = False
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ class ResultDirectory:
       os.mkdir(trial)
       os.rename(trial, f"{self.path}-trial")
       os.rmdir(f"{self.path}-trial")
-      _tidy(self.out, self.path)
+      tidy(self.out, self.path)
     except BaseException as error:
       self._remove()
       if isinstance(error, OSError):
@@ -257,8 +257,16 @@ def _locked(directory: str) -> Optional[int]:
   return descriptor
 
 
-def _tidy(out: str, own: str) -> None:
-  """Removes files of killed runs, or finishes moves that they began."""
+def tidy(out: str, own: str = "") -> None:
+  """Removes files of killed runs, or finishes moves that they began.
+
+  Args:
+    out: a directory of results.
+    own: of the run that calls, inside `out`.
+
+  Raises:
+    PlacetoError: a plan of moves is none that a run wrote; nothing was moved.
+  """
   for name in os.listdir(out):
     path = os.path.join(out, name)
     if not name.startswith(_PARTIAL) or path == own or os.path.islink(path):
