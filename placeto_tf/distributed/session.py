@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from typing import Any, Iterator
 
@@ -76,9 +77,9 @@ def _init(ray: Any, address: str) -> None:
       runtime_env={"env_vars": environment}, **here)
   # Errors of Ray's own processes would be printed between lines of progress; those that matter
   # here are raised as well.
-  from ray._private import worker
-
-  worker._worker_logs_enabled = False
+  worker = sys.modules.get("ray._private.worker")
+  if worker is not None:
+    worker._worker_logs_enabled = False  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

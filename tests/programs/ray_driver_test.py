@@ -56,7 +56,8 @@ def test_a_process_that_ray_ends_is_a_sentence_and_leaves_nothing(start, tmp_pat
   process = start(body)
   _, said = process.communicate(timeout=300)
   assert process.returncode == 2
-  assert said.startswith("program: Ray ended this program while it was used") and said.count("\n") == 1
+  assert said.startswith("program: Ray ended this program while it was used")
+  assert said.count("\n") == 1
   assert "Ray's words: [time C 1 2] what C++ says: Check failed" in said
   assert not (tmp_path / "out").exists() or not os.listdir(tmp_path / "out")
 
