@@ -80,8 +80,8 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
         before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
     return child.wait()
   finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
+    for forwarded, handler in before.items():
+      signal.signal(forwarded, handler)
 
 
 def _reason(held: BinaryIO) -> str:
