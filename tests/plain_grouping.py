@@ -7,10 +7,8 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.grouping.contraction import CONTROL_BYTES, TRANSFER_BYTES, contract
-from placeto_tf.grouping.critical_path import OVERLAP, chains, earliest_slots
+from placeto_tf.grouping.contraction import CONTROL_BYTES, TRANSFER_BYTES
 from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN, CHEAP_OVER_MEAN
-from placeto_tf.grouping.node_sets import MAX_SLOTS
 
 
 def traffic_between(graph, costs, node_of_op, m):
@@ -32,6 +30,11 @@ def traffic_between(graph, costs, node_of_op, m):
   return (pairs // m).astype(np.int32), (pairs % m).astype(np.int32), traffic
 
 
+def node_masks(contraction) -> List[int]:
+  """[M] bit masks of allowed devices."""
+  return [contraction.masks[p] for p in contraction.pattern.tolist()]
+
+
 class PlainMerger:
   """Disjoint sets of the nodes of a `Contraction`, each named by one of its nodes, its root.
 
@@ -45,7 +48,7 @@ class PlainMerger:
   def __init__(self, contraction):
     m = contraction.num_nodes
     self.weight_us: List[float] = contraction.weight_us.tolist()
-    self.mask: List[int] = contraction.node_masks
+    self.mask: List[int] = node_masks(contraction)
     self.neighbours: List[Dict[int, float]] = [{} for _ in range(m)]
     for u, v, traffic in zip(
         contraction.producers.tolist(), contraction.consumers.tolist(),
@@ -172,9 +175,6 @@ class PlainMerger:
       else:
         kept.append(u)
 
-  def relax(self) -> None:
-    """Called when nothing more can be merged and the cap has been raised."""
-
   def merge_down(self, max_sets: int, cap_us: float) -> None:
     """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
     total = math.fsum(self.weight_us[u] for u in self.roots())
@@ -184,79 +184,7 @@ class PlainMerger:
       if cap_us > total:
         break
       cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
-      self.relax()
     self.merge_compatible(max_sets)
-
-
-class PlainSlotMerger(PlainMerger):
-  """A merger that knows when each set would run: `slots` [M] hold disjoint, sorted intervals."""
-
-  def __init__(self, contraction, graph, costs):
-    super().__init__(contraction)
-    self._overlap = OVERLAP
-    start, end = earliest_slots(graph, costs)
-    self.slots: List[List[Tuple[float, float]]] = [[] for _ in range(contraction.num_nodes)]
-    for op in np.argsort(start, kind="stable").tolist():
-      if end[op] > start[op]:
-        slots = self.slots[contraction.node_of_op[op]]
-        slots[:] = union(slots, [(float(start[op]), float(end[op]))])
-
-  def may_merge(self, u: int, v: int, cap_us: float) -> bool:
-    if not super().may_merge(u, v, cap_us):
-      return False
-    lighter = min(self.weight_us[u], self.weight_us[v])
-    return common_us(self.slots[u], self.slots[v]) <= self._overlap * lighter
-
-  def merge(self, u: int, v: int) -> int:
-    root = super().merge(u, v)
-    self.slots[root] = union(self.slots[u], self.slots[v])
-    return root
-
-  def relax(self) -> None:
-    self._overlap *= 2
-
-
-def critical_path(graph, costs, allowed_ops, max_groups):
-  """[N] labels of groups that hold ops of different branches only where they must."""
-  contraction = contract(graph, costs, allowed_ops, graph.colocation)
-  merger = PlainSlotMerger(contraction, graph, costs)
-  merger.merge_single_device()
-  mean_us = float(contraction.weight_us.sum()) / max_groups
-  for u, v in zip(*chains(graph, costs)):
-    a, b = merger.find(contraction.node_of_op[u]), merger.find(contraction.node_of_op[v])
-    if a != b and merger.may_merge(a, b, mean_us):
-      merger.merge(a, b)
-  return merge_stages(merger, contraction, max_groups)
-
-
-def union(
-    first: List[Tuple[float, float]], second: List[Tuple[float, float]]
-) -> List[Tuple[float, float]]:
-  """The union of two rows of disjoint intervals, as a row of disjoint intervals."""
-  joined: List[Tuple[float, float]] = []
-  for start, end in sorted(first + second):
-    if joined and start <= joined[-1][1]:
-      joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-    else:
-      joined.append((start, end))
-  while len(joined) > MAX_SLOTS:
-    gaps = [(joined[i + 1][0] - joined[i][1], i) for i in range(len(joined) - 1)]
-    i = min(gaps)[1]
-    joined[i:i + 2] = [(joined[i][0], joined[i + 1][1])]
-  return joined
-
-
-def common_us(first: List[Tuple[float, float]], second: List[Tuple[float, float]]) -> float:
-  """How long two rows of disjoint intervals overlap."""
-  i = j = 0
-  common = 0.0
-  while i < len(first) and j < len(second):
-    common += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))
-    if first[i][1] <= second[j][1]:
-      i += 1
-    else:
-      j += 1
-  return common
 
 
 def merge_stages(merger, contraction, max_groups):

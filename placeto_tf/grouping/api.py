@@ -14,14 +14,12 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.compared_groupings import metis, single_consumer, single_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
-from placeto_tf.grouping.critical_path import critical_path
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import heavy_edge
 
 # Each maps (graph, costs, allowed_ops [N, D], max_groups) to labels [N].
 METHODS: Mapping[str, Callable[..., np.ndarray]] = {
     "heavy_edge": heavy_edge,
-    "critical_path": critical_path,
     "single_consumer": single_consumer,
     "metis": metis,
     "none": single_ops,

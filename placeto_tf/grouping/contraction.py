@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import List, NoReturn, Tuple
+from typing import NoReturn, Tuple
 
 import numpy as np
 
@@ -51,11 +51,6 @@ class Contraction:
   def num_nodes(self) -> int:
     """M."""
     return len(self.weight_us)
-
-  @property
-  def node_masks(self) -> List[int]:
-    """[M] bit masks of allowed devices."""
-    return [self.masks[p] for p in self.pattern.tolist()]
 
   @functools.cached_property
   def order(self) -> np.ndarray:

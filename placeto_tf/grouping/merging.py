@@ -1,12 +1,13 @@
 """`Merger`: merges nodes pair by pair and keeps account of the traffic between them.
 
-Legend: M nodes, N ops, D devices, P patterns.
+Legend: M nodes, D devices, P patterns.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from placeto_tf.grouping.contraction import Contraction
 from placeto_tf.grouping.node_sets import (
     NONE,
     NodeSets,
-    add_slots,
     edge_of,
     find,
     key_of,
@@ -29,13 +29,17 @@ class Merger:
   """Disjoint sets of the nodes of a `Contraction`, each named by one of its nodes, its root.
 
   Its loops are compiled and run without the interpreter's lock.
+
+  Attributes:
+    sets: as loops read them.
+    masks: [P] bit mask of the devices of each pattern.
   """
 
   def __init__(self, contraction: Contraction):
-    self._sets = NodeSets.of(
+    self.sets = NodeSets.of(
         contraction.weight_us, contraction.pattern, contraction.producers, contraction.consumers,
         contraction.traffic_bytes)
-    self._masks: List[int] = list(contraction.masks)
+    self.masks: List[int] = list(contraction.masks)
 
   def placed(self, node_devices: np.ndarray, num_devices: int) -> Merger:
     """A copy in which nodes on different devices are never merged.
@@ -46,65 +50,36 @@ class Merger:
       node_devices: [M] where nodes are.
       num_devices: D.
     """
-    other = Merger.__new__(Merger)
-    sets = self._sets
-    pattern = sets.pattern * num_devices + node_devices
-    other._sets = sets.copy()._replace(pattern=pattern.astype(np.int32))
-    other._masks = [mask << num_devices * d for mask in self._masks for d in range(num_devices)]
+    other = copy.copy(self)
+    pattern = self.sets.pattern * num_devices + node_devices
+    other.sets = self.sets.copy()._replace(pattern=pattern.astype(np.int32))
+    other.masks = [mask << num_devices * d for mask in self.masks for d in range(num_devices)]
     return other
-
-  def keep_apart(
-      self, start_us: np.ndarray, end_us: np.ndarray, node_of_op: np.ndarray, overlap: float
-  ) -> None:
-    """Has no sets merged that would run at the same time.
-
-    Args:
-      start_us, end_us: [N] when ops run.
-      node_of_op: [N] int32.
-      overlap: how long sets may run at once, over the lighter one's time.
-    """
-    n = len(start_us)
-    self._sets = self._sets._replace(
-        slot_after=np.empty(n, np.int32), slot_us=np.empty((n, 2)), overlap=np.array([overlap]))
-    add_slots(self._sets, np.argsort(start_us, kind="stable"), start_us, end_us, node_of_op)
 
   @property
   def num_sets(self) -> int:
     """How many sets there are."""
-    return int(self._sets.num_sets[0])
+    return int(self.sets.num_sets[0])
 
   def roots(self) -> np.ndarray:
     """Root of every set, in the order of the nodes."""
-    return np.flatnonzero(self._sets.parent == np.arange(len(self._sets.parent)))
+    return np.flatnonzero(self.sets.parent == np.arange(len(self.sets.parent)))
 
   def labels(self) -> np.ndarray:
     """[M] int64 root of each node's set."""
-    return labels(self._sets)
+    return labels(self.sets)
 
   def mask(self, root: int) -> int:
     """Bit mask of the devices that all of a set may use; never 0."""
-    return self._masks[self._sets.pattern[root]]
-
-  def weight_us(self, root: int) -> float:
-    """Compute time of a set."""
-    return float(self._sets.weight_us[root])
-
-  def neighbours(self, root: int) -> Dict[int, float]:
-    """Root of every set that a set exchanges data with -> bytes, both directions."""
-    sets, found = self._sets, {}
-    half = sets.head[root]
-    while half != NONE:
-      found[int(sets.to[half])] = float(sets.traffic[half >> 1])
-      half = sets.after[half]
-    return found
+    return self.masks[self.sets.pattern[root]]
 
   def merge(self, u: int, v: int) -> int:
     """Merges the sets of two different roots; the one with more neighbours stays root."""
-    return int(_merge(self._sets, u, v))
+    return int(_merge(self.sets, u, v))
 
   def join(self, firsts: np.ndarray, seconds: np.ndarray, cap_us: float) -> None:
     """Joins nodes pair by pair, where they may be merged under the cap."""
-    _join(self._sets, firsts.astype(np.int64), seconds.astype(np.int64), float(cap_us))
+    _join(self.sets, firsts.astype(np.int64), seconds.astype(np.int64), float(cap_us))
 
   def join_cheap(
       self, order: np.ndarray, cheap_us: float, cap_us: float, max_sets: int) -> None:
@@ -112,30 +87,30 @@ class Merger:
 
     Args: order: [M] nodes, as their sets are visited.
     """
-    _join_cheap(self._sets, order, float(cheap_us), float(cap_us), max_sets)
+    _join_cheap(self.sets, order, float(cheap_us), float(cap_us), max_sets)
 
   def merge_single_device(self) -> None:
     """Merges all sets that may use the same single device only: there is nothing to decide."""
-    single = np.array([mask & (mask - 1) == 0 for mask in self._masks])
+    single = np.array([mask & (mask - 1) == 0 for mask in self.masks])
     if single.any():
-      _merge_single_device(self._sets, single)
+      _merge_single_device(self.sets, single)
 
   def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
     """Merges along the edge with most traffic until there are `max_sets` or the cap forbids all.
 
     Only sets with equal masks are merged.
     """
-    _merge_heaviest_edges(self._sets, max_sets, float(cap_us))
+    _merge_heaviest_edges(self.sets, max_sets, float(cap_us))
 
   def merge_isolated(self, max_sets: int, cap_us: float) -> None:
     """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
-    _merge_isolated(self._sets, len(self._masks), max_sets, float(cap_us))
+    _merge_isolated(self.sets, len(self.masks), max_sets, float(cap_us))
 
   def merge_compatible(self, max_sets: int) -> None:
     """Last resort: merges sets whose masks differ but intersect, the lightest first."""
     if self.num_sets <= max_sets:
       return
-    sets = self._sets
+    sets = self.sets
     order = sorted(self.roots().tolist(), key=lambda u: (sets.weight_us[u], u))
     kept: List[int] = []
     for position, u in enumerate(order):
@@ -147,8 +122,8 @@ class Merger:
         continue
       common = self.mask(kept[i]) & self.mask(u)
       kept[i] = self.merge(u, kept[i])
-      self._masks.append(common)
-      sets.pattern[kept[i]] = len(self._masks) - 1
+      self.masks.append(common)
+      sets.pattern[kept[i]] = len(self.masks) - 1
 
   def _compatible(self, kept: Sequence[int], u: int) -> Optional[int]:
     """Index of the first set of `kept` that has a device in common with set u."""
@@ -156,12 +131,9 @@ class Merger:
     return next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the heaviest edges under the cap, which is raised as often as it must be.
-
-    With the cap, the time that sets kept apart may overlap is raised.
-    """
+    """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
     total: Optional[float] = None
-    before = self._sets.weight_us[self.roots()]
+    before = self.sets.weight_us[self.roots()]
     while self.num_sets > max_sets:
       self.merge_heaviest_edges(max_sets, cap_us)
       self.merge_isolated(max_sets, cap_us)
@@ -171,7 +143,6 @@ class Merger:
       if cap_us > total:
         break
       cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
-      self._sets.overlap[0] *= 2
     self.merge_compatible(max_sets)
 
 

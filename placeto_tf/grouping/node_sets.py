@@ -8,7 +8,7 @@ Where order decides, it is that of numbers, never that of lists or tables: so a 
 depend on how sets are kept. Roots and half-edges are int64 in loops: numba would compile a function
 again for each other type.
 
-Legend: M nodes, F edges, T places in the table, S slots.
+Legend: M nodes, F edges, T places in the table.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ import numpy as np
 
 from placeto_tf.simulation.compiling import compiled, part
 
-NONE = -1  # no half-edge, no edge, no slot
-MAX_SLOTS = 64  # of a set; more are joined into one: what overlaps it then is overstated
+NONE = -1  # no half-edge, no edge
 _SPREAD = 0x9E3779B97F4A7C1  # odd; a multiple's upper bits are what the table goes by
 
 
 class NodeSets(NamedTuple):
-  """The sets of one merging; only entries of roots are kept up to date.
-
-  `slots` are for groupings that keep parallel branches apart: when each set would run, in order and
-  disjoint, as linked lists. Others have none.
-  """
+  """The sets of one merging; only entries of roots are kept up to date."""
 
   weight_us: np.ndarray  # [M] float64 compute time
   pattern: np.ndarray  # [M] int32, equal where the same devices are allowed
@@ -42,17 +37,13 @@ class NodeSets(NamedTuple):
   traffic: np.ndarray  # [F] float64 bytes, both directions
   keys: np.ndarray  # [T] int64, smaller root * M + larger one, or NONE
   edges: np.ndarray  # [T] int32
-  slot_head: np.ndarray  # [M] int32, first slot of the set
-  slot_after: np.ndarray  # [S] int32
-  slot_us: np.ndarray  # [S, 2] float64 start and end
-  overlap: np.ndarray  # [1] float64, of the lighter set's time, at which sets may still be merged
   num_sets: np.ndarray  # [1] int64
 
   @classmethod
   def of(
       cls, weight_us: np.ndarray, pattern: np.ndarray, producers: np.ndarray, consumers: np.ndarray,
       traffic_bytes: np.ndarray) -> NodeSets:
-    """A set for each node, without slots; see `Contraction` for the arguments."""
+    """A set for each node; see `Contraction` for the arguments."""
     m, f = len(weight_us), len(producers)
     room = 8
     while room < 2 * f:
@@ -62,7 +53,6 @@ class NodeSets(NamedTuple):
         np.arange(m, dtype=np.int32), np.zeros(m, np.int32), np.full(m, NONE, np.int32),
         np.empty(2 * f, np.int32), np.empty(2 * f, np.int32), np.empty(2 * f, np.int32),
         np.empty(f), np.full(room, NONE, np.int64), np.empty(room, np.int32),
-        np.full(m, NONE, np.int32), np.empty(0, np.int32), np.empty((0, 2)), np.ones(1),
         np.array([m], dtype=np.int64))
     _add_edges(sets, producers, consumers, traffic_bytes)
     return sets
@@ -179,78 +169,9 @@ def _add_edges(sets, producers, consumers, traffic_bytes):
 
 
 @part
-def common_us(sets, u, v):
-  """How long the slots of two sets overlap."""
-  i, j, common = sets.slot_head[u], sets.slot_head[v], 0.0
-  slot_us = sets.slot_us
-  while i != NONE and j != NONE:
-    common += max(0.0, min(slot_us[i, 1], slot_us[j, 1]) - max(slot_us[i, 0], slot_us[j, 0]))
-    if slot_us[i, 1] <= slot_us[j, 1]:
-      i = sets.slot_after[i]
-    else:
-      j = sets.slot_after[j]
-  return common
-
-
-@part
-def unite_slots(sets, i, j):
-  """First slot of the union of two rows of disjoint slots, given by their first ones."""
-  slot_us, after = sets.slot_us, sets.slot_after
-  first, last, count = np.int32(NONE), np.int32(NONE), 0
-  while i != NONE or j != NONE:
-    from_i = j == NONE or (i != NONE and (
-        slot_us[i, 0] < slot_us[j, 0]
-        or (slot_us[i, 0] == slot_us[j, 0] and slot_us[i, 1] <= slot_us[j, 1])))
-    taken = i if from_i else j
-    if from_i:
-      i = after[i]
-    else:
-      j = after[j]
-    if last != NONE and slot_us[taken, 0] <= slot_us[last, 1]:
-      slot_us[last, 1] = max(slot_us[last, 1], slot_us[taken, 1])
-      continue
-    if last == NONE:
-      first = taken
-    else:
-      after[last] = taken
-    after[taken] = NONE
-    last = taken
-    count += 1
-  while count > MAX_SLOTS:
-    at, narrowest, gap_us = first, first, np.inf
-    while after[at] != NONE:
-      now_us = slot_us[after[at], 0] - slot_us[at, 1]
-      if now_us < gap_us:
-        narrowest, gap_us = at, now_us
-      at = after[at]
-    slot_us[narrowest, 1] = slot_us[after[narrowest], 1]
-    after[narrowest] = after[after[narrowest]]
-    count -= 1
-  return first
-
-
-@compiled(nogil=True)
-def add_slots(sets, order, start_us, end_us, node_of_op):
-  """Fills slots [N], one for each op that takes time, into the sets of nodes.
-
-  Args: order: [N] ops by start; start_us, end_us: [N] float64; node_of_op: [N] int32.
-  """
-  for i in range(order.shape[0]):
-    op = order[i]
-    if end_us[op] > start_us[op]:
-      sets.slot_us[op, 0], sets.slot_us[op, 1] = start_us[op], end_us[op]
-      sets.slot_after[op] = NONE
-      node = node_of_op[op]
-      sets.slot_head[node] = unite_slots(sets, sets.slot_head[node], np.int32(op))
-
-
-@part
 def may_merge(sets, u, v, cap_us):
-  """Whether two sets have equal devices, stay under the cap together and do not run at once."""
-  if sets.pattern[u] != sets.pattern[v] or sets.weight_us[u] + sets.weight_us[v] > cap_us:
-    return False
-  lighter = min(sets.weight_us[u], sets.weight_us[v])
-  return common_us(sets, u, v) <= sets.overlap[0] * lighter
+  """Whether two sets have equal devices and stay under the cap together."""
+  return sets.pattern[u] == sets.pattern[v] and sets.weight_us[u] + sets.weight_us[v] <= cap_us
 
 
 @part
@@ -278,6 +199,5 @@ def merge(sets, u, v):
   sets.head[v], sets.degree[v] = NONE, 0
   sets.parent[v] = u
   sets.weight_us[u] += sets.weight_us[v]
-  sets.slot_head[u] = unite_slots(sets, sets.slot_head[u], sets.slot_head[v])
   sets.num_sets[0] -= 1
   return u

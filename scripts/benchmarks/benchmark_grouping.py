@@ -26,7 +26,7 @@ flags.DEFINE_list(
     "graphs", ["resnet50", "inception_v3", "rnnlm", "transformer_xl", "wavenet", "rnnlm:layers=4",
                "bert", "nasnet_mobile", "nmt", "amoebanet", "gnmt"], "Names of the zoo.")
 flags.DEFINE_list(
-    "groupings", ["heavy_edge", "critical_path", "single_consumer", "metis", "none"],
+    "groupings", ["heavy_edge", "single_consumer", "metis", "none"],
     "Ways of grouping; `none` groups only what must share a device, whatever --max_groups says.")
 flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)

@@ -67,7 +67,7 @@ def test_masks_are_what_all_ops_of_a_node_may_use():
   graph = _graph([], [0, 0, 0])
   allowed = np.array([[True, True, False], [False, True, True], [True, False, True]])
   found = contract(graph, _costs([1, 1, 1], []), allowed, np.array([0, 0, 1]))
-  assert found.node_masks == [0b010, 0b101]
+  assert plain_grouping.node_masks(found) == [0b010, 0b101]
 
 
 def test_colocated_ops_without_a_common_device_are_an_error_that_names_one():
@@ -106,7 +106,7 @@ def test_nodes_and_traffic_are_those_of_sorted_arrays(seed, n, nodes):
   for node in range(found.num_nodes):
     ops = np.flatnonzero(node_of_op == node)
     assert found.rank[node] == rank[ops].min()
-    assert found.node_masks[node] == sum(
+    assert plain_grouping.node_masks(found)[node] == sum(
         1 << d for d in np.flatnonzero(allowed[ops].all(axis=0)).tolist())
 
 

@@ -7,6 +7,7 @@ import plain_grouping
 from placeto_tf.grouping.contraction import Contraction
 from placeto_tf.grouping.heavy_edge import merge_stages
 from placeto_tf.grouping.merging import Merger
+from placeto_tf.grouping.node_sets import NONE
 
 
 def _contraction(weights, edges, masks=None):
@@ -23,6 +24,16 @@ def _contraction(weights, edges, masks=None):
       rank=np.arange(len(weights)))
 
 
+def _neighbours(merger, root):
+  """Root of every set that a set exchanges data with -> bytes, both directions."""
+  sets, found = merger.sets, {}
+  half = sets.head[root]
+  while half != NONE:
+    found[int(sets.to[half])] = float(sets.traffic[half >> 1])
+    half = sets.after[half]
+  return found
+
+
 def _sets(merger):
   labels = merger.labels()
   return sorted(sorted(np.flatnonzero(labels == root).tolist()) for root in set(labels.tolist()))
@@ -31,8 +42,8 @@ def _sets(merger):
 def test_traffic_of_merged_sets_to_a_common_neighbour_adds_up():
   merger = Merger(_contraction([1, 1, 1], {(0, 1): 5, (0, 2): 7, (1, 2): 9}))
   root = merger.merge(0, 1)
-  assert merger.neighbours(root) == {2: 16} and merger.neighbours(2) == {root: 16}
-  assert merger.weight_us(root) == 2 and merger.num_sets == 2
+  assert _neighbours(merger, root) == {2: 16} and _neighbours(merger, 2) == {root: 16}
+  assert merger.sets.weight_us[root] == 2 and merger.num_sets == 2
 
 
 def test_the_heaviest_edge_goes_first():
@@ -113,16 +124,17 @@ def test_compiled_stages_merge_what_plain_ones_do(contraction, count):
   assert merge_stages(merger, contraction, count).tolist() == expected.tolist()
   roots = plain.roots()
   assert merger.roots().tolist() == roots and merger.num_sets == plain.num_sets
-  assert [merger.weight_us(u) for u in roots] == [plain.weight_us[u] for u in roots]
+  assert [merger.sets.weight_us[u] for u in roots] == [plain.weight_us[u] for u in roots]
   assert [merger.mask(u) for u in roots] == [plain.mask[u] for u in roots]
-  assert [merger.neighbours(u) for u in roots] == [plain.neighbours[u] for u in roots]
+  assert [_neighbours(merger, u) for u in roots] == [plain.neighbours[u] for u in roots]
 
 
 @hypothesis.given(contraction=_contractions(), count=st.integers(1, 30))
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
 def test_nodes_on_different_devices_have_devices_of_their_own(contraction, count):
   node_devices = np.random.default_rng(count).integers(0, 3, contraction.num_nodes)
-  masks = [mask << 3 * int(d) for mask, d in zip(contraction.node_masks, node_devices)]
+  masks = plain_grouping.node_masks(contraction)
+  masks = [mask << 3 * int(d) for mask, d in zip(masks, node_devices)]
   plain = plain_grouping.PlainMerger(contraction)
   plain.mask = masks
   expected = plain_grouping.merge_stages(plain, contraction, count)
