@@ -24,48 +24,33 @@ def needs_extensions(cluster: Cluster) -> bool:
       or cluster.ready_order != "arrival")
 
 
-def _loop_tables(t: SimulationTables, cluster: Cluster) -> event_loop.LoopTables:
-  bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
-  latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
-  np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
-  np.fill_diagonal(latency, -1.0)
-  return event_loop.LoopTables(
-      t.op_segments, t.segment_edges, t.edge_consumers, t.segment_outputs, t.segment_bytes,
-      t.segment_fetched, t.in_degrees, t.roots, t.input_offsets, t.input_outputs, t.fetched,
-      t.fetched_ops, t.persistent_ops, t.compute_us, t.persistent_bytes, t.hold_bytes,
-      t.release_bytes, t.output_bytes, cluster.device_kinds.astype(np.uint32), bandwidth,
-      latency, float(cluster.op_overhead_us))
-
-
 class ReferenceEngine:
   """Runs `event_loop`."""
 
-  def __init__(self, tables: SimulationTables, cluster: Cluster):
+  def __init__(self, tables: SimulationTables):
     self._tables = tables
-    self._num_devices = cluster.num_devices
-    self._loop_tables = _loop_tables(tables, cluster)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
-    sizes = t.num_ops, t.num_segments, len(t.output_bytes), self._num_devices
+    sizes = t.num_ops, t.num_segments, len(t.output_bytes), t.num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[Any, ...]:
     """What `compiled_step` takes."""
-    return self._loop_tables, workspace[0]
+    return self._tables, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
     state, starts = workspace
     event_loop.simulate_range(
-        placements, first, last, self._loop_tables, state,
+        placements, first, last, self._tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
     """[N] compute time of each op in a placement, which is the last one that was run."""
     del workspace  # here nothing changes how long an op takes
-    return self._tables.compute_us[np.arange(len(placement)), self._loop_tables.kinds[placement]]
+    return self._tables.compute_us[np.arange(len(placement)), self._tables.kinds[placement]]
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
     """A copy of what `schedule` needs of the last placement that was run."""
@@ -75,7 +60,7 @@ class ReferenceEngine:
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
     """The transfers and jobs of a placement."""
     segment_start_us, segment_us = record
-    t, d = self._tables, self._num_devices
+    t, d = self._tables, self._tables.num_devices
     segment_of_edge = np.repeat(np.arange(t.num_segments), np.diff(t.segment_edges))
     source = placement[t.segment_ops]
     target = placement[t.edge_consumers]
@@ -97,26 +82,24 @@ class ExtendedEngine:
       inline_ops: Optional[np.ndarray] = None):
     """Args: inline_ops: [N] bool, for the order of TensorFlow's executor; None for others."""
     self._tables = tables
-    self._num_devices = cluster.num_devices
-    self._loop_tables = _loop_tables(tables, cluster)
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
   def workspace(self) -> Tuple[Any, ...]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
     return extended_loop.Workspace.make(
-        t.num_ops, len(t.edge_consumers), len(t.output_bytes), self._num_devices,
+        t.num_ops, len(t.edge_consumers), len(t.output_bytes), t.num_devices,
         self._extensions), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[Any, ...]:
     """Like those of `ReferenceEngine`."""
-    return self._loop_tables, self._extensions, workspace[0]
+    return self._tables, self._extensions, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Like that of `ReferenceEngine`."""
     state, starts = workspace
     extended_loop.simulate_range(
-        placements, first, last, self._loop_tables, self._extensions, state,
+        placements, first, last, self._tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
@@ -136,7 +119,7 @@ class ExtendedEngine:
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
     """The transfers and jobs of a placement."""
     transfer_ints, transfer_times, job_ints, job_times = record
-    t, d = self._tables, self._num_devices
+    t, d = self._tables, self._tables.num_devices
     order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time
     segments, sources, targets = transfer_ints[order].T
     destinations = np.zeros((len(order), d), dtype=bool)

@@ -36,33 +36,6 @@ from placeto_tf.simulation.compiling import compiled, inlined
 END = np.uint32(2**32 - 1)  # of a queue; also the output of a control segment
 
 
-class LoopTables(NamedTuple):
-  """What does not depend on the placement; `SimulationTables` describes most fields."""
-
-  op_segments: np.ndarray  # [N+1] uint32
-  segment_edges: np.ndarray  # [S+1] uint32
-  edge_consumers: np.ndarray  # [E] uint32
-  segment_outputs: np.ndarray  # [S] uint32, END for control
-  segment_bytes: np.ndarray  # [S] float64
-  segment_fetched: np.ndarray  # [S] int32, 1 for an output that is held to the end of the step
-  in_degrees: np.ndarray  # [N] int32
-  roots: np.ndarray  # uint32, ops without inputs
-  input_offsets: np.ndarray  # [N+1] uint32
-  input_outputs: np.ndarray  # uint32, outputs that each op reads
-  fetched: np.ndarray  # uint32, outputs that are fetched and also consumed
-  fetched_ops: np.ndarray  # uint32, their producers
-  persistent_ops: np.ndarray  # uint32, ops that hold persistent bytes
-  compute_us: np.ndarray  # [N, K] float64
-  persistent_bytes: np.ndarray  # [N] float64
-  hold_bytes: np.ndarray  # [N] float64, taken when an op starts
-  release_bytes: np.ndarray  # [N] float64, given back when it ends
-  output_bytes: np.ndarray  # [O] float64
-  kinds: np.ndarray  # [D] uint32
-  bandwidth: np.ndarray  # [D, D] float64 bytes/us, inf on the diagonal
-  latency: np.ndarray  # [D, D] float64 us, -1 on the diagonal
-  overhead_us: float
-
-
 class Workspace(NamedTuple):
   """What one thread needs, reused from one placement to the next; `_State` names the rows."""
 
@@ -295,6 +268,18 @@ def _start_next(x, now, d_count, tables, state):
 
 
 @inlined
+def insert(first, last, item, key, items, keys):
+  """Puts an item among items[first:last], which are sorted by keys, behind those of equal keys."""
+  at = last
+  while at > first and keys[at - 1] > key:
+    keys[at] = keys[at - 1]
+    items[at] = items[at - 1]
+    at -= 1
+  keys[at] = key
+  items[at] = item
+
+
+@inlined
 def _next_round(d_count, tables, state):
   """(instant of the next round, how many slots end then); fills `state.ended` in order."""
   slots = np.uint64(2) * d_count
@@ -324,30 +309,31 @@ def _next_round(d_count, tables, state):
       key = state.current[x]
       if x < d_count:
         key = tables.op_segments[key]
-      at = np.int64(k)
-      while at > 0 and ended_keys[at - 1] > key:
-        ended_keys[at] = ended_keys[at - 1]
-        ended[at] = ended[at - 1]
-        at -= 1
-      ended_keys[at] = key
-      ended[at] = x
+      insert(0, np.int64(k), x, key, ended, ended_keys)
   return now, count
 
 
 @inlined
-def _finish(now, d_count, tables, state, peak_bytes):
-  """Fills the peaks [D], persistent bytes included, and brings all references back to 0."""
+def finish(place, tables, references, usage, peak_bytes):
+  """Adds persistent bytes to the peaks [D], and brings all references back to 0."""
+  usage[:] = 0.0
+  for k in range(tables.persistent_ops.shape[0]):
+    i = tables.persistent_ops[k]
+    usage[np.uint32(place[i])] += tables.persistent_bytes[i]
+  for d in range(tables.kinds.shape[0]):
+    peak_bytes[d] += usage[d]
+  for k in range(tables.fetched.shape[0]):
+    references[tables.fetched[k], np.uint32(place[tables.fetched_ops[k]])] = 0
+
+
+@inlined
+def _settle_peaks(now, d_count, tables, state, peak_bytes):
+  """Fills the peaks [D] when the last op has ended."""
   for d in range(d_count):
     if state.touched_us[d] < now:
       state.peak[d] = max(state.peak[d], state.usage[d])
-  state.usage[:] = 0.0
-  for k in range(tables.persistent_ops.shape[0]):
-    i = tables.persistent_ops[k]
-    state.usage[np.uint32(state.place[i])] += tables.persistent_bytes[i]
-  for d in range(d_count):
-    peak_bytes[d] = state.peak[d] + state.usage[d]
-  for k in range(tables.fetched.shape[0]):
-    state.references[tables.fetched[k], np.uint32(state.place[tables.fetched_ops[k]])] = 0
+    peak_bytes[d] = state.peak[d]
+  finish(state.place, tables, state.references, state.usage, peak_bytes)
 
 
 @inlined
@@ -391,7 +377,7 @@ def _simulate(tables, state, peak_bytes):
       if state.idle[x] and state.head[x] != END:
         _start_next(x, now, d_count, tables, state)
     now, count = _next_round(d_count, tables, state)
-  _finish(now, d_count, tables, state, peak_bytes)
+  _settle_peaks(now, d_count, tables, state, peak_bytes)
   return now
 
 
@@ -402,7 +388,7 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
   Args:
     placements: [B, N] int32.
     first, last: which of them.
-    tables: `LoopTables`.
+    tables: `SimulationTables`.
     workspace: `Workspace`.
     start_us: [B, N] float64, filled; or [1, N] where start times are not wanted.
     step_time_us: [B] float64, filled.

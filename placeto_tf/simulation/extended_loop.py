@@ -40,7 +40,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.simulation.compiling import compiled, inlined
-from placeto_tf.simulation.event_loop import END
+from placeto_tf.simulation.event_loop import END, finish, insert
 
 IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1
@@ -182,14 +182,7 @@ def _pop(base, size, items, orders):
 def _sort(first, last, items, keys):
   """Sorts items[first:last] by keys, in place and stably."""
   for k in range(first + 1, last):
-    item, key = items[k], keys[k]
-    at = k
-    while at > first and keys[at - 1] > key:
-      items[at] = items[at - 1]
-      keys[at] = keys[at - 1]
-      at -= 1
-    items[at] = item
-    keys[at] = key
+    insert(first, k, items[k], keys[k], items, keys)
 
 
 @compiled(_nrt=False)
@@ -633,29 +626,9 @@ def _next_round(now, peak, tables, w):
   count = 0
   for x in range(w.due.shape[0]):
     if w.due[x] == instant:
-      key = _key(x, tables, w)
-      at = count
-      while at > 0 and w.ended_keys[at - 1] > key:
-        w.ended_keys[at] = w.ended_keys[at - 1]
-        w.ended[at] = w.ended[at - 1]
-        at -= 1
-      w.ended_keys[at] = key
-      w.ended[at] = x
+      insert(0, count, x, _key(x, tables, w), w.ended, w.ended_keys)
       count += 1
   return instant, count
-
-
-@inlined
-def _finish(place, peak, tables, w):
-  """Adds persistent bytes to the peaks [D], and brings all references back to 0."""
-  w.usage[:] = 0.0
-  for k in range(tables.persistent_ops.shape[0]):
-    i = tables.persistent_ops[k]
-    w.usage[place[i]] += tables.persistent_bytes[i]
-  for d in range(tables.kinds.shape[0]):
-    peak[d] += w.usage[d]
-  for k in range(tables.fetched.shape[0]):
-    w.references[tables.fetched[k], place[tables.fetched_ops[k]]] = 0
 
 
 @inlined
@@ -685,7 +658,7 @@ def _simulate(place, starts, peak, tables, extensions, w):
     # ... and what is idle starts.
     _start(now, place, starts, tables, extensions, w)
     now, count = _next_round(now, peak, tables, w)
-  _finish(place, peak, tables, w)
+  finish(place, tables, w.references, w.usage, peak)
   return now
 
 
@@ -697,7 +670,7 @@ def simulate_range(
   Args:
     placements: [B, N] int32.
     first, last: which of them.
-    tables: `event_loop.LoopTables`.
+    tables: `SimulationTables`.
     extensions: `Extensions`.
     workspace: `Workspace`, made for these extensions.
     start_us: [B, N] float64, filled; or [1, N] where start times are not wanted.

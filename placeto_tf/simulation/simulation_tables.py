@@ -1,12 +1,12 @@
 """`SimulationTables`: a graph and its costs as the compiled event loops read them.
 
-Legend: N ops, S segments, E edges, O outputs, R data inputs, D devices. A segment is an output
-port, or the control port, of an op with at least one consumer.
+Legend: N ops, S segments, E edges, O outputs, R data inputs, D devices, K device kinds. A segment
+is an output port, or the control port, of an op with at least one consumer.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,50 +16,36 @@ from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SimulationTables:
-  """Arrays that do not change from one placement to the next.
+class SimulationTables(NamedTuple):
+  """Arrays that do not change from one placement to the next, writable: see `_int32`."""
 
-  Attributes:
-    op_segments: [N+1] int32; segments of op i are `op_segments[i]:op_segments[i+1]`, by port.
-    segment_edges: [S+1] int32; edges of segment s, by consumer.
-    segment_ops: [S] int32 producers.
-    segment_ports: [S] int32.
-    segment_outputs: [S] int32 index into [O], -1 for control.
-    segment_bytes: [S] float64, 0 for control; in loops those of all rounds, and what each round but
-      the last waits for the link, as the bytes it could move in that time.
-    segment_fetched: [S] int32, 1 where the output is fetched.
-    edge_consumers: [E] int32.
-    in_degrees: [N] int32 edges that end at each op.
-    roots: int32 ops without inputs.
-    input_offsets: [N+1] int32, input_outputs: [R] int32 the outputs each op reads.
-    fetched: int32 outputs that are fetched and consumed; fetched_ops: int32 their producers.
-    persistent_ops: int32 ops that hold persistent bytes.
-    hold_bytes: [N] float64, taken when an op starts: its outputs and temporaries.
-    release_bytes: [N] float64, given back when it ends: temporaries, and outputs that nobody
-      consumes or fetches.
-  """
-
-  op_segments: np.ndarray
-  segment_edges: np.ndarray
-  segment_ops: np.ndarray
-  segment_ports: np.ndarray
-  segment_outputs: np.ndarray
+  op_segments: np.ndarray  # [N+1] uint32; segments of op i are op_segments[i]:op_segments[i+1]
+  segment_edges: np.ndarray  # [S+1] uint32, likewise the edges of a segment, by consumer
+  edge_consumers: np.ndarray  # [E] uint32
+  segment_ops: np.ndarray  # [S] int32 producers
+  segment_ports: np.ndarray  # [S] int32
+  segment_outputs: np.ndarray  # [S] uint32, the largest number for control
+  # [S] float64, 0 for control; in loops those of all rounds, and what each round but the last waits
+  # for the link, as the bytes it could move in that time.
   segment_bytes: np.ndarray
-  segment_fetched: np.ndarray
-  edge_consumers: np.ndarray
-  in_degrees: np.ndarray
-  roots: np.ndarray
-  input_offsets: np.ndarray
-  input_outputs: np.ndarray
-  fetched: np.ndarray
-  fetched_ops: np.ndarray
-  persistent_ops: np.ndarray
-  compute_us: np.ndarray  # [N, K]
-  persistent_bytes: np.ndarray  # [N]
-  hold_bytes: np.ndarray  # [N]
-  release_bytes: np.ndarray  # [N]
-  output_bytes: np.ndarray  # [O]
+  segment_fetched: np.ndarray  # [S] int32, 1 for an output that is held to the end of the step
+  in_degrees: np.ndarray  # [N] int32 edges that end at each op
+  roots: np.ndarray  # uint32, ops without inputs
+  input_offsets: np.ndarray  # [N+1] uint32
+  input_outputs: np.ndarray  # [R] uint32, outputs that each op reads
+  fetched: np.ndarray  # uint32, outputs that are fetched and also consumed
+  fetched_ops: np.ndarray  # uint32, their producers
+  persistent_ops: np.ndarray  # uint32, ops that hold persistent bytes
+  compute_us: np.ndarray  # [N, K] float64
+  persistent_bytes: np.ndarray  # [N] float64
+  hold_bytes: np.ndarray  # [N] float64, taken when an op starts: its outputs and temporaries
+  # [N] float64, given back when it ends: temporaries, and outputs that nobody consumes or fetches.
+  release_bytes: np.ndarray
+  output_bytes: np.ndarray  # [O] float64
+  kinds: np.ndarray  # [D] uint32
+  bandwidth: np.ndarray  # [D, D] float64 bytes/us, inf on the diagonal
+  latency: np.ndarray  # [D, D] float64 us, -1 on the diagonal
+  overhead_us: float
 
   @property
   def num_ops(self) -> int:
@@ -70,6 +56,11 @@ class SimulationTables:
   def num_segments(self) -> int:
     """S."""
     return len(self.segment_ops)
+
+  @property
+  def num_devices(self) -> int:
+    """D."""
+    return len(self.kinds)
 
   @classmethod
   def build(cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> SimulationTables:
@@ -101,6 +92,10 @@ class SimulationTables:
     unheld = np.bincount(
         owners, weights=np.where(consumed | fetched, 0, costs.output_bytes), minlength=n)
     both = np.flatnonzero(fetched & consumed)
+    bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
+    latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
+    np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
+    np.fill_diagonal(latency, -1.0)
     return cls(
         op_segments=_offsets(segment_ops, n),
         segment_edges=segment_edges,
@@ -122,6 +117,10 @@ class SimulationTables:
         hold_bytes=costs.temporary_bytes + held,
         release_bytes=costs.temporary_bytes + unheld,
         output_bytes=costs.output_bytes.copy(),
+        kinds=_uint32(cluster.device_kinds),
+        bandwidth=bandwidth,
+        latency=latency,
+        overhead_us=float(cluster.op_overhead_us),
     )
 
 

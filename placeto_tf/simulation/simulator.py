@@ -62,7 +62,7 @@ class Simulator:
     if needs_extensions(cluster):
       self.engine = ExtendedEngine(self.tables, cluster, _inline_ops(graph, cluster))
     else:
-      self.engine = ReferenceEngine(self.tables, cluster)
+      self.engine = ReferenceEngine(self.tables)
     self._workspaces: list = []
     self._lock = threading.Lock()
     self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
