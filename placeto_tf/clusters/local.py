@@ -7,6 +7,9 @@ own cost model or cannot know:
   - It counts one flop per cycle for a CPU core, whatever its vector units.
   - It knows neither links nor efficiency. These are taken from the preset of the same generation,
     with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
+Logical CPU devices share the cores: each has all of them, and an op that begins while another
+device computes takes as much longer as the cores are shared. So they gain what one device leaves
+idle, not the sum of the parts.
 `calibrate` measures these assumptions.
 """
 
@@ -37,6 +40,8 @@ _CPU_EFFICIENCY = 0.8
 _CPU_BANDWIDTH_KB = 32_000_000  # grappler's assumption if the properties have none
 _CPU_FREQUENCY = 2_500
 _UNKNOWN_MEMORY_BYTES = 16 * 2**30
+# Logical CPU devices hand tensors over without copying them; a thread has to be woken.
+_SHARED_CPU = presets.Link(32_000.0, 10.0)
 
 
 def found_devices() -> Dict[str, Any]:
@@ -88,12 +93,15 @@ def from_properties(named: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
   for i, a in enumerate(members):
     for j, b in enumerate(members):
       both_cpus = a.type == b.type == "CPU"
-      link = a.peer if both_cpus else presets.slower_host_link(a, b)
+      link = _SHARED_CPU if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
   overhead = max(preset.op_overhead_us for preset in members)
+  sharing: Dict[str, Any] = {}
+  if cpus > 1 and not with_gpus:
+    sharing = dict(ready_order="executor", busy_slowdown=float(cpus - 1))
   return dict(
       devices=tuple(devices), bandwidth_bytes_per_us=bandwidth, latency_us=latency,
-      op_overhead_us=overhead)
+      op_overhead_us=overhead, **sharing)
 
 
 def _grappler_devices() -> List[Any]:
@@ -124,13 +132,12 @@ def _gpu(name: str, properties: Any) -> Tuple[Device, presets.Preset]:
 
 
 def _cpu(name: str, properties: Any, sharing: int, host: bool) -> Tuple[Device, presets.Preset]:
-  """Args: sharing, the number of CPU devices that share cores and memory."""
+  """Args: sharing, the number of CPU devices that share the memory."""
   fields = _fields(properties)
-  cores = max(1, properties.num_cores // sharing)
-  fields["numCores"] = cores * _flops_a_cycle()
+  fields["numCores"] = max(1, properties.num_cores) * _flops_a_cycle()
   fields["frequency"] = properties.frequency if properties.frequency > 0 else _CPU_FREQUENCY
   fields["bandwidth"] = (
-      properties.bandwidth if properties.bandwidth > 0 else _CPU_BANDWIDTH_KB // sharing)
+      properties.bandwidth if properties.bandwidth > 0 else _CPU_BANDWIDTH_KB)
   # TensorFlow reports 256 MB for every CPU device.
   memory_bytes = _physical_memory_bytes() // sharing
   fields.pop("memorySize", None)

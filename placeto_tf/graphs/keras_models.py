@@ -106,10 +106,9 @@ def training_function(
   except GraphError:
     raise
   except Exception as error:  # whatever the user's layers and losses raise
-    reason = " ".join(str(error).split())[:300]
     raise GraphError(
-        f"the training step of the Keras model {_name(model)!r} cannot be traced ({reason}); check "
-        "its loss, its optimizer and the targets") from error
+        f"the training step of the Keras model {_name(model)!r} cannot be traced "
+        f"({cause_of(error)}); check its loss, its optimizer and the targets") from error
 
 
 def step_specs(model: Any, batch_size: Optional[int]) -> Any:
@@ -240,6 +239,15 @@ def without_xla(optimizer: Any) -> Iterator[None]:
     yield
   finally:
     optimizer._jit_compile = compiled
+
+
+def cause_of(error: Exception) -> str:
+  """What an exception of somebody else's code says in the end, in a line that is not too long.
+
+  AutoGraph and Keras write where they were before what was wrong.
+  """
+  text = " ".join(str(error).split()) or type(error).__name__
+  return text if len(text) <= 300 else f"... {text[-300:]}"
 
 
 def package_of(model: Any) -> Any:

@@ -18,7 +18,8 @@ from placeto_tf.placements import Placement
 
 
 def placed_alike(
-    placement: Placement, graph: ComputationGraph, function: Any, cluster: Cluster
+    placement: Placement, graph: ComputationGraph, function: Any, cluster: Cluster, *,
+    variables_stay: bool = True,
 ) -> Tuple[Placement, float]:
   """The placement of another trace of the same step.
 
@@ -31,6 +32,7 @@ def placed_alike(
     graph: N ops of the second trace.
     function: the ConcreteFunction that `graph` was read from.
     cluster: D devices, those of the placement.
+    variables_stay: whether variables keep their present devices, instead of those of the placement.
 
   Returns:
     The placement, and the share of the ops that were known by name.
@@ -40,6 +42,8 @@ def placed_alike(
       column[placement[op]] if op in placement else -1 for op in graph.op_names], dtype=np.int64)
   of_set: Dict[int, int] = {}
   for capture in resource_captures(function):
+    if not (variables_stay or capture.fixed):
+      continue
     device = device_names.find_device(cluster.device_names, capture.device)
     if device is not None and capture.op in graph.op_index:
       of_set[int(graph.colocation[graph.op_index[capture.op]])] = device

@@ -5,7 +5,7 @@ Works with Keras 2 and Keras 3 without importing either.
 
 from __future__ import annotations
 
-from typing import Any, Hashable, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Any:
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
       return tf.convert_to_tensor(value, floatx)
-    if isinstance(value, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+    if isinstance(value, tf.Tensor) or is_composite(value):
       return value
     return tf.convert_to_tensor(value)
 
@@ -40,21 +40,67 @@ def as_batch(data: Any, floatx: str = "float32") -> Any:
   return data
 
 
-def specs_of(batch: Any) -> Any:
-  """The TypeSpecs of a batch, nested as it is; specs stay what they are, and None stays None."""
+def is_composite(value: Any) -> bool:
+  """Whether a value is one of several tensors: ragged, sparse, a GraphTensor, ..."""
+  return hasattr(value, "_type_spec")
+
+
+def specs_of(
+    batch: Any, data: Any = None, element_spec: Any = None, *, wide: bool = False) -> Any:
+  """The TypeSpecs of a batch, nested as it is; specs stay what they are, and None stays None.
+
+  Args:
+    batch: as from `as_batch`.
+    data, element_spec: what it was made of, and the spec of the iterator that gave it, which
+      knows how much differs from batch to batch. Of composite tensors the specs leave that open.
+    wide: whether those of dense tensors do so, too, as Keras's own: see `draws_by_trace`.
+  """
   import tensorflow as tf
 
-  return tf.nest.map_structure(
-      lambda value: value if value is None or isinstance(value, tf.TypeSpec)
-      else tf.type_spec_from_value(value), batch)
+  wider = {}
+  if element_spec is not None:
+    values, specs = tf.nest.flatten(data), tf.nest.flatten(element_spec)
+    if len(values) == len(specs):
+      wider = {id(value): spec for value, spec in zip(values, specs)}
+
+  def spec_of(value: Any) -> Any:
+    if value is None or isinstance(value, tf.TypeSpec):
+      return value
+    own = tf.type_spec_from_value(value)
+    spec = wider.get(id(value), own)
+    return spec if is_composite(value) or wide and spec.is_compatible_with(own) else own
+
+  return tf.nest.map_structure(spec_of, batch)
 
 
-def key_of(specs: Any) -> Hashable:
-  """What batches that one trace can take have in common."""
+def draws_by_trace(model: Any) -> bool:
+  """Whether each trace of the step draws random numbers of its own, as layers of Keras 2 do.
+
+  Such a step is traced once for batches of all sizes, as Keras does, to draw the same numbers.
+  """
+  return hasattr(model, "_train_counter") and any(
+      hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
+
+
+def takes(specs: Any, others: Any) -> bool:
+  """Whether a step traced for some specs takes batches of others."""
   import tensorflow as tf
 
-  flat = tf.nest.flatten(specs)
-  return repr(tf.nest.map_structure(lambda _: 0, specs)), tuple(repr(spec) for spec in flat)
+  try:
+    tf.nest.assert_same_structure(specs, others)
+  except (TypeError, ValueError):
+    return False
+  return all(
+      one == other or one is not None and other is not None and one.is_compatible_with(other)
+      for one, other in zip(tf.nest.flatten(specs), tf.nest.flatten(others)))
+
+
+def component_shapes(batch: Any) -> List[Tuple[int, ...]]:
+  """The shapes of a batch's tensors, those of composite ones included, as functions take them."""
+  import tensorflow as tf
+
+  return [tuple(value.shape.as_list())
+          for value in tf.nest.flatten(batch, expand_composites=True) if value is not None]
 
 
 def cast_like(batch: Any, specs: Any) -> Any:
@@ -136,12 +182,18 @@ def check_trainable(model: Any) -> None:
         "make it outside of the strategy's scope")
 
 
-def without_xla(model: Any) -> None:
-  """Has Keras run the model's functions op by op: XLA takes a step whole, on one device."""
-  if getattr(model, "jit_compile", None):
+def without_xla(model: Any) -> Any:
+  """Has Keras run the model's functions op by op: XLA takes a step whole, on one device.
+
+  Returns:
+    What the model's `jit_compile` was; False where there is none.
+  """
+  found = getattr(model, "jit_compile", None) or False
+  if found:
     model.jit_compile = False
   for name in ("train_function", "test_function", "predict_function"):
     setattr(model, name, None)
+  return found
 
 
 def trace_step(model: Any, specs: Any) -> Any:
@@ -164,10 +216,9 @@ def trace_step(model: Any, specs: Any) -> Any:
     with keras_models.without_xla(model.optimizer):
       function = tf.function(step, autograph=convert).get_concrete_function(specs)
   except Exception as error:  # whatever the user's layers and losses raise
-    reason = " ".join(str(error).split())[:300]
     raise GraphError(
         f"the training step of the Keras model {getattr(model, 'name', '')!r} cannot be traced "
-        f"({reason}); check that model.fit runs with this data") from error
+        f"({keras_models.cause_of(error)}); check that model.fit runs with this data") from error
   # TensorFlow's graphs hold their variables weakly.
   function._placeto_model = (model, model.optimizer)
   return function

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.captures import resource_captures
@@ -136,6 +136,45 @@ def place_function(
         stacklevel=3)
   return PlacedFunction(
       placed, tuple(in_place), tuple(moved), tuple(stayed), tuple(recreated), copies)
+
+
+def trial_function(function: Any, placement: Optional[Mapping[str, str]] = None) -> Any:
+  """A copy of a ConcreteFunction whose steps change no variable of the original.
+
+  Args:
+    function: a ConcreteFunction.
+    placement: as for `place_function`; None leaves the ops to TensorFlow, as the original does.
+
+  Returns:
+    A ConcreteFunction with copies of all variables, which start with the present values. Other
+    resources (lookup tables) are shared.
+
+  Raises:
+    PlacementError, GraphError: as `place_function`.
+  """
+  import tensorflow as tf
+
+  graph_def = read_concrete_function(function)[0].graph_def
+  devices: Mapping[str, str] = {}
+  if placement is not None:
+    graph_def, _ = inline_functions(graph_def)
+    place_nodes(placement, graph_def.node)
+    devices = {node.name: node.device for node in graph_def.node}
+  names = getattr(function, PLACED_NAMES, {})
+  captures = {names.get(inner.op.name, inner.op.name): outer
+              for outer, inner in function.graph.captures if inner.op.type != "Const"}
+  copies: Dict[str, Any] = {}
+  try:
+    for each in resource_captures(function):
+      name = names.get(each.op, each.op)
+      if each.variable is not None:
+        copies[name] = _copy(each.variable, devices.get(name, each.device))
+        captures[name] = copies[name].handle
+  except tf.errors.OpError as error:
+    raise PlacementError(
+        f"there is no room for copies of the variables ({error.message:.100}); place without a "
+        "trial") from error
+  return _build(function, graph_def, captures, tuple(copies.values()))
 
 
 def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:

@@ -56,6 +56,7 @@ class Placement(collections.abc.Mapping):
     lower_bound_us: no placement on this cluster is faster.
     peak_memory_bytes: device name -> bytes.
     baselines: method -> {"step_time_us": ..., "fits": ...}.
+    replicas: of a Keras model's training step, among which a batch is divided.
   """
 
   op_devices: Mapping[str, str]
@@ -71,6 +72,7 @@ class Placement(collections.abc.Mapping):
   lower_bound_us: Optional[float] = None
   peak_memory_bytes: Mapping[str, float] = dataclasses.field(default_factory=dict)
   baselines: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+  replicas: Optional[int] = None
 
   def __post_init__(self) -> None:
     known = set(self.devices)

@@ -48,7 +48,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   found["placement"] = dict(fields["op_devices"])
   if fields["method"]:
     found["method"] = fields["method"]
-  for name in ("seed", "evaluations", "step_time_us", "lower_bound_us"):
+  for name in ("seed", "evaluations", "step_time_us", "lower_bound_us", "replicas"):
     if fields[name] is not None:
       found[name] = _plain(fields[name])
   for name in ("peak_memory_bytes", "baselines"):
@@ -95,7 +95,8 @@ def from_json(found: Any) -> Dict[str, Any]:
     _expect("an entry of \"fetches\"", fetch, str, "a name")
   numbers = {}
   for field, whole in (
-      ("seed", True), ("evaluations", True), ("step_time_us", False), ("lower_bound_us", False)):
+      ("seed", True), ("evaluations", True), ("step_time_us", False), ("lower_bound_us", False),
+      ("replicas", True)):
     numbers[field] = _number(f"\"{field}\"", found.get(field), whole)
   peaks = _expect(
       "\"peak_memory_bytes\"", found.get("peak_memory_bytes", {}), dict, "an object device: bytes")

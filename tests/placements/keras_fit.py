@@ -1,6 +1,7 @@
 """Run as a program: fits Keras models plain and by `compile_placed` on two CPU devices and prints
 what differed as JSON. Argument: the Keras ("2" or "3")."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -12,8 +13,9 @@ import tensorflow as tf
 
 import keras_proof
 import placeto_tf as placeto
+from placeto_tf.placing import placed_training
 
-OPTIONS = dict(method="single", max_evaluations=20, seed=0)
+OPTIONS = dict(method="single", max_evaluations=20, seed=0, verify=False)
 # Models as small as these are best on one device.
 PINNED = dict(OPTIONS, pins=((".*kind.*", "/CPU:1"),))
 ROWS, BATCH = 22, 8  # the last batch has 6
@@ -124,7 +126,7 @@ def replicas(keras):
 
   seen = []
   plain, placed = model(), model()
-  training = placeto.compile_placed(placed, "cpu:2", replicas=2, max_evaluations=30)
+  training = placeto.compile_placed(placed, "cpu:2", replicas=2, max_evaluations=30, verify=False)
   for each in (plain, placed):
     record = recorder(keras)
     history = each.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False,
@@ -152,6 +154,112 @@ def error_of(call):
   except placeto.PlacetoError as error:
     return str(error)
   return ""
+
+
+def bare_compiled(keras):
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  model.compile("sgd", "mse")
+  return model
+
+
+def verdicts(keras):
+  """Trials on a clock that decides: a placed step that is faster, and one that is slower."""
+  from placeto_tf.runtime import step_trial
+
+  x, y = rows()
+  found, real = {}, step_trial.in_turns
+  for name, ratio in (("faster", 0.5), ("slower", 2.0)):
+    plain, model = dropped(keras), dropped(keras)
+
+    def trial(before, after, *, clock, ratio=ratio):
+      clock = FakeClock()
+      return real(clock.of(before, 1.0), clock.of(after, ratio), clock=clock)
+
+    placed_training.in_turns = trial
+    training = placeto.compile_placed(model, slow_cpus(), max_evaluations=200)
+    waiting = str(training)
+    before = model.get_weights()
+    losses = []
+    for each in (plain, model):
+      keras.utils.set_random_seed(5)
+      record = recorder(keras)
+      each.fit(x, y[1], batch_size=BATCH, epochs=2, verbose=0, shuffle=False, callbacks=[record])
+      losses.append(record.losses)
+    training.save(f"{name}.json")
+    found[name] = {
+        "waiting": waiting, "text": str(training), "repr": repr(training),
+        "equal": losses[0] == losses[1], "same_weights": same_weights(plain, model),
+        "moved": any(np.any(a != b) for a, b in zip(before, model.get_weights())),
+        "devices": devices_of(model),
+        "steps": [[step.batch_size, step.how] for step in training.steps],
+        "applied": training.applied is not None}
+  placed_training.in_turns = real
+  again = dropped(keras)
+  training = placeto.compile_placed(again, placement="faster.json", verify=False)
+  keras.utils.set_random_seed(5)
+  record = recorder(keras)
+  again.fit(x, y[1], batch_size=BATCH, epochs=2, verbose=0, shuffle=False, callbacks=[record])
+  found["loaded"] = {"equal": record.losses == losses[0], "devices": devices_of(again),
+                     "text": str(training)}
+  return found
+
+
+def slow_cpus():
+  """Two CPUs on which the towers of a small model are worth dividing."""
+  cluster = placeto.Cluster.parse("cpu:2")
+  return dataclasses.replace(cluster, devices=tuple(
+      dataclasses.replace(device, efficiency=1e-4) for device in cluster.devices))
+
+
+class FakeClock:
+  """Moves by what a step is said to take."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def __call__(self):
+    return self.now
+
+  def of(self, step, seconds):
+    def run():
+      step()
+      self.now += seconds
+
+    return run
+
+
+def devices_of(model):
+  return sorted({getattr(each, "value", each).device[-5:] if not callable(
+      getattr(each, "value", None)) else each.device[-5:] for each in model.trainable_variables})
+
+
+def dropped(keras):
+  """Two towers with dropout, whose random numbers a trial must not draw."""
+  keras.utils.set_random_seed(3)
+  layers = keras.layers
+  words = keras.Input([5], dtype="int32")
+  x = layers.Flatten()(layers.Embedding(20, 8)(words))
+  towers = [layers.Dense(16, "relu", name=name)(x) for name in ("left", "right")]
+  x = layers.Dropout(0.4)(layers.BatchNormalization()(layers.Concatenate()(towers)))
+  model = keras.Model(words, layers.Dense(1)(x))
+  model.compile("adam", "mse")
+  return model
+
+
+def plans(keras):
+  """A plan for devices that are not here."""
+  model = dropped(keras)
+  before = model.get_weights()
+  plan = placeto.plan_training(model, "v100:4", batch_size=BATCH, max_evaluations=20)
+  plan.save("plan.json")
+  plan.write_timeline("timeline.json")
+  return {
+      "unchanged": all(np.array_equal(a, b) for a, b in zip(before, model.get_weights())),
+      "table": str(plan), "repr": repr(plan), "batch": plan.batch_size,
+      "devices": list(placeto.Placement.load("plan.json").devices),
+      "timeline": os.path.getsize("timeline.json"),
+      "elsewhere": error_of(lambda: placeto.compile_placed(model, placement="plan.json")),
+      "unsaid": error_of(lambda: placeto.plan_training(model, "v100:4"))}
 
 
 def changes(keras):
@@ -182,6 +290,7 @@ def changes(keras):
       "planned": planned, "warnings": [str(warning.message) for warning in seen
                                        if "compile_placed" in str(warning.message)],
       "again": ran, "own": "make_train_function" in vars(model),
+      "absent": error_of(lambda: placeto.compile_placed(bare_compiled(keras), "v100:4")),
       "errors": [error_of(lambda each=each: placeto.compile_placed(each, "cpu:2"))
                  for each in (mirrored, bare, eager, 3)]}
 
@@ -192,10 +301,12 @@ def main(version):
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   tf.config.set_soft_device_placement(False)
   keras = keras_proof.the_keras(version)
+  os.chdir(tempfile.mkdtemp())
   print(json.dumps({
       "first_batch": fits(keras, {}), "planned": fits(
           keras, {"batch_size": BATCH}, steps_per_execution=2),
-      "changes": changes(keras), "replicas": replicas(keras)}))
+      "changes": changes(keras), "replicas": replicas(keras), "verdicts": verdicts(keras),
+      "plans": plans(keras)}))
 
 
 if __name__ == "__main__":

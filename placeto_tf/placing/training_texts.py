@@ -1,0 +1,66 @@
+"""What is said of a placed training: ten lines, devices by their short names."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from placeto_tf.errors import listed
+from placeto_tf.placing.training_plans import short_name, short_names
+
+
+def describe(training: Any) -> str:
+  """The lines of `print(training)`.
+
+  Args:
+    training: a `PlacedTraining`.
+  """
+  plan, lines = training.plan, [f"{training!r}"]
+  if plan is None:
+    return lines[0]
+  lines = [f"Training step of {getattr(training.model, 'name', '')!r}, batches of "
+           f"{plan.batch_size or 'varying size'}: {plan.graph.num_ops:,} ops on "
+           f"{short_names(training.cluster)}.",
+           training.verdict or f"{plan!r}: measured when the first batch comes."]
+  before = plan.before_us
+  gain = f", {before / 1e3:,.1f} ms as it was ({before / plan.step_time_us:.2f}x)" if (
+      before and plan.step_time_us) else ""
+  result = plan.result
+  bound = f", no placement is below {result.lower_bound_us / 1e3:,.1f} ms" if result else ""
+  lines.append(f"Simulated: {plan.step_time_us / 1e3:,.1f} ms placed{gain}{bound}.")
+  lines += _replicas(plan)
+  if training.applied is not None:
+    placed = training.applied.placed
+    lines.append(f"Variables: {len(placed.moved)} moved ({_by_device(placed.moved)}), "
+                 f"{len(placed.in_place)} were in place." if placed.moved else
+                 f"Variables: all {len(placed.in_place)} stay where they are.")
+  others = [f"{step.batch_size} run {step.how}" for step in training.steps[1:]]
+  if others:
+    lines.append(f"Batches of {listed(others)}.")
+  notes = list(result.notes) if result else []
+  room = 9 - len(lines)
+  lines += [f"Note: {note}" for note in notes[:room]]
+  if len(notes) > room:
+    lines.append(f"{len(notes) - room} more notes in .result.notes.")
+  return "\n".join(lines)
+
+
+def _replicas(plan: Any) -> List[str]:
+  """Whether replicas divide each batch, and why not."""
+  found = None if plan.result is None else plan.result.replication
+  if plan.replicas > 1:
+    check = f"; {found.check}" if found is not None and found.check is not None else ""
+    return [f"Replicas: {plan.replicas} replicas share each batch{check}."]
+  if found is None:
+    return []
+  tried = {row.replicas: row.step_time_us for row in found.rows.values()}
+  others = [f"{count} take {us / 1e3:,.1f} ms" for count, us in sorted(tried.items()) if count > 1]
+  why = found.refused or ", ".join(others)
+  return [f"Replicas: one, each batch whole{f' ({why})' if why else ''}."]
+
+
+def _by_device(variables: Any) -> str:
+  counts: dict = {}
+  for variable in variables:
+    name = short_name(variable.wanted)
+    counts[name] = counts.get(name, 0) + 1
+  return ", ".join(f"{count} to {name}" for name, count in sorted(counts.items()))

@@ -1,0 +1,78 @@
+"""Which of two steps is faster: both run in turns in this process, each timed at the client.
+
+Steps that alternate see the same machine, so what counts is the ratio within each pair.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, List, Tuple
+
+import numpy as np
+
+from placeto_tf.runtime import statistics
+
+_WARM_UP = 3  # the first step of a function instantiates it
+_LEAST_PAIRS = 6  # fewer say nothing of the median with 95 % confidence
+_PAIRS, _MOST_PAIRS = 20, 60
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTrial:
+  """Two steps, timed in turns.
+
+  Attributes:
+    before_us, after_us: medians.
+    steps: timed of each.
+    low, high: 95 % confidence interval of the median ratio, after over before.
+  """
+
+  before_us: float
+  after_us: float
+  steps: int
+  low: float
+  high: float
+
+  @property
+  def faster(self) -> bool:
+    """Whether the second is faster, by more than the noise."""
+    return self.high < 1.0
+
+
+def in_turns(
+    before: Callable[[], Any], after: Callable[[], Any], *,
+    clock: Callable[[], float] = time.perf_counter, max_seconds: float = 30.0,
+) -> StepTrial:
+  """Times two steps in turns until it is known which is faster.
+
+  Args:
+    before, after: run one step each and return when it is done.
+    clock: seconds.
+    max_seconds: after which there are only as many pairs as a verdict needs.
+  """
+  for step in (before, after):
+    for _ in range(_WARM_UP):
+      step()
+
+  def timed(step: Callable[[], Any]) -> float:
+    began = clock()
+    step()
+    return clock() - began
+
+  pairs: List[Tuple[float, float]] = []
+  started = clock()
+  while True:
+    if len(pairs) % 2:  # what runs first is not always the same
+      second = timed(after)
+      pairs.append((timed(before), second))
+    else:
+      pairs.append((timed(before), timed(after)))
+    ratios = [later / max(first, 1e-9) for first, later in pairs]
+    low, high = statistics.median_interval(ratios)
+    late = clock() - started > max_seconds
+    if len(pairs) >= _LEAST_PAIRS and late or len(pairs) >= _PAIRS and (
+        not low <= 1.0 <= high or len(pairs) >= _MOST_PAIRS):
+      break
+  before_us, after_us = (float(np.median(times)) * 1e6 for times in zip(*pairs))
+  return StepTrial(before_us, after_us, len(pairs), low, high)
