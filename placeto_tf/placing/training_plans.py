@@ -182,9 +182,9 @@ def follow(
   """
   function = keras_batches.trace_step(model, specs)
   whole = _graph_of(function, shapes)
-  made = None
-  if (placement.replicas or 1) > 1:
-    made = replicate(part_of(model, specs, placement.replicas), placement.replicas, whole=whole)
+  made, replicas = None, placement.replicas or 1
+  if replicas > 1:
+    made = replicate(part_of(model, specs, replicas), replicas, whole=whole)
     placed, graph, costs = function_of(made.graph), made.graph, replicated_costs(made, cluster)
   else:
     placed, graph, costs = function, whole, estimate_costs(whole, cluster)
@@ -319,7 +319,7 @@ def _graph_of(function: Any, shapes: Sequence[Tuple[int, ...]]) -> ComputationGr
   """The graph of a step, with the shapes of a batch where its arguments leave them open."""
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
-  return load_graph(function, **({"feed_shapes": feeds} if feeds else {}))
+  return load_graph(function, feed_shapes=feeds or None)
 
 
 def of_first_replica(plan: TrainingPlan) -> Placement:

@@ -45,7 +45,7 @@ def test_a_step_is_placed_at_the_first_batch_and_a_partial_one_runs_on_the_same_
   assert "when the first batch comes" in case["text"][0]
   assert case["steps"][:2] == [[8, "placed"], [6, "alike"]]
   assert {how for _, how in case["steps"][1:]} == {"alike"}
-  assert "batches of 6 run alike" in case["text"][1]
+  assert "Batches of 6 run alike" in case["text"][1]
 
 
 def test_several_steps_are_run_in_one_execution(found):
@@ -140,4 +140,4 @@ def test_the_documented_example_runs(tmp_path):
       [sys.executable, "-c", devices + example.replace("max_seconds=20", "max_evaluations=30")],
       capture_output=True, text=True, timeout=1500, cwd=tmp_path, env=environment, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
-  assert "as simulated" in done.stdout and (tmp_path / "model.keras").exists()
+  assert "Simulated:" in done.stdout and (tmp_path / "model.keras").exists()
