@@ -46,9 +46,8 @@ FLAGS = flags.FLAGS
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-# Not imported here, so that what training needs is asked for in a sentence where it is missing.
-flags.DEFINE_enum("policy", "device_pointer", [
-    "device_pointer", "placeto", "gdp", "rnn", "hierarchical"], "What is trained.")
+flags.DEFINE_string("policy", "device_pointer", "What is trained: a folder of placeto_tf/policies, "
+                    "such as device_pointer, placeto, gdp, rnn, hierarchical.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer and gdp: "
@@ -74,10 +73,14 @@ flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatab
 def main() -> None:
   """Trains."""
   entry_point.import_tensorflow_quietly()
+  from placeto_tf import policies
   from placeto_tf.training.runs import read_done
-  from placeto_tf.training.trainable import POLICIES
 
-  policy = POLICIES[FLAGS.policy]()
+  known = policies.trainable()
+  if FLAGS.policy not in known:
+    raise PlacetoError(
+        f"policy {FLAGS.policy!r} is not known; expected one of {', '.join(known)}")
+  policy = known[FLAGS.policy]()
   config = policy.configure(_given(), _settings(), FLAGS.preset)
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
@@ -126,14 +129,16 @@ def fields_help() -> str:
   """The fields of the configurations of all policies, with their defaults."""
   entry_point.import_tensorflow_quietly()
   try:
+    from placeto_tf import policies
     from placeto_tf.training import settings as settings_lib
-    from placeto_tf.training.trainable import POLICIES
+
+    known = {name: load() for name, load in policies.trainable().items()}
   except SetupError as error:
     return str(error)
   sections = []
-  for name, policy in POLICIES.items():
+  for name, policy in known.items():
     lines = [f"Fields for --policy={name} (--set field=value), with their defaults:"]
-    for line in settings_lib.describe(policy().config):
+    for line in settings_lib.describe(policy.config):
       field = line.partition("=")[0]
       if field in _FIELDS:
         line = f"--{line}"

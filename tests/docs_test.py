@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
-from placeto_tf.training import settings, trainable
+from placeto_tf.training import settings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_FLAGS = ROOT / "placeto_tf" / "programs" / "shared_flags.py"
@@ -97,7 +98,7 @@ def test_fields_that_training_commands_set_exist(document):
     policy = re.search(r"--policy=(\w+)", arguments)
     if program != "train" or policy is None:
       continue
-    config = trainable.POLICIES[policy.group(1)]().config
+    config = policies.trainable()[policy.group(1)]().config
     for setting in re.findall(r"--set (\w[\w.]*=[^\s`]+)", arguments):
       try:
         settings.changed(config, [setting])

@@ -38,8 +38,8 @@ from placeto_tf.evaluation.evaluation_config import EvaluationConfig
 from placeto_tf.evaluation.runs import Found, Key, RunHere, RunOnRay, Runs
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import atomic, result_directory, user_files
-from placeto_tf.methods import learned_groups, registry
 from placeto_tf.placements import Placement
+from placeto_tf.placing import learned_groups, registry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us

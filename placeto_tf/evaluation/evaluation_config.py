@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Optional, Tuple
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.methods import learned_groups, registry
+from placeto_tf.placing import learned_groups, registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.search.islands import check_islands
@@ -19,7 +19,7 @@ class EvaluationConfig:
 
   Attributes:
     graphs, clusters: as `load_with_replicas` and `Cluster.parse` take them.
-    methods: names of `placeto_tf.methods.registry`.
+    methods: names of `placeto_tf.placing.registry`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
     start: methods that need no search; if there are any, every search starts from the best of their

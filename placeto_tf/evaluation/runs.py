@@ -13,7 +13,7 @@ import numpy as np
 
 from placeto_tf.distributed import tasks
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
-from placeto_tf.methods import learned_groups, registry, running
+from placeto_tf.placing import learned_groups, registry, running
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 Key = Tuple[str, str, str, int]  # graph, cluster, method, seed

@@ -10,7 +10,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.histories import read_history
-from placeto_tf.methods import registry
+from placeto_tf.placing import registry
 
 Row = Dict[str, Any]
 References = Mapping[str, Mapping[str, Mapping[str, float]]]

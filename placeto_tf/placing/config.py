@@ -6,7 +6,7 @@ import dataclasses
 from typing import Callable, Optional, Tuple, Union
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.methods import learned_groups, registry
+from placeto_tf.placing import learned_groups, registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.islands import check_islands
@@ -26,7 +26,7 @@ class PlacingConfig:
 
   Attributes:
     method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
-      same without policies), or one method of `placeto_tf.methods.registry`.
+      same without policies), or one method of `placeto_tf.placing.registry`.
     max_seconds: search time; loading and costing are not counted. 60 if no limit is given.
     max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
       function of the seed.

@@ -20,10 +20,10 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.result_directory import ResultDirectory
-from placeto_tf.methods import registry
-from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
+from placeto_tf.placing import registry
+from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.replica_search import DATA_PARALLEL
 from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.placing.signatures import SignaturesResult, folder_of

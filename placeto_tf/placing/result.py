@@ -14,10 +14,10 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
-from placeto_tf.methods.measured_search import MeasuredSearch
 from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import DataParallel, ReplicatedGraph

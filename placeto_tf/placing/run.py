@@ -26,10 +26,16 @@ from placeto_tf.distributed.islands import run_on_ray
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
-from placeto_tf.methods import learned_groups, measured_search, registry, running
 from placeto_tf.placements import Placement
 from placeto_tf.placements.fixed_cost import fixed_cost_note
-from placeto_tf.placing import progress_bar, replica_search
+from placeto_tf.placing import (
+  learned_groups,
+  measured_search,
+  progress_bar,
+  registry,
+  replica_search,
+  running,
+)
 from placeto_tf.placing.config import PlacingConfig, Progress
 from placeto_tf.placing.result import Baseline, PlacingResult
 from placeto_tf.problem.budget import Budget

@@ -25,7 +25,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.policies.lstm import Lstm, initial
-from placeto_tf.policies.one_shot_policy import NEVER, categorical
+from placeto_tf.training.one_shot_policy import NEVER, categorical
 
 import tensorflow as tf  # isort: skip
 

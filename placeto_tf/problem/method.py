@@ -220,8 +220,12 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
   return load
 
 
-def declared_in(package: str) -> Tuple[Method, ...]:
+def declared_in(package: str, *, folders: bool = False) -> Tuple[Method, ...]:
   """The methods that the modules of a package declare, by kind, rank and name.
+
+  Args:
+    package: its dotted name.
+    folders: whether only its packages are asked, not its other modules.
 
   Raises:
     PlacementError: two of them have one name.
@@ -229,6 +233,8 @@ def declared_in(package: str) -> Tuple[Method, ...]:
   root = importlib.import_module(package)
   found: Dict[str, Tuple[str, Method]] = {}
   for info in pkgutil.iter_modules(root.__path__):
+    if folders and not info.ispkg:
+      continue
     module = importlib.import_module(f"{package}.{info.name}")
     for method in getattr(module, "METHODS", ()):
       if method.name in found:

@@ -33,15 +33,15 @@ import tensorflow as tf
 from tf_agents.metrics import py_metrics
 from tf_agents.trajectories import policy_step, trajectory
 
-from placeto_tf.environments.cost import SimulatedCost
-from placeto_tf.environments.one_shot_environment import (
+from placeto_tf.errors import PlacementError, check_at_least
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.one_shot_environment import (
   INVALID_REWARD,
   OneShotEnvironment,
 )
-from placeto_tf.errors import PlacementError, check_at_least
-from placeto_tf.policies.one_shot_policy import Loss, OneShotPolicy, Sample
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.one_shot_policy import Loss, OneShotPolicy, Sample
 from placeto_tf.training.schedules import between, spent_share
 
 Progress = Callable[[int, float, float], None]

@@ -1,7 +1,7 @@
-"""The policies that `scripts/train.py` trains: for each a record of configuration and trainer.
+"""`Trainable`: the record of a policy that `scripts/train.py` trains.
 
-To add one, write a function that returns its `Trainable` and enter it in `POLICIES`. Imports are
-inside the functions, so that a policy's libraries are loaded only when it is asked for.
+`policies/NAME/__init__.py` declares TRAINABLE, a function that imports what training needs and
+returns the record. `placeto_tf.policies.trainable` finds these.
 """
 
 from __future__ import annotations
@@ -75,47 +75,5 @@ class Trainable:
       return self.train(config, root_dir, **options)
     if not self.on_ray:
       raise PlacetoError(
-          f"policy {self.name} collects and learns in one process; leave ray out, or train "
-          f"{', '.join(name for name, make in POLICIES.items() if make().on_ray)}")
+          f"policy {self.name} collects and learns in one process; leave ray out")
     return self.train(config, root_dir, ray=ray, actors=actors, **options)
-
-
-def _device_pointer() -> Trainable:
-  from placeto_tf.policies.device_pointer.scorer import pretrained_directory
-  from placeto_tf.training import gain_training
-
-  return Trainable(
-      "device_pointer", gain_training.GainTrainingConfig(()), gain_training.train,
-      on_ray=True, pretrained=pretrained_directory)
-
-
-def _placeto() -> Trainable:
-  from placeto_tf.training import placeto_training
-  from placeto_tf.training.placeto_config import PlacetoConfig
-
-  return Trainable(
-      "placeto", placeto_training.PlacetoTrainingConfig(()), placeto_training.train,
-      on_ray=True, presets={"tied": {"placeto": PlacetoConfig.tied()},
-               "paper": {"placeto": PlacetoConfig.paper()}})
-
-
-def _gdp() -> Trainable:
-  from placeto_tf.training import gdp_training
-
-  return Trainable("gdp", gdp_training.GdpTrainingConfig(()), gdp_training.train, on_ray=True)
-
-
-def _one_graph(name: str) -> Trainable:
-  from placeto_tf.training import one_graph_training
-
-  return Trainable(
-      name, one_graph_training.default_config(name), one_graph_training.train)
-
-
-POLICIES: Mapping[str, Callable[[], Trainable]] = {
-    "device_pointer": _device_pointer,
-    "placeto": _placeto,
-    "gdp": _gdp,
-    "rnn": lambda: _one_graph("rnn"),
-    "hierarchical": lambda: _one_graph("hierarchical"),
-}

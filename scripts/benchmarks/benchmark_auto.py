@@ -115,7 +115,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
 
 def optimal() -> None:
   """Auto against proven optima."""
-  from placeto_tf.methods.auto import Auto
+  from placeto_tf.placing.auto import Auto
   from placeto_tf.problem import Budget
   from placeto_tf.search.exact import prove
 
@@ -167,7 +167,7 @@ def rows():
 
 def found_by(method: str, make) -> float:
   """The step time that a method finds in --seconds, in us."""
-  from placeto_tf.methods import registry, running
+  from placeto_tf.placing import registry, running
   from placeto_tf.problem import Budget
 
   problem = make()
@@ -204,7 +204,7 @@ def single() -> None:
 
 def large() -> None:
   """Auto against METIS on a large graph."""
-  from placeto_tf.methods.auto import Auto
+  from placeto_tf.placing.auto import Auto
   from placeto_tf.problem import Budget
   from placeto_tf.search.lower_bounds import lower_bound_us
   from placeto_tf.search.metis import partition_ops

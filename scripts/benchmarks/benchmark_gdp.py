@@ -102,7 +102,7 @@ def main() -> None:
 
 def _imports() -> None:
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.methods.gdp import search  # noqa: F401
+  from placeto_tf.policies.gdp import search  # noqa: F401
 
 
 def _problem() -> Any:

@@ -47,7 +47,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
-  from placeto_tf.methods.auto import Auto
+  from placeto_tf.placing.auto import Auto
   from placeto_tf.problem import Budget, PlacementProblem
   from placeto_tf.simulation import Simulator
 

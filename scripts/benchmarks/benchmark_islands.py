@@ -114,7 +114,7 @@ def useful_cores(locked: float, cores: int) -> float:
 
 def measure(problem: Any, method: str, islands: int, seed: int, cpu: CpuTime) -> Dict[str, Any]:
   """The fields of one run besides its key; it begins after the references, on that many cores."""
-  from placeto_tf.methods import registry, running
+  from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
 
   problem = problem.renewed()
@@ -152,7 +152,7 @@ def run_all(path: str, rows: List[Tuple[str, str]], cpu: CpuTime) -> None:
   """Makes the runs that are missing of (graph, method) rows."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
-  from placeto_tf.methods import registry, running
+  from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.placement_problem import PlacementProblem
 

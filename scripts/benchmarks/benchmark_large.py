@@ -112,8 +112,8 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
-  from placeto_tf.methods import registry, running
   from placeto_tf.placements import Placement, write_placed
+  from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.placement_problem import PlacementProblem
 

@@ -295,8 +295,8 @@ def best_placements(
   Two share their variables, or have their own ("2 mirrored").
   """
   from placeto_tf.costs import estimate_costs
-  from placeto_tf.methods import measured_search, replica_search
   from placeto_tf.placements import Placement
+  from placeto_tf.placing import measured_search, replica_candidates
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.ledger import Ledger
   from placeto_tf.problem.placement_problem import PlacementProblem
@@ -319,8 +319,8 @@ def best_placements(
     problem = PlacementProblem.build(graph, calibration.cluster, costs=costs)
     if replicas > 1:
       problem.replicated = replicated
-    candidate = replica_search.Candidate(replicas, model.batch, problem, Ledger(problem), own)
-    replica_search.search_replicas(
+    candidate = replica_candidates.Candidate(replicas, model.batch, problem, Ledger(problem), own)
+    replica_candidates.search_replicas(
         [candidate], Budget(max_seconds=FLAGS.search_seconds), 0, lambda problem, name: None)
     known = {entry.name: entry.placement for entry in candidate.ledger.entries
              if entry.placement is not None}

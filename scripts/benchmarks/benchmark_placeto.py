@@ -53,7 +53,7 @@ def figures(
     budgets: evaluations of the searches.
     seed: of draws.
   """
-  from placeto_tf.training.placeto_training import given_start
+  from placeto_tf.policies.placeto.training import given_start
 
   first = [make() for make in graphs]
   known = [given_start(problem, "best_known") for problem in first]
@@ -96,10 +96,10 @@ class _Session:
   def __init__(
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
     from placeto_tf.encoding.grouped_graph import GroupedGraph
-    from placeto_tf.environments.cost import SimulatedCost
-    from placeto_tf.environments.family_environment import FamilyEnvironment
-    from placeto_tf.environments.placement_environment import PlacementEnvironment
-    from placeto_tf.training.placeto_learner import PlacetoLearner
+    from placeto_tf.policies.placeto.learner import PlacetoLearner
+    from placeto_tf.training.cost import SimulatedCost
+    from placeto_tf.training.family_environment import FamilyEnvironment
+    from placeto_tf.training.placement_environment import PlacementEnvironment
 
     self._problems = [make() for make in graphs]
     grouped = [
@@ -180,7 +180,7 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
-  from placeto_tf.training.placeto_weights import PlacetoWeights
+  from placeto_tf.policies.placeto.weights import PlacetoWeights
   from placeto_tf.training.problems import make_problem
 
   cluster, made = Cluster.parse(FLAGS.cluster), []

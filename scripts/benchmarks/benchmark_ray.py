@@ -173,7 +173,7 @@ def train() -> Dict[str, float]:
   """Prints moves a second on one node and on two, and whether the scores are the same."""
   import numpy as np
 
-  from placeto_tf.training import gain_training
+  from placeto_tf.policies.device_pointer import training as gain_training
 
   config = gain_training.GainTrainingConfig(
       (FLAGS.graph,), (FLAGS.cluster,), held_out=(FLAGS.graph,), watch_cluster=FLAGS.cluster,
@@ -212,7 +212,7 @@ def train() -> Dict[str, float]:
 
 def _learning(config: Any) -> float:
   """Seconds that the learner takes for an update after its episodes are there."""
-  from placeto_tf.training import gain_training
+  from placeto_tf.policies.device_pointer import training as gain_training
 
   with _folder() as root_dir:
     trainer = gain_training.GainTrainer(dataclasses.replace(config, held_out=()), root_dir)

@@ -65,12 +65,12 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   The searches have 30 settings each with the first one, the policy's use and uniform moves in its
   place 23. A field's name may be a path.
   """
-  from placeto_tf.methods.gdp.search import GdpSearch
   from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
+  from placeto_tf.policies.gdp.search import GdpSearch
+  from placeto_tf.policies.one_graph import HierarchicalSearch
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
-  from placeto_tf.training.one_graph_policies import HierarchicalSearch
 
   best_first: List[Tuple[str, Tuple]] = [
       ("rounds", ((), (20, 40), (20, 40, 80, 160), (20, 40, 80, 160, 320, 640), (60, 240))),
@@ -161,10 +161,10 @@ def _replace(config: Any, values: Dict[str, Any]) -> Any:
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
-  from placeto_tf.methods.device_pointer.placers import indifferent, search
-  from placeto_tf.methods.gdp.search import search_gdp
-  from placeto_tf.methods.one_graph.search import search_one_graph
+  from placeto_tf.policies.device_pointer.placers import indifferent, search
   from placeto_tf.policies.device_pointer.scorer import pretrained
+  from placeto_tf.policies.gdp.search import search_gdp
+  from placeto_tf.policies.one_graph_search import search_one_graph
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.genetic import evolve
   from placeto_tf.search.local_search import search_locally

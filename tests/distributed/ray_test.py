@@ -13,7 +13,7 @@ import graph_files
 from placeto_tf.errors import PlacementError, SetupError
 from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
 from placeto_tf.graphs import load_graph
-from placeto_tf.methods import registry, running
+from placeto_tf.placing import registry, running
 from placeto_tf.placing.run import place
 from placeto_tf.problem.budget import Budget
 

@@ -11,15 +11,15 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError, SetupError
+from placeto_tf.policies.device_pointer.training import GainTrainer, GainTrainingConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
+from placeto_tf.policies.gdp.training import PPO, GdpTrainer, GdpTrainingConfig
+from placeto_tf.policies.placeto import training as placeto_training
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.episodes import FamilyProblem
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.training import placeto_training
-from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
-from placeto_tf.training.gdp_training import PPO, GdpTrainer, GdpTrainingConfig
-from placeto_tf.training.placeto_config import PlacetoConfig
-from placeto_tf.training.placeto_episodes import FamilyProblem
-from placeto_tf.training.placeto_training import PlacetoTrainer, PlacetoTrainingConfig
+from placeto_tf.policies.placeto.training import PlacetoTrainer, PlacetoTrainingConfig
 from placeto_tf.training.problems import with_starts
 from random_problem import random_problem
 

@@ -18,7 +18,7 @@ from placeto_tf.evaluation import (
   validate,
 )
 from placeto_tf.graphs import result_directory
-from placeto_tf.methods.one_graph import search as one_graph
+from placeto_tf.policies import one_graph_search as one_graph
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 

@@ -9,8 +9,8 @@ import training_models as models
 from placeto_tf import place
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.methods.replica_search import Candidate
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.replica_candidates import Candidate
 from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import replica_table, report, table
 from placeto_tf.replication import ReplicaSource, load_replicas

@@ -11,8 +11,7 @@ from placeto_tf import place
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.methods import measured_search, registry
-from placeto_tf.placing import run
+from placeto_tf.placing import measured_search, registry, run
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
 

@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.one_shot_policy import NEVER
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+from placeto_tf.training.one_shot_policy import NEVER
 
 G, F, D = 5, 3, 4
 

@@ -244,8 +244,8 @@ def _scorer_weights() -> Kind:
 
 
 def _placeto_weights() -> Kind:
-  from placeto_tf.training.placeto_config import PlacetoConfig
-  from placeto_tf.training.placeto_weights import PlacetoWeights
+  from placeto_tf.policies.placeto.config import PlacetoConfig
+  from placeto_tf.policies.placeto.weights import PlacetoWeights
 
   arrays = tuple(np.full((2, 3), i, np.float32) for i in range(4))
   weights = PlacetoWeights(arrays, PlacetoConfig.tied(), 3, 48)

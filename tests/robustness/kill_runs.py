@@ -34,8 +34,9 @@ flags.DEFINE_string("log", None, "File that keeps the trials, to go on from.")
 # Part of a case's name -> what it imports beside what all programs do.
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
-    "train": tuple(f"placeto_tf.training.{name}_training"
-                   for name in ("placeto", "gdp", "one_graph", "gain", "pointer"))}
+    "train": tuple(f"placeto_tf.policies.{name}"
+                   for name in ("placeto.training", "gdp.training", "one_graph_training",
+                                "device_pointer.training"))}
 
 
 def main(_: List[str]) -> None:

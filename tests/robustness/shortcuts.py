@@ -61,8 +61,8 @@ def tiny_family() -> None:
 
 def few_groups() -> None:
   """Policies that have a step of a recurrent network for each group have eight."""
+  from placeto_tf.policies import one_graph as policies
   from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
-  from placeto_tf.training import one_graph_policies as policies
 
   search = policies.RnnSearch(max_groups=8), policies.HierarchicalSearch(
       HierarchicalConfig(num_groups=8))

@@ -97,7 +97,7 @@ def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_
 @pytest.fixture(name="cheaply")
 def cheaply_fixture(monkeypatch):
   """Without tracing, and without a SavedModel: both take longer than two iterations."""
-  from placeto_tf.training import placeto_training
+  from placeto_tf.policies.placeto import training as placeto_training
 
   monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
   tf.config.run_functions_eagerly(True)

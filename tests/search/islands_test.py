@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.methods import registry, running
+from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.search import islands
 

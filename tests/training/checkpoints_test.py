@@ -9,9 +9,9 @@ import pytest
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
+from placeto_tf.policies.device_pointer.training import GainTrainer, GainTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
-from placeto_tf.training.gain_training import GainTrainer, GainTrainingConfig
 from placeto_tf.training.problems import with_starts
 from random_problem import random_problem
 

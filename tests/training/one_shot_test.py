@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.environments.one_shot_environment import OneShotEnvironment
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.one_shot_policy import NEVER, OneShotPolicy, Sample, categorical
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import one_shot
 from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.one_shot_environment import OneShotEnvironment
+from placeto_tf.training.one_shot_policy import NEVER, OneShotPolicy, Sample, categorical
 from random_problem import random_problem
 
 

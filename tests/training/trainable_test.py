@@ -1,10 +1,12 @@
 import pytest
 
+from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.training import settings
-from placeto_tf.training.placeto_config import PlacetoConfig
 from placeto_tf.training.run_config import RunConfig
-from placeto_tf.training.trainable import POLICIES
+
+POLICIES = policies.trainable()
 
 
 @pytest.mark.parametrize("name", POLICIES)

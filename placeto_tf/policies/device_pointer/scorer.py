@@ -1,7 +1,7 @@
 """`ScorerWeights`: the two-layer perceptron that scores pairs, and its compiled inference.
 
 The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
-use, by what moving the group to it is expected to gain: see `gain_episodes.target`. `best_first`
+use, by what moving the group to it is expected to gain: see `episodes.target`. `best_first`
 is what uses the scores.
 
 Legend: D devices, F features, H width.

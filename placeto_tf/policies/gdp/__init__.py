@@ -1,10 +1,20 @@
-"""GDP (Zhou et al., arXiv 1910.01578; GO, NeurIPS 2020): every op placed in one pass.
+"""GDP as methods: from scratch on one graph, or with weights trained on others.
 
-A GraphSAGE embedding of ops, a Transformer-XL over them in topological order, superposition
-conditioning on the graph, PPO. There is no grouping: only ops that must share a device are placed
-together.
+  gdp             trains a network on the graph at hand; with weights, the same as gdp_fine_tune
+  gdp_zero_shot   places with given weights and learns nothing
+  gdp_fine_tune   goes on learning from given weights
 """
 
-from placeto_tf.encoding.training_packages import check_training_packages
+from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred
 
-check_training_packages()  # before any module here imports tf-agents
+_SEARCH = "placeto_tf.policies.gdp.search", "search_gdp"
+_LOAD = deferred("placeto_tf.policies.gdp.policy", "load_network")
+
+METHODS = (
+    Method("gdp", Kind.ONE_SHOT, deferred(*_SEARCH), rank=3,
+           weights=Weights("gdp", WithoutWeights.LEARN, _LOAD)),
+    *(Method(f"gdp_{way}", Kind.ONE_SHOT, deferred(*_SEARCH, way=way), rank=4 + i,
+             weights=Weights("gdp", WithoutWeights.FAIL, _LOAD))
+      for i, way in enumerate(("zero_shot", "fine_tune"))),
+)
+TRAINABLE = deferred("placeto_tf.policies.gdp.training", "trainable")

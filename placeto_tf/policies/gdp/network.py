@@ -19,8 +19,8 @@ from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding
 from placeto_tf.policies.gdp.placer import Placer
-from placeto_tf.policies.one_shot_policy import NEVER
 from placeto_tf.policies.placeto.embedding import Seeds, dense
+from placeto_tf.training.one_shot_policy import NEVER
 
 
 @dataclasses.dataclass(frozen=True)

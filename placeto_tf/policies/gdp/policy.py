@@ -22,7 +22,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies import op_features, weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import NodeInputs
-from placeto_tf.policies.one_shot_policy import NEVER, OneShotPolicy, Sample
+from placeto_tf.training.one_shot_policy import NEVER, OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 

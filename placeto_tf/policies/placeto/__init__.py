@@ -1,5 +1,44 @@
-"""Placeto (Addanki et al., NeurIPS 2019): graph embedding, policy network, REINFORCE agent."""
+"""Placeto as methods: trained on the graph at hand, or with weights trained on other graphs.
 
-from placeto_tf.encoding.training_packages import check_training_packages
+  placeto              learns on the graph, from given weights or from scratch
+  placeto_zero_shot    samples from the trained policy and learns nothing
+  placeto_greedy       plays one episode of its likeliest devices
+  placeto_fine_tune    goes on learning on the graph
+  placeto_from_scratch learns on the graph alone, with the choices of the training run
+  placeto_untrained    uses initial weights and learns nothing
+  placeto_random       draws devices uniformly, in the same process
+  random_policy        the same without a training run, to show what learning adds to `placeto`
+  untrained_policy     uses the network as `placeto` initializes it and learns nothing
+"""
 
-check_training_packages()  # before any module here imports tf-agents
+from placeto_tf.problem.method import (
+    AutoPart,
+    Kind,
+    Method,
+    Stage,
+    Weights,
+    WithoutWeights,
+    deferred,
+)
+
+_PLACERS = "placeto_tf.policies.placeto.placers"
+_LOAD = deferred("placeto_tf.policies.placeto.weights", "PlacetoWeights.load")
+_TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "random")
+
+METHODS = (
+    # Learning on the graph at hand comes before the trained policy, which finds more and would
+    # leave it nothing to improve. Importing and tracing it takes 9 to 17 s. Of a budget of a minute
+    # that is all of its share, in which the trained policy and the searches find as much without
+    # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
+    # evaluations alone are counted.
+    Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
+           weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
+           auto=AutoPart(
+               Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
+    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3)
+      for name, policy in (("random_policy", "random"), ("untrained_policy", "placeto"))),
+    *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
+             rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
+      for i, way in enumerate(_TRAINED)),
+)
+TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")

@@ -28,10 +28,10 @@ from typing import Optional, Sequence
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.environments import observation as observation_lib
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import embedding as embedding_lib
 from placeto_tf.policies.placeto import graph_tables
+from placeto_tf.training import observation as observation_lib
 
 import tensorflow as tf  # isort: skip
 import tensorflow_probability as tfp  # isort: skip

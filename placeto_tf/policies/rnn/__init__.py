@@ -1,5 +1,10 @@
-"""The RNN-based policy: groups in a sequence, LSTM encoder, attentional LSTM decoder."""
+"""The RNN-based placer (Mirhoseini et al., ICML 2017) as a method, trained on the graph at hand."""
 
-from placeto_tf.encoding.training_packages import check_training_packages
+from placeto_tf.problem.method import Kind, Method, deferred
 
-check_training_packages()  # before any module here imports tf-agents
+METHODS = (
+    Method("rnn", Kind.ONE_SHOT,
+           deferred("placeto_tf.policies.one_graph_search", "search_one_graph", policy="rnn"),
+           rank=1),
+)
+TRAINABLE = deferred("placeto_tf.policies.one_graph_training", "trainable", name="rnn")

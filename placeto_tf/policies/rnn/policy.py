@@ -17,9 +17,9 @@ import numpy as np
 
 from placeto_tf.policies import op_features
 from placeto_tf.policies.lstm import initial
-from placeto_tf.policies.one_shot_policy import OneShotPolicy, Sample
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.one_shot_policy import OneShotPolicy, Sample
 
 import tensorflow as tf  # isort: skip
 

@@ -5,11 +5,10 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
-from placeto_tf.methods.device_pointer import placers
-from placeto_tf.methods.device_pointer.placers import search
-from placeto_tf.policies.device_pointer import best_first
+from placeto_tf.policies.device_pointer import best_first, placers
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
+from placeto_tf.policies.device_pointer.placers import search
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget

@@ -10,9 +10,9 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
-from placeto_tf.methods import registry, running
-from placeto_tf.methods.device_pointer.placers import search
+from placeto_tf.placing import registry, running
 from placeto_tf.policies.device_pointer import scorer
+from placeto_tf.policies.device_pointer.placers import search
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -52,7 +52,7 @@ def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_
 
 
 def test_inference_imports_no_tensorflow():
-  code = ("import sys; from placeto_tf.methods.device_pointer import placers; "
+  code = ("import sys; from placeto_tf.policies.device_pointer import placers; "
           "from placeto_tf.policies.device_pointer import scorer; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -8,15 +8,15 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import (
-    DEVICES,
-    STRETCHES,
-    GdpPolicy,
-    draw_stretches,
-    load_network,
-    save_weights,
+  DEVICES,
+  STRETCHES,
+  GdpPolicy,
+  draw_stretches,
+  load_network,
+  save_weights,
 )
-from placeto_tf.policies.one_shot_policy import NEVER
 from placeto_tf.training.one_shot import ppo_loss
+from placeto_tf.training.one_shot_policy import NEVER
 from random_problem import random_problem
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=16)

@@ -3,10 +3,10 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from placeto_tf.environments.cost import SimulatedCost
-from placeto_tf.environments.placement_environment import EnvironmentConfig, PlacementEnvironment
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
 

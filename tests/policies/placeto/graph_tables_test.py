@@ -3,10 +3,10 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from placeto_tf.environments import observation as observation_lib
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.graph_tables import GraphTables
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from placeto_tf.training import observation as observation_lib
 from random_problem import grouped_graph, random_problem
 
 SMALL = NetworkConfig(rounds=2)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from placeto_tf.environments import observation as observation_lib
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from placeto_tf.training import observation as observation_lib
 from random_problem import grouped_graph, random_problem
 
 PAPER = NetworkConfig(

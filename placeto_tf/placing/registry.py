@@ -1,0 +1,89 @@
+"""All methods: those that modules of `search` and folders of `policies` declare, and `auto`.
+
+There is no list of them. A module that declares METHODS (see `placeto_tf.problem.method`) is found,
+and its methods can be run, evaluated and shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Optional, Tuple
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.problem.method import (
+    Kind,
+    Method,
+    Stage,
+    WithoutWeights,
+    declared_in,
+    deferred,
+    in_order,
+)
+
+_AUTO = "placeto_tf.placing.auto", "run_auto"
+# Declared here: `auto` finds the methods that it runs by this module.
+_AUTOS = (
+    Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1),
+    Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, policies=()), rank=2),
+)
+
+
+def methods() -> Tuple[Method, ...]:
+  """All methods, by kind, rank and name."""
+  return in_order((*_AUTOS, *declared_in("placeto_tf.search"),
+                   *declared_in("placeto_tf.policies", folders=True)))
+
+
+def names() -> Tuple[str, ...]:
+  """The names of all methods, in the same order."""
+  return tuple(method.name for method in methods())
+
+
+def find(name: str) -> Method:
+  """The method of this name.
+
+  Raises:
+    PlacementError: there is none. The message names similar names, and all names.
+  """
+  known = {method.name: method for method in methods()}
+  if name not in known:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}? The methods are" if near else "expected one of"
+    raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(known)}")
+  return known[name]
+
+
+def references() -> Tuple[Method, ...]:
+  """The methods that are evaluated before any other: "current", then the baselines."""
+  return tuple(method for method in methods() if method.kind.reference)
+
+
+def parts_of_auto(stage: Stage) -> Tuple[Method, ...]:
+  """The methods that run in a stage of `auto`, in the order in which they run."""
+  return tuple(
+      method for method in methods() if method.auto is not None and method.auto.stage is stage)
+
+
+def weighted_policies() -> Tuple[str, ...]:
+  """Names of the policies whose weights some method takes, sorted."""
+  return tuple(sorted({
+      method.weights.policy for method in methods() if method.weights is not None}))
+
+
+def check_weights(method: Method, policy_weights: Optional[str]) -> None:
+  """Raises PlacementError where a method needs weights and has none, or the other way round."""
+  if policy_weights is not None and method.weights is None:
+    takers = ", ".join(each.name for each in methods() if each.weights is not None)
+    raise PlacementError(
+        f"method {method.name!r} takes no policy_weights; expected one of {takers}")
+  if policy_weights is None and method.weights is not None and (
+      method.weights.without is WithoutWeights.FAIL):
+    raise PlacementError(
+        f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
+        f"--policy={method.weights.policy}")
+
+
+def read_weights(method: Method, policy_weights: Optional[str]) -> None:
+  """Raises PlacetoError where the weights that a method is given cannot be read."""
+  if policy_weights is not None and method.weights is not None and method.weights.load is not None:
+    method.weights.load()(policy_weights)

@@ -1,0 +1,208 @@
+"""The search over numbers of replicas: tries each, drops those behind, goes on with the best.
+
+1. Every number of replicas, with shared and with mirrored variables, is started from placements
+   that need no search. One whose lower bound is above what another has reached is dropped, and of
+   both forms of a number the one that is 15 % behind.
+2. The others share two fifths of the budget. Replicas are moved together (`symmetric`); a graph
+   without replicas runs `auto`.
+3. The rest of the budget goes to the best, and to the second if it is within 3 %: the trained
+   policy, annealing and refinement, each from the best so far. Where nothing fits in memory yet, it
+   all goes to the one that comes closest.
+
+Candidates are compared by their step time per example, because batches can differ.
+
+Legend: N ops, R replicas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from placeto_tf.errors import SetupError
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.placing import registry, running
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.ledger import Ledger
+from placeto_tf.problem.method import Kind
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
+from placeto_tf.replication.replicated_graph import form_name
+from placeto_tf.search.lower_bounds import lower_bound_us
+
+FIRST_SHARE = 0.4
+BEHIND, CLOSE = 1.15, 1.03
+# (method, share of what is left of a candidate's time)
+LAST = (("device_pointer", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
+_SECONDS_AN_OP = 1e-4  # time to make units for a search
+
+
+@dataclasses.dataclass(eq=False)
+class Candidate:
+  """One number of replicas, in one form.
+
+  Attributes:
+    replicas: R.
+    global_batch: examples of a step; None where the graph has no batch.
+    problem: of the replicated graph.
+    ledger: what each placer did.
+    mirrored: whether each replica has variables of its own.
+    reference: whether it is only there to compare with.
+    dropped: why its search was ended, or "".
+  """
+
+  replicas: int
+  global_batch: Optional[int]
+  problem: PlacementProblem
+  ledger: Ledger
+  mirrored: bool = False
+  reference: bool = False
+  dropped: str = ""
+
+  @property
+  def form(self) -> str:
+    """See `form_name`."""
+    return form_name(self.replicas, self.mirrored)
+
+  @property
+  def example_us(self) -> float:
+    """Step time per example of the best placement so far; infinite where none fits."""
+    unfit, objective_us = self.rank
+    return float("inf") if unfit else objective_us
+
+  @property
+  def rank(self) -> Tuple[bool, float]:
+    """Lowest for the best: what fits comes first, then what is closest to it, per example."""
+    return not self.problem.best_fits, self.problem.best_objective_us / (self.global_batch or 1)
+
+
+def search_replicas(
+    candidates: Sequence[Candidate], budget: Budget, seed: int = 0,
+    announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
+) -> Candidate:
+  """Searches and returns the best candidate.
+
+  Args:
+    candidates: fewest replicas first.
+    budget: of all candidates together, counted from now.
+    seed: of everything random.
+    announce: called with a problem and the name of each placer before it runs.
+  """
+  search = _Search(candidates, budget, seed, announce)
+  search.run()
+  return min((each for each in candidates if not each.reference or len(candidates) == 1),
+             key=lambda each: (each.rank, each.replicas, each.mirrored))
+
+
+class _Search:
+
+  def __init__(
+      self, candidates: Sequence[Candidate], budget: Budget, seed: int,
+      announce: Callable[[PlacementProblem, str], None]):
+    self._candidates: List[Candidate] = list(candidates)
+    self._budget, self._seed, self._announce = budget, seed, announce
+    self._started = time.monotonic()
+
+  def run(self) -> None:
+    """All three stages; Ctrl-C ends them and keeps what was found."""
+    try:
+      for candidate in self._candidates:
+        self._start(candidate)
+      alive = self._possible([each for each in self._candidates if not each.reference])
+      alive = [each for count in sorted({each.replicas for each in alive}) for each in self._ahead(
+          [each for each in alive if each.replicas == count], BEHIND)]
+      for i, candidate in enumerate(alive):
+        self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
+      alive = self._ahead(alive, BEHIND)
+      alive = self._ahead(alive, CLOSE)
+      alive = alive[:2 if alive[0].problem.best_fits else 1]
+      for i, candidate in enumerate(alive):
+        self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
+    except KeyboardInterrupt:
+      if not all(each.problem.best_placement is not None for each in self._candidates):
+        raise
+
+  def _slice(self, problem: PlacementProblem, share: float) -> Budget:
+    """A share of what is left of the whole budget, for one problem, counted from now."""
+    evaluations = seconds = None
+    if self._budget.max_evaluations is not None:
+      used = sum(each.problem.evaluations for each in self._candidates)
+      left = max(1, int(share * (self._budget.max_evaluations - used)))
+      evaluations = problem.evaluations + left
+    if self._budget.max_seconds is not None:
+      left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
+      seconds = problem.seconds + max(1e-9, share * left_seconds)
+    return Budget(evaluations, seconds)
+
+  def _over(self) -> bool:
+    used = sum(each.problem.evaluations for each in self._candidates)
+    return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
+        self._budget.max_seconds is not None
+        and time.monotonic() - self._started >= self._budget.max_seconds)
+
+  def _run(self, candidate: Candidate, name: str, budget: Budget, grouped: bool = False) -> None:
+    problem, method = candidate.problem, registry.find(name)
+    self._announce(problem, name)
+    if grouped:
+      units = placed_units(problem, problem.best_known, problem.num_groups)
+      problem = problem.regrouped(number_groups(units.unit_of_op, topological_rank(problem.graph)))
+    candidate.ledger.run(
+        name, lambda problem, budget, seed: running.run(problem, method, budget, seed), budget,
+        self._seed, problem)
+
+  def _start(self, candidate: Candidate) -> None:
+    if candidate.replicas > 1:
+      self._run(candidate, "replica_shares", self._slice(candidate.problem, 1.0))
+      return
+    for method in registry.references():
+      share = 0.05 if method.name == "metis" else 1.0
+      self._run(candidate, method.name, self._slice(candidate.problem, share))
+
+  def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
+    """The candidates whose lower bound is not above what another has reached."""
+    best = min(each.example_us for each in candidates)
+    alive = []
+    for each in candidates:
+      if each.example_us > best and each.problem.best_fits:
+        bound = lower_bound_us(each.problem) / (each.global_batch or 1)
+        if bound >= best:
+          each.dropped = "its lower bound is above what another row takes"
+          continue
+      alive.append(each)
+    return alive
+
+  def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
+    candidates = sorted(candidates, key=lambda each: each.rank)
+    best = candidates[0].example_us
+    for each in candidates:
+      if each.example_us > factor * best:
+        each.dropped = (
+            f"it was {100 * (each.example_us / best - 1):.0f} % behind" if each.problem.best_fits
+            else "nothing was found that fits")
+    return [each for each in candidates if not each.dropped]
+
+  def _first(self, candidate: Candidate, share: float) -> None:
+    if self._over():
+      return
+    budget = self._slice(candidate.problem, min(1.0, share))
+    self._run(candidate, "symmetric" if candidate.replicas > 1 else "auto", budget)
+
+  def _last(self, candidate: Candidate, share: float) -> None:
+    problem = candidate.problem
+    budget = self._slice(problem, share)
+    needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
+    for name, part in LAST:
+      if problem.exhausted(budget):
+        break
+      if budget.max_seconds is not None:
+        left_seconds = budget.max_seconds - problem.seconds
+        if left_seconds <= needed_seconds:
+          break
+        if (1 - part) * left_seconds <= needed_seconds:
+          part = 1.0  # what comes after it would have no time
+      policy = registry.find(name).kind is Kind.POLICY
+      try:
+        self._run(candidate, name, budget.share(problem, part), grouped=policy)
+      except SetupError as error:  # the libraries of the policies are not installed; all else works
+        candidate.ledger.skip(name, str(error))

@@ -1,0 +1,266 @@
+"""Trains the device pointer to foresee what moves gain, from moves that searches simulate.
+
+An iteration is an episode, or a few, each on a problem of its own: a search whose moves are
+simulated, see `episodes`. What each move gained is what the scorer learns, by regression on
+all moves seen so far: expert iteration, where the expert is the simulator. A root directory holds
+what `runs` lists, and
+
+  train/                   checkpoints and TensorBoard's events
+  weights/                 the scorer for compiled inference: weights.npz, weights.json
+  moves/NUMBER.npz         features and targets of each iteration's moves
+
+A run that is killed goes on from the last checkpoint and ends with the same weights on one machine.
+
+Legend: M moves, F features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import math
+import os
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.encoding.pair_features import NUM_FEATURES
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.graphs import atomic, user_files
+from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
+from placeto_tf.policies.device_pointer.episodes import (
+  EpisodeCollector,
+  EpisodeConfig,
+  EpisodeSpec,
+  Moves,
+  joined,
+)
+from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights, pretrained_directory
+from placeto_tf.problem.budget import Budget
+from placeto_tf.training import collecting_run, runs
+from placeto_tf.training import problems as training_problems
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.collecting_run import CollectingRun
+from placeto_tf.training.problems import StartedProblem
+from placeto_tf.training.run_config import CollectedRunConfig
+from placeto_tf.training.trainable import Trainable
+
+_HOT_START = 0.35  # share of episodes that begin at another start than the best
+
+
+@dataclasses.dataclass(frozen=True)
+class GainTrainingConfig(CollectedRunConfig):
+  """What is trained, on what, for how long.
+
+  Attributes:
+    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig` and
+      `CollectedRunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
+    max_groups: a number of groups is drawn from these for each problem.
+    width: of the scorer's layers.
+    learning_rate: of Adam at first; falls to 0 along a cosine.
+    steps: of Adam an iteration; batch: moves a step.
+    episodes: an iteration, of which all may be played at once. With N times as many, N times as
+      many steps of Adam keep the share of learning.
+    rounds, levels, states, moves, temperature: see `EpisodeConfig`.
+  """
+
+  clusters: Tuple[str, ...] = ("k80:4", "random[1]")
+  max_groups: Tuple[int, ...] = (128,)
+  width: int = 64
+  learning_rate: float = 3e-3
+  steps: int = 25
+  batch: int = 1024
+  episodes: int = 1
+  rounds: int = 3
+  levels: Tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+  states: int = 4
+  moves: int = 20
+  temperature: float = 0.05
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(1, self, "width", "steps", "batch", "episodes", "rounds", "states", "moves",
+                   error_type=PlacetoError)
+    check_above_zero(self, "learning_rate", error_type=PlacetoError)
+    if not self.levels or min(self.levels) <= 0:
+      raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
+
+
+class GainTrainer(CollectingRun):
+  """One run of the training in its root directory."""
+
+  policy = "device_pointer"
+  config: GainTrainingConfig
+  _features: np.ndarray  # [M, F] of the moves of all iterations
+  _targets: np.ndarray  # [M]
+
+  def __init__(
+      self, config: GainTrainingConfig, root_dir: str, *,
+      problems: Optional[Sequence[StartedProblem]] = None,
+      held_out: Sequence[StartedProblem] = (), warm_start: Optional[str] = None):
+    """Takes up the run that the directory holds, or begins one.
+
+    Args:
+      config: what is trained.
+      root_dir: its directory.
+      problems, held_out: instead of those that `config` names.
+      warm_start: directory of scorer weights that a new run begins with.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, or a graph or cluster is
+        wrong.
+    """
+    super().__init__(config, root_dir)
+    if problems is None:
+      problems = training_problems.make_problems(
+          config.graphs, config.clusters, max_groups=config.max_groups, seed=config.seed)
+      held_out = training_problems.make_problems(config.held_out, (config.watch_cluster,))
+    if not problems:
+      raise PlacetoError("there is no problem to train on; give graphs and clusters")
+    self._problems, self._held_out_problems = list(problems), list(held_out)
+    self._rng = np.random.default_rng(config.seed)
+    first = ScorerWeights.untrained(config.seed, config.width) if warm_start is None else (
+        ScorerWeights.load(warm_start))
+    self._arrays = [tf.Variable(each) for each in first.arrays]
+    self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
+    self._optimizer.build(self._arrays)
+    self._step = tf.function(self._one_step)
+    self._resume(optimizer=self._optimizer, arrays=tf.train.Checkpoint(arrays=self._arrays))
+
+  @property
+  def _held_out(self) -> Sequence[StartedProblem]:
+    return self._held_out_problems
+
+  @property
+  def weights(self) -> ScorerWeights:
+    """Of the scorer now."""
+    hidden_1, bias_1, hidden_2, bias_2, output = (each.numpy() for each in self._arrays)
+    return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output)
+
+  def watch(self) -> Dict[str, float]:
+    """Objective after the short rounds over the start's, geometric mean over held-out problems."""
+    logs = []
+    for each in self._held_out:
+      search = BestFirst(
+          each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
+      start_us = search.objective_us
+      search.run(Budget(each.problem.evaluations + sum(BestFirstConfig().rounds)))
+      logs.append(np.log(search.objective_us / start_us))
+    return {"held_out_ratio": float(np.exp(np.mean(logs)))}
+
+  def _path(self, number: int) -> str:
+    return os.path.join(self.root_dir, "moves", f"{number:05d}.npz")
+
+  def _stored(self, number: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Features [M, F] and targets [M] of an iteration. Raises: PlacetoError: damaged or missing."""
+    path, remedy = self._path(number), "choose another root_dir, or put an undamaged copy back"
+    arrays = user_files.read_arrays(path, what="the moves", remedy=remedy)
+    features, targets = arrays.get("features"), arrays.get("targets")
+    if features is None or targets is None or features.shape != (len(targets), NUM_FEATURES) or (
+        targets.ndim != 1 or {features.dtype, targets.dtype} != {np.dtype(np.float32)}) or not (
+            np.isfinite(features).all() and np.isfinite(targets).all()):
+      raise PlacetoError(f"{path!r} holds something else than moves; {remedy}")
+    return features, targets
+
+  @property
+  def _maker(self) -> Maker:
+    config = self.config
+    return functools.partial(EpisodeCollector, EpisodeConfig(
+        config.rounds, config.levels, config.states, config.moves, config.temperature))
+
+  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[StartedProblem]:
+    found = []
+    for each in self._problems:
+      problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
+      problem.simulator.num_threads = num_threads or problem.simulator.num_threads
+      found.append(StartedProblem(problem, each.starts))
+    return found
+
+  @property
+  def _handed_out(self) -> ScorerWeights:
+    return self.weights
+
+  @property
+  def _at_once(self) -> int:
+    return self.config.episodes
+
+  def _draw(self, iteration: int) -> List[EpisodeSpec]:
+    rng, specs = self._rng, []
+    for _ in range(self.config.episodes):
+      problem = int(rng.integers(len(self._problems)))
+      starts = len(self._problems[problem].starts)
+      start = int(rng.integers(starts)) if rng.random() < _HOT_START else 0
+      specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
+    return specs
+
+  def _name_of(self, spec: EpisodeSpec) -> str:
+    return self._graph_of(spec.problem, len(self._problems))
+
+  def _join(self, experiences: List[Moves]) -> Moves:
+    return joined(experiences)
+
+  def _steps_of(self, experience: Moves) -> int:
+    return len(experience[1])
+
+  def _learn(self, collected: Moves) -> float:
+    content = io.BytesIO()
+    np.savez(content, features=collected[0], targets=collected[1])
+    os.makedirs(os.path.join(self.root_dir, "moves"), exist_ok=True)
+    atomic.write(self._path(self.iteration), content.getvalue(), what="the moves ")
+    self._features = np.concatenate([self._features, collected[0]])
+    self._targets = np.concatenate([self._targets, collected[1]])
+    config = self.config
+    rate = config.learning_rate * 0.5 * (
+        1 + math.cos(math.pi * (self.iteration - 1) / config.iterations))
+    self._optimizer.learning_rate.assign(rate)
+    losses = []
+    for _ in range(config.steps):
+      chosen = self._rng.integers(len(self._targets), size=config.batch)
+      losses.append(self._step(
+          tf.constant(self._features[chosen]), tf.constant(self._targets[chosen])))
+    return float(np.mean([loss.numpy() for loss in losses]))
+
+  def _one_step(self, features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    hidden_1, bias_1, hidden_2, bias_2, output = self._arrays
+    with tf.GradientTape() as tape:
+      first = tf.nn.relu(features @ hidden_1 + bias_1)
+      last = tf.linalg.matvec(tf.nn.relu(first @ hidden_2 + bias_2), output)
+      loss = tf.reduce_mean((last / (1 + tf.abs(last) / CAP) - targets) ** 2)
+    gradients = tape.gradient(loss, self._arrays)
+    self._optimizer.apply_gradients(zip(gradients, self._arrays))
+    return loss
+
+  def _finite(self, learned: float) -> bool:
+    return bool(np.isfinite(learned)) and runs.all_finite(self._arrays)
+
+  def _figures(self, collected: Moves, learned: float) -> Dict[str, float]:
+    targets = collected[1]
+    return {"loss": learned, "improved": float((targets > 0).mean()) if len(targets) else 0.0}
+
+  def _steps(self, collected: Any) -> int:
+    return len(collected[1])
+
+  def _variables(self) -> List[tf.Variable]:
+    return self._arrays + runs.optimizer_variables(self._optimizer)
+
+  def _state(self) -> Dict[str, Any]:
+    return {"rng": self._rng.bit_generator.state}
+
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    self._rng.bit_generator.state = state["rng"]
+    stored = [self._stored(number) for number in range(1, self.iteration + 1)]
+    self._features = np.concatenate(
+        [np.zeros((0, NUM_FEATURES), np.float32), *(features for features, _ in stored)])
+    self._targets = np.concatenate([np.zeros(0, np.float32), *(targets for _, targets in stored)])
+
+
+train = functools.partial(collecting_run.train, GainTrainer)
+
+
+def trainable() -> Trainable:
+  """The record for `scripts/train.py`."""
+  return Trainable("device_pointer", GainTrainingConfig(()), train, on_ray=True,
+                   pretrained=pretrained_directory)

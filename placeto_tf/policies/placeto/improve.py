@@ -1,0 +1,304 @@
+"""Trains Placeto on one graph and, by doing so, improves its placement.
+
+The result is the best placement met on the way, which the problem remembers; the trained policy
+is thrown away. Actions are sampled here, in NumPy, from the logits of the agent's collect policy,
+so TensorFlow's global seed has no effect and is left as it is.
+
+Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacementError
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.learner import PlacetoLearner
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.units import placed_units
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.schedules import spent_share
+
+Progress = Callable[[int, float, float], None]
+Observation = Mapping[str, np.ndarray]
+
+_MIN_ROWS = 10  # of a chart
+_IDLE_EPISODES = 20  # steps in a row without an evaluation after which a search ends
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Improvement:
+  """The result of a search.
+
+  Attributes:
+    placement: [G] int32, the problem's groups where most of each is in the best placement met;
+      what finer levels found is lost in it.
+    op_placement: [N] int32, devices of ops in the best placement met.
+    start_objective_us, objective_us: of the start and of the best.
+    evaluations: placements this search evaluated, the start included.
+    steps: decisions of K groups, over all episodes.
+    updates: of the policy.
+  """
+
+  placement: np.ndarray
+  op_placement: np.ndarray
+  start_objective_us: float
+  objective_us: float
+  evaluations: int
+  steps: int
+  updates: int
+
+
+def improve(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    root_dir: Optional[str] = None,
+    progress: Optional[Progress] = None,
+    config: Optional[PlacetoConfig] = None,
+    policy: str = "placeto",
+    weights: Optional[Sequence[np.ndarray]] = None,
+    compiled: bool = False,
+) -> Improvement:
+  """Trains Placeto on the problem's graph for the budget, starting from a placement.
+
+  With `max_evaluations` alone the result is the same for the same seed on one machine, bit for
+  bit. The search stops before a step whose evaluations could exceed the budget.
+
+  Args:
+    problem: counts the evaluations and remembers the best placement.
+    start: [G] int32, or [N] devices of ops. A placement of ops that the problem's groups cannot
+      express is a start too: the search then uses about as many groups, each on one device in it.
+    budget: counted from the making of the problem.
+    seed: of weights, actions and orders.
+    root_dir: where TensorBoard events go (in train/); None writes none.
+    progress: called with (evaluations, seconds, best objective in us) after every update.
+    config: see `PlacetoConfig`.
+    policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
+      learned; or "random", devices drawn uniformly in the same process, to compare with.
+    weights: of the network, in its order, to begin with; None initializes them.
+    compiled: see `PlacetoLearner`.
+
+  Raises:
+    PlacetoError: the start is not a placement of the problem, the policy is unknown, or the
+      weights are of another network.
+  """
+  if policy not in ("placeto", "greedy", "random"):
+    raise PlacementError(f"policy is {policy!r}; expected placeto, greedy or random")
+  config = config or PlacetoConfig()
+  before, began = problem.evaluations, (problem.evaluations, problem.seconds)
+  summary = _Summary(root_dir)
+  grouping, allowed, placement = _starting_level(problem, np.asarray(start))
+  seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
+  search: Optional[_Level] = None
+  start_us: Optional[float] = None
+  steps, updates = 0, 0
+  for i, (factor, share) in enumerate(config.levels):
+    part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
+    if search is not None:
+      if not search.affordable(budget):
+        break
+      grouping, allowed, placement = _refine(
+          problem, search.op_placement, int(problem.num_groups * factor))
+      weights = search.weights
+    search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
+        compiled)
+    start_us = search.environment.scale_us if start_us is None else start_us
+    search.run(lambda: spent_share(problem, budget, began), summary, progress)
+    steps, updates = steps + search.steps, updates + search.actor.updates
+  summary.close()
+  if search is None or start_us is None:
+    raise PlacementError("levels of the configuration is empty; expected at least one")
+  return Improvement(
+      problem.project(search.op_placement), search.op_placement, start_us,
+      search.environment.best_objective_us, problem.evaluations - before, steps, updates)
+
+
+def _starting_level(
+    problem: PlacementProblem, start: np.ndarray) -> Tuple[Grouping, np.ndarray, np.ndarray]:
+  """Groups, where they may go, and where the start has them."""
+  if start.shape != (problem.graph.num_ops,):
+    return problem.grouping, problem.allowed, start
+  return _refine(problem, start, problem.num_groups)
+
+
+def _refine(
+    problem: PlacementProblem, placement: np.ndarray, count: int
+) -> Tuple[Grouping, np.ndarray, np.ndarray]:
+  """About `count` groups that a placement [N] has on one device each, and where it has them."""
+  units = placed_units(problem, placement, count)
+  grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
+  first = np.unique(grouping.group_of_op, return_index=True)[1]
+  return grouping, units.allowed[units.unit_of_op[first]], placement[first]
+
+
+class _Actor(Protocol):
+  """The player of a level: a `PlacetoLearner`, or one that learns nothing."""
+
+  updates: int
+  losses: Dict[str, float]
+
+  @property
+  def weights(self) -> Optional[List[np.ndarray]]:
+    """Of the network; None without one."""
+
+  def logits(self, observation: Observation) -> np.ndarray:
+    """[B, K, D]."""
+
+  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
+    """Remembers a step of all episodes."""
+
+  def ready(self, last: bool) -> bool:
+    """Whether an update is due."""
+
+  def update(self, spent: float) -> None:
+    """Learns from the steps since the last update."""
+
+
+class _Level:
+  """A search on one grouping: the environment, its player, and the loop between them."""
+
+  def __init__(
+      self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
+      budget: Budget, seed: np.random.SeedSequence, config: PlacetoConfig, policy: str,
+      weights: Optional[Sequence[np.ndarray]], compiled: bool):
+    remaining = problem.remaining_evaluations(budget)
+    rules = config.environment
+    if policy == "greedy":  # episodes side by side would all be the same
+      rules = dataclasses.replace(rules, num_episodes=1)
+    if remaining is not None:  # one evaluation goes to the start
+      rules = dataclasses.replace(
+          rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
+    grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
+    seeds = seed.generate_state(3)
+    self.environment = PlacementEnvironment(
+        allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
+        config=rules, seed=int(seeds[0]))
+    self._problem, self._budget, self._grouping = problem, budget, grouping
+    self._greedy = policy == "greedy"
+    self._sample = np.random.default_rng(seeds[1])
+    self.actor: _Actor
+    if policy == "random":
+      self.actor = _Uniform(allowed)
+    else:
+      self.actor = PlacetoLearner(
+          self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+    self.steps = 0
+
+  @property
+  def op_placement(self) -> np.ndarray:
+    """[N] int32: the best placement met."""
+    return self._grouping.expand(self.environment.best_placement)
+
+  @property
+  def weights(self) -> Optional[List[np.ndarray]]:
+    return self.actor.weights
+
+  def affordable(self, budget: Budget) -> bool:
+    """Whether the budget suffices for a step in which every episode is evaluated."""
+    left = self._problem.remaining_evaluations(budget)
+    return not self._problem.exhausted(budget) and (
+        left is None or left >= self.environment.batch_size)
+
+  def run(
+      self, spent: Callable[[], float], summary: _Summary, progress: Optional[Progress]) -> None:
+    """Plays episodes, and learns from them, until the budget is used up."""
+    environment, problem, actor = self.environment, self._problem, self.actor
+    idle = 0
+    while self.affordable(self._budget) and idle < _IDLE_EPISODES:
+      time_step, evaluations = environment.reset(), problem.evaluations
+      returns = np.zeros(environment.batch_size)
+      while self.affordable(self._budget) and not time_step.is_last().all():
+        observation = time_step.observation
+        logits = actor.logits(observation)
+        if not self._greedy:
+          logits = logits + self._sample.gumbel(size=logits.shape)
+        action = logits.argmax(-1).astype(np.int32)
+        time_step = environment.step(action)
+        returns += time_step.reward
+        self.steps += environment.batch_size
+        last = bool(time_step.is_last().all())
+        actor.observe(observation, action, time_step.reward)
+        if actor.ready(last) and not self._greedy:
+          actor.update(spent())
+          if progress is not None:
+            progress(problem.evaluations, problem.seconds, problem.best_objective_us)
+      # With a budget of evaluations only, a policy that moves nothing would never end.
+      idle = idle + 1 if problem.evaluations == evaluations else 0
+      summary.write(problem, environment, returns, actor)
+      if self._greedy:
+        break
+
+
+class _Uniform:
+  """Draws every allowed device with equal probability; learns nothing."""
+
+  updates = 0
+  weights: Optional[List[np.ndarray]] = None
+  losses: Dict[str, float] = {}
+
+  def __init__(self, allowed: np.ndarray):
+    self._logits = np.where(allowed, 0.0, -np.inf)
+
+  def logits(self, observation: Observation) -> np.ndarray:
+    return self._logits[observation["current"]]
+
+  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
+    pass
+
+  def ready(self, last: bool) -> bool:
+    return last
+
+  def update(self, spent: float) -> None:
+    pass
+
+
+class _Summary:
+  """TensorBoard events, one row per episode; the step is the number of evaluations.
+
+  Rows are held back until there are enough for a chart. On a large graph there is time for few
+  episodes, which would show as two points.
+  """
+
+  def __init__(self, root_dir: Optional[str]):
+    self._writer = (
+        None if root_dir is None
+        else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
+    self._held: List[Tuple[int, Dict[str, float]]] = []  # (evaluations, scalars)
+    self._shown = False
+
+  def write(
+      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: np.ndarray,
+      actor: _Actor) -> None:
+    if self._writer is None:
+      return
+    scalars = {
+        "StepTime/best_ms": problem.best_objective_us / 1e3,
+        "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
+        "Training/AverageReturn": float(returns.mean()),
+    }
+    scalars.update({f"Training/{name}": float(value) for name, value in actor.losses.items()})
+    self._held.append((problem.evaluations, scalars))
+    self._shown |= len(self._held) >= _MIN_ROWS
+    if self._shown:
+      with self._writer.as_default():
+        for evaluations, row in self._held:
+          for name, value in row.items():
+            tf.summary.scalar(name, value, step=evaluations)
+      self._held.clear()
+
+  def close(self) -> None:
+    if self._writer is not None:
+      self._writer.close()

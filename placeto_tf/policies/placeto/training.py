@@ -1,0 +1,350 @@
+"""Trains Placeto on a family of graphs: episodes of several graphs side by side, graphs in turn.
+
+A root directory holds what `training.runs` says, and
+
+  train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
+  train/events*            TensorBoard: returns, loss, entropy, gradient norm, step time over the
+                           start's by graph and by family, the same for held-out graphs, speed
+  policies/policy/         SavedModel of the policy on these graphs, when training is done
+  weights/                 the network's weights, for `--warm_start` and `--policy_weights`
+
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine: everything random comes from generators that are saved with them.
+
+Legend: P graphs side by side, B episodes of them (B / P of each), G groups, K groups placed in one
+step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.errors import PlacetoError, check_at_least
+from placeto_tf.graphs import load_graph
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.episodes import (
+  Episodes,
+  EpisodesCollector,
+  EpisodesSpec,
+  FamilyProblem,
+  grouped_graphs,
+  joined,
+  make_environments,
+  play,
+)
+from placeto_tf.policies.placeto.learner import PlacetoLearner
+from placeto_tf.policies.placeto.weights import PlacetoWeights
+from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search import PLACERS
+from placeto_tf.training import collecting_run, runs
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.collecting_run import CollectingRun
+from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.problems import STARTS, make_problem
+from placeto_tf.training.run_config import CollectedRunConfig
+from placeto_tf.training.trainable import Trainable
+
+GIVEN = STARTS + ("best_known",)
+
+Progress = Callable[[int, Dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacetoTrainingConfig(CollectedRunConfig):
+  """The configuration of a run: policy, graphs, duration.
+
+  Attributes:
+    graphs, held_out, watch_cluster, seed, lag: see `RunConfig` and `CollectedRunConfig`.
+    clusters: every graph is placed on every cluster; all have equally many devices.
+    max_groups: the most groups of a graph, and the room in observations.
+    given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
+      "metis", or the best of these three, "best_known". Step times are shares of its.
+    graphs_per_update: P, at most the number of graphs; with None, as in the paper, each episode is
+      of another graph.
+    parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
+      part take their steps together; parts may be played at once.
+    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
+      graphs.
+    checkpoint_every, watch_every: iterations.
+    placeto: how it learns.
+  """
+
+  max_groups: int = 48
+  given: str = "best_known"
+  graphs_per_update: Optional[int] = None
+  parts: int = 1
+  iterations: int = 4000
+  checkpoint_every: int = 100
+  watch_every: int = 200
+  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.tied)
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
+    if self.given not in GIVEN:
+      raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
+    episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
+    if graphs is not None and (graphs < 1 or episodes % graphs):
+      raise PlacetoError(
+          f"num_episodes is {episodes}; expected a multiple of graphs_per_update, {graphs}")
+    if self.placeto.levels != ((1.0, 1.0),):
+      raise PlacetoError(
+          f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
+
+
+def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
+  """[G] the start that `given` names."""
+  names = STARTS if given == "best_known" else (given,)
+  starts = np.stack([problem.project(PLACERS[name](problem)) for name in names])
+  return starts[problem.evaluate(starts).objective_us.argmin()]
+
+
+def make_family(
+    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: int,
+    given: str) -> List[FamilyProblem]:
+  """Every graph on every cluster."""
+  problems = []
+  for name in graphs:
+    graph = load_graph(name)
+    for cluster in clusters:
+      problem = make_problem(graph, Cluster.parse(cluster), max_groups=max_groups, num_threads=1)
+      label = name if len(clusters) == 1 else f"{name}@{cluster}"
+      problems.append(FamilyProblem(
+          label, name.partition("[")[0], problem, given_start(problem, given)))
+  return problems
+
+
+class PlacetoTrainer(CollectingRun):
+  """One run of Placeto's training in its root directory.
+
+  Attributes:
+    learner: the policy and what it learns with.
+  """
+
+  policy = "placeto"
+  config: PlacetoTrainingConfig
+
+  def __init__(
+      self, config: PlacetoTrainingConfig, root_dir: str, *,
+      problems: Optional[Sequence[FamilyProblem]] = None,
+      held_out: Sequence[FamilyProblem] = (), warm_start: Optional[str] = None):
+    """Resumes the run in the directory, or begins one.
+
+    Args:
+      config: of the run.
+      root_dir: its directory.
+      problems, held_out: instead of those that `config` names.
+      warm_start: directory of weights that a new run begins with.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
+        wrong or too large, or the warm start is of another network.
+    """
+    super().__init__(config, root_dir)
+    if problems is None:
+      make = functools.partial(make_family, max_groups=config.max_groups, given=config.given)
+      problems = make(config.graphs, config.clusters)
+      held_out = make(config.held_out, (config.watch_cluster,))
+    self._problems = list(problems) + list(held_out)
+    self._num_training = len(problems)
+    graphs = grouped_graphs(self._problems)
+    self._side_by_side = min(
+        config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
+    if self._side_by_side % config.parts:
+      raise PlacetoError(
+          f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
+          "update")
+    singles = make_environments(
+        self._problems, graphs, config.placeto, num_training=self._num_training,
+        side_by_side=self._side_by_side, seed=config.seed)
+    self._environment = FamilyEnvironment(
+        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
+    self._watching = FamilyEnvironment(
+        singles, max_groups=config.max_groups,
+        side_by_side=max(1, min(self._side_by_side, len(held_out))))
+    start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
+    self.learner = PlacetoLearner(
+        self._environment, graphs, config.placeto, config.seed, weights=start,
+        max_groups=config.max_groups, compiled=True)
+    self._rng = np.random.default_rng(config.seed)
+    self.env_steps = 0
+    self._ratios: Dict[str, List[float]] = {}
+    # Of each training graph: the best placement so far, and its objective.
+    self._best = [(each.best_placement, each.best_objective_us)
+                  for each in singles[:self._num_training]]
+    self._resume(
+        agent=self.learner.agent, network=self.learner.network,
+        optimizer=self.learner.agent.optimizer)
+
+  @property
+  def weights(self) -> PlacetoWeights:
+    """The present weights of the policy."""
+    devices = self._environment.environments[0].action_spec().maximum + 1
+    return PlacetoWeights(
+        tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups)
+
+  def watch(self) -> Dict[str, float]:
+    """The policy's figures on held-out graphs, from their given starts; learns nothing.
+
+    Returns:
+      Step times over the start's: of each held-out graph and their geometric means, for the last
+      placement of sampled episodes, the best in them, and the last of a greedy episode.
+    """
+    found: Dict[str, float] = {}
+    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
+    held_out, p = list(self._held_out), len(self._watching.graphs)
+    for first in range(0, len(held_out), p):
+      # The first graphs fill up the last turn; their second result is not used.
+      graphs = (held_out[first:] + held_out)[:p]
+      rng = np.random.default_rng([self.config.seed, first])
+      self._watching.choose(graphs)
+      drawn, greedy = (play(self._watching, self.learner.logits, rng, greedy=way)
+                       for way in (False, True))
+      for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
+        for kind, value in zip(means, values):
+          found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
+          means[kind].append(np.log(value))
+    found.update({
+        f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
+    return found
+
+  @property
+  def _held_out(self) -> range:
+    return range(self._num_training, len(self._problems))
+
+  def _turn(self, iteration: int) -> List[int]:
+    """[P] all graphs one after the other, in another order each lap, none twice at once."""
+    p, c = self._side_by_side, self._num_training
+    turn: List[int] = []
+    place = iteration * p
+    while len(turn) < p:
+      lap, at = divmod(place, c)
+      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
+      if graph not in turn:
+        turn.append(graph)
+      place += 1
+    return turn
+
+  def _begin(self) -> Dict[str, float]:
+    self.save()  # a checkpoint exists before anything that takes long
+    # The untrained policy's figures.
+    return self._record(self.watch()) if self._held_out else {}
+
+  @property
+  def _maker(self) -> Maker:
+    config = self.config
+    return functools.partial(
+        EpisodesCollector, config.placeto, num_training=self._num_training,
+        side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
+        max_groups=config.max_groups, seed=config.seed)
+
+  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[FamilyProblem]:
+    del num_threads  # they are on one anyway
+    # Held-out graphs too: the network has tables of all.
+    return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
+            for each in self._problems]
+
+  @property
+  def _handed_out(self) -> List[np.ndarray]:
+    return self.learner.weights
+
+  @property
+  def _at_once(self) -> int:
+    return self.config.parts
+
+  def _draw(self, iteration: int) -> List[EpisodesSpec]:
+    return [
+        EpisodesSpec(tuple(graphs), int(self._rng.integers(2**31)),
+                     tuple(self._best[graph][0] for graph in graphs))
+        for graphs in np.split(np.array(self._turn(iteration - 1)), self.config.parts)]
+
+  def _name_of(self, spec: EpisodesSpec) -> str:
+    return ",".join(self._problems[graph].name for graph in spec.graphs)
+
+  def _join(self, experiences: List[Episodes]) -> Episodes:
+    return joined(experiences)
+
+  def _learn(self, collected: Episodes) -> Dict[str, float]:
+    for graph, placement, us in zip(
+        collected.graphs, collected.best_placements, collected.best_us):
+      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
+        self._best[graph] = (placement, us)
+    for t, actions in enumerate(collected.actions):
+      self.learner.observe(
+          {name: value[t] for name, value in collected.observations.items()}, actions,
+          collected.rewards[t], None if collected.values is None else collected.values[t])
+    self.learner.update((self.iteration - 1) / self.config.iterations, collected.graphs)
+    return self.learner.losses
+
+  def _finite(self, learned: Dict[str, float]) -> bool:
+    learns = self.config.placeto.learn
+    return bool(learned or not learns) and runs.all_finite(self.learner.network.variables)
+
+  def _figures(self, collected: Episodes, learned: Dict[str, float]) -> Dict[str, float]:
+    returns = float(collected.rewards.mean(axis=1).sum())
+    return {**self._train_figures(collected.graphs, collected.last, collected.best), **learned,
+            "returns": returns}
+
+  def _steps(self, collected: Episodes) -> int:
+    steps = self._steps_of(collected)
+    self.env_steps += steps
+    return steps
+
+  def _steps_of(self, experience: Episodes) -> int:
+    each = experience.rewards.shape[1] // len(experience.graphs)
+    return each * sum(self._environment.environments[graph].num_steps
+                      for graph in experience.graphs)
+
+  def _train_figures(
+      self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
+    """Figures of these graphs, and geometric means over families of each graph's last episodes."""
+    found: Dict[str, float] = {}
+    for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
+      name = self._problems[graph].name
+      self._ratios[name] = [last, top]
+      found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
+    for family in {self._problems[graph].family for graph in graphs}:
+      logs = np.log([
+          self._ratios[each.name] for each in self._problems[:self._num_training]
+          if each.family == family and each.name in self._ratios])
+      last, top = np.exp(logs.mean(axis=0))
+      found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
+    last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
+    return {**found, "last": float(last), "best": float(top)}
+
+  def _finish(self) -> None:
+    save_policy(self.learner.agent.policy, os.path.join(self.root_dir, "policies", "policy"))
+
+  def _variables(self) -> List[tf.Variable]:
+    return self.learner.variables
+
+  def _state(self) -> Dict[str, Any]:
+    return {"env_steps": self.env_steps, "ratios": self._ratios,
+            "rng": self._rng.bit_generator.state,
+            "best": [[placement.tolist(), us] for placement, us in self._best],
+            "learner": self.learner.state_dict()}
+
+  def _load_state(self, state: Dict[str, Any]) -> None:
+    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
+    self._rng.bit_generator.state = state["rng"]
+    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
+    self.learner.load_state_dict(state["learner"])
+
+
+train = functools.partial(collecting_run.train, PlacetoTrainer)
+
+
+def trainable() -> Trainable:
+  """The record for `scripts/train.py`."""
+  return Trainable(
+      "placeto", PlacetoTrainingConfig(()), train, on_ray=True,
+      presets={"tied": {"placeto": PlacetoConfig.tied()},
+               "paper": {"placeto": PlacetoConfig.paper()}})

@@ -1,0 +1,81 @@
+"""Files of trained weights of Placeto, with all that is needed to use them.
+
+A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
+weights.json: `placeto`, the `PlacetoConfig` it was trained with; `devices`, their number, hosts
+included; `max_groups`, the most groups of a graph; `iteration`; `training`, the configuration
+of the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.policies import weight_files
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.training.placement_environment import EnvironmentConfig
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacetoWeights:
+  """Attributes: arrays, config, devices, max_groups: see the module."""
+
+  arrays: Tuple[np.ndarray, ...]
+  config: PlacetoConfig
+  devices: int
+  max_groups: int
+
+  def save(
+      self, directory: str, *, iteration: int = 0,
+      training: Optional[Dict[str, Any]] = None) -> None:
+    """Writes the directory; each file appears when it is complete."""
+    weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
+        "placeto": dataclasses.asdict(self.config), "devices": self.devices,
+        "max_groups": self.max_groups, "iteration": iteration, "training": training or {}})
+
+  @classmethod
+  def load(cls, directory: str) -> PlacetoWeights:
+    """Reads the directory, or the `weights` of a run's root directory.
+
+    Raises:
+      PlacetoError: it holds no weights of Placeto.
+    """
+    remedy = "give a directory that scripts/train.py --policy=placeto wrote"
+    sidecar = weight_files.read_sidecar(directory, remedy=remedy)
+    arrays = weight_files.read_arrays(directory, remedy=remedy)
+    try:
+      values = tuple(arrays[str(i)] for i in range(len(arrays)))
+      return cls(
+          values, config_from_json(sidecar.get("placeto")),
+          weight_files.size_of(sidecar, "devices"), weight_files.size_of(sidecar, "max_groups"))
+    except (ValueError, KeyError, PlacementError) as error:
+      raise PlacetoError(
+          f"the weights in {directory} were not understood ({error}); {remedy}") from None
+
+  def check(self, devices: int) -> None:
+    """Raises PlacetoError where untied weights are for another number of devices."""
+    if devices != self.devices and not self.config.network.tied:
+      raise PlacetoError(
+          f"the weights are for clusters of {self.devices} devices, hosts included, this one has "
+          f"{devices}; Placeto's network does not carry over, train it for this cluster")
+
+
+def config_from_json(content: Any) -> PlacetoConfig:
+  """Back from `dataclasses.asdict` and JSON. Raises: ValueError or PlacementError: it is wrong."""
+  if not isinstance(content, dict):
+    raise ValueError(f"the configuration is {content!r:.60}, expected an object")
+  plain = {name: value for name, value in content.items()
+           if name not in ("environment", "network", "levels")}
+  try:
+    levels = tuple((float(groups), float(share)) for groups, share in content["levels"])
+  except (TypeError, ValueError, KeyError):
+    raise ValueError(
+        f"levels is {content.get('levels')!r:.60}, expected pairs of numbers") from None
+  return dataclasses.replace(
+      weight_files.config_of(PlacetoConfig, plain), levels=levels,
+      environment=weight_files.config_of(EnvironmentConfig, content.get("environment")),
+      network=weight_files.config_of(NetworkConfig, content.get("network")))

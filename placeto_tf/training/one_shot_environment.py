@@ -1,0 +1,103 @@
+"""Placing a whole graph in one action: one-step episodes, many placements side by side.
+
+The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
+minus the square root of the step time in seconds, and a constant where a placement does not fit.
+
+Legend: B placements side by side, G groups (or ops), D devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tf_agents.environments import py_environment
+from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.training import cost as cost_lib
+
+INVALID_REWARD = -10.0
+
+
+def reward_of(
+    step_time_us: np.ndarray, fits: np.ndarray, invalid_reward: float = INVALID_REWARD
+) -> np.ndarray:
+  """[B] float32: minus the root of the step time in seconds, or the constant if it does not fit."""
+  return np.where(fits, -np.sqrt(step_time_us / 1e6), invalid_reward).astype(np.float32)
+
+
+class OneShotEnvironment(py_environment.PyEnvironment):
+  """A batched tf-agents environment; an action is a device for every group.
+
+  The observation is the index of the graph. The graph does not change, so policies hold a table of
+  their graphs.
+
+  Attributes, of the last step:
+    step_time_us: [B] float64; infinite where a device is not allowed, as nothing was simulated.
+    fits: [B] bool.
+  """
+
+  def __init__(
+      self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
+      num_graphs: int = 1, invalid_reward: float = INVALID_REWARD):
+    """Args:
+
+      allowed: [G, D] bool. An action that disregards it earns `invalid_reward` and is not
+        simulated.
+      cost: see `environments.cost`; its `step_time_us` and `fits` are used where it gives them.
+      batch_size: B.
+      graph: the index of this graph, of `num_graphs`, for policies of many graphs.
+      invalid_reward: of a placement that does not fit.
+
+    Raises:
+      PlacementError: a batch of none, or a group with no device.
+    """
+    super().__init__(handle_auto_reset=True)
+    self._allowed = np.asarray(allowed, dtype=bool)
+    if batch_size < 1:
+      raise PlacementError(f"batch_size is {batch_size}; expected at least 1")
+    if not self._allowed.any(axis=1).all():
+      group = int(np.flatnonzero(~self._allowed.any(axis=1))[0])
+      raise PlacementError(f"group {group} has no device it may use; expected at least one")
+    self._cost, self._batch_size, self._graph = cost, batch_size, graph
+    self._num_graphs, self._invalid_reward = num_graphs, invalid_reward
+    self.step_time_us = np.full(batch_size, np.inf)
+    self.fits = np.zeros(batch_size, dtype=bool)
+
+  @property
+  def batched(self) -> bool:
+    """Placements come in batches."""
+    return True
+
+  @property
+  def batch_size(self) -> int:
+    """B."""
+    return self._batch_size
+
+  def observation_spec(self):
+    """The index of the graph."""
+    return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
+
+  def action_spec(self):
+    """[G] devices."""
+    g, d = self._allowed.shape
+    return array_spec.BoundedArraySpec((g,), np.int32, 0, d - 1, name="device")
+
+  def _reset(self):
+    return ts.restart(self._observe(), batch_size=self._batch_size)
+
+  def _step(self, action):
+    action = np.asarray(action, dtype=np.int32)
+    groups = np.arange(len(self._allowed))
+    simulated = self._allowed[groups, action].all(axis=1)
+    self.step_time_us = np.full(self._batch_size, np.inf)
+    self.fits = np.zeros(self._batch_size, dtype=bool)
+    if simulated.any():
+      objective_us, components = self._cost(action[simulated])
+      self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
+      self.fits[simulated] = components.get(cost_lib.FITS, True)
+    reward = reward_of(self.step_time_us, self.fits, self._invalid_reward)
+    return ts.termination(self._observe(), reward, outer_dims=(self._batch_size,))
+
+  def _observe(self) -> np.ndarray:
+    return np.full(self._batch_size, self._graph, dtype=np.int32)

@@ -1,0 +1,128 @@
+"""Follows docs/adding_a_method.md: one new module is found wherever methods are listed or run."""
+
+import importlib
+import pathlib
+import re
+import sys
+
+import pytest
+
+import graph_files
+from placeto_tf import place, search
+from placeto_tf.errors import PlacementError
+from placeto_tf.evaluation import EvaluationConfig, evaluate
+from placeto_tf.placing import registry, reports
+from placeto_tf.search import starts
+
+RECIPE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_method.md"
+
+
+@pytest.fixture(name="add")
+def add_fixture(tmp_path, monkeypatch):
+  """Puts a module among those of `placeto_tf.search`."""
+  folder = tmp_path / "modules"
+  folder.mkdir()
+  monkeypatch.setattr(search, "__path__", [*search.__path__, str(folder)])
+  added = []
+
+  def add(name, text):
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    added.append(name)
+
+  yield add
+  for name in added:
+    sys.modules.pop(f"placeto_tf.search.{name}", None)
+    search.__dict__.pop(name, None)
+
+
+def example():
+  """The module of the recipe's first step."""
+  block = re.search(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL).group(1)
+  return re.sub(r"^   ", "", block, flags=re.MULTILINE)
+
+
+@pytest.fixture(name="graph", scope="module")
+def graph_fixture(tmp_path_factory):
+  path = tmp_path_factory.mktemp("graph") / "graph.meta"
+  path.write_bytes(graph_files.meta_graph_def().SerializeToString())
+  return str(path)
+
+
+def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
+  assert "last_device" not in registry.names()
+  add("last_device", example())
+  assert "last_device" in registry.names()
+
+  result = place(graph, "cpu:3", "last_device", max_evaluations=40, max_groups=8)
+  assert result.baselines["last_device"].evaluations == 1
+  assert set(result.baselines["last_device"].placement.tolist()) == {2}
+  assert re.search(r"^last_device ", reports.table(result, verbose=True), re.MULTILINE)
+  assert "last_device" in reports.report(result)["baselines"]
+
+  rows = evaluate(EvaluationConfig(
+      graphs=(graph,), clusters=("cpu:3",), methods=("annealing", "last_device"),
+      start=("last_device",), max_evaluations=30, max_groups=8), str(tmp_path / "out"))
+  assert [row["method"] for row in rows] == ["annealing", "last_device"]
+  assert rows[0]["start_us"] == rows[1]["step_time_us"] and rows[1]["evaluations"] == 1
+
+
+def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
+  add("last_device", example().replace(
+      "Kind.CONSTRUCTION, plain(last_device)",
+      'Kind.BASELINE, plain(last_device), title="last device"'))
+  result = place(graph, "cpu:3", "annealing", max_evaluations=40, max_groups=8)
+  assert list(result.baselines) == [
+      "current", "single", "expert", "metis", "last_device", "annealing"]
+  assert re.search(r"^last device  ", reports.table(result, verbose=True), re.MULTILINE)
+
+
+def test_a_search_and_a_policy_with_a_part_in_auto_run_there(add, graph):
+  text = example().replace(
+      "import Kind, Method, plain", "import AutoPart, Kind, Method, Stage, plain")
+  add("last_device", text.replace(
+      "Kind.CONSTRUCTION, plain(last_device)",
+      "Kind.SEARCH, plain(last_device), auto=AutoPart(Stage.SEARCH, repeats=False)"))
+  add("last_policy", text.replace('"last_device"', '"last_policy"').replace(
+      "Kind.CONSTRUCTION, plain(last_device)",
+      "Kind.POLICY, plain(last_device), auto=AutoPart(Stage.POLICY, share=0.1)"))
+  rows = place(graph, "k80:3", "auto_unlearned", max_evaluations=150, max_groups=30).baselines
+  assert "last_device" in rows and "last_policy" not in rows
+  names = [method.name for stage in ("POLICY", "SEARCH")
+           for method in registry.parts_of_auto(getattr(registry.Stage, stage))]
+  assert "last_policy" in names and "last_device" in names
+
+
+def test_weights_that_a_method_needs_are_asked_for_and_handed_on(add, graph, tmp_path):
+  add("weighted", '''
+from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights
+
+SEEN = []
+
+def run(problem, budget, seed=0, *, weights=None, root_dir=None, progress=None):
+  SEEN.append(weights)
+  problem.evaluate_ops(problem.best_placement)
+  return problem.best_placement
+
+METHODS = (Method("weighted", Kind.POLICY, lambda: run,
+                  weights=Weights("some_policy", WithoutWeights.FAIL)),)
+''')
+  with pytest.raises(PlacementError, match="needs policy_weights.*--policy=some_policy"):
+    place(graph, "cpu:2", "weighted", max_evaluations=40)
+  place(graph, "cpu:2", "weighted", max_evaluations=40, policy_weights=str(tmp_path))
+  rows = evaluate(EvaluationConfig(
+      graphs=(graph,), clusters=("cpu:2",), methods=("weighted",), max_evaluations=40,
+      policy_weights={"some_policy": "there"}), str(tmp_path / "out"))
+  assert sys.modules["placeto_tf.search.weighted"].SEEN == [str(tmp_path), "there"]
+  assert rows[0]["start_us"] == rows[0]["step_time_us"]
+
+
+def test_two_methods_of_one_name_are_refused(add):
+  add("last_device", example().replace('Method("last_device"', 'Method("heft"'))
+  with pytest.raises(PlacementError, match="'heft' is declared in .*; rename one"):
+    registry.methods()
+
+
+def test_the_recipe_stays_short():
+  assert len(RECIPE.read_text().splitlines()) <= 60
+  assert starts.start_methods()[0].name == "expert"  # what `start_rank` of the recipe orders

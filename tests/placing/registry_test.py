@@ -1,0 +1,61 @@
+"""What the registry says of the methods that are there."""
+
+import subprocess
+import sys
+
+import pytest
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.placing import registry
+from placeto_tf.problem.method import Kind, Stage
+
+
+def test_auto_and_the_references_are_listed_first():
+  assert registry.names()[:6] == (
+      "auto", "auto_unlearned", "current", "single", "expert", "metis")
+  assert [method.name for method in registry.references()] == list(registry.names()[2:6])
+
+
+def test_the_stages_of_auto_have_their_methods_in_order():
+  names = {stage: [method.name for method in registry.parts_of_auto(stage)] for stage in Stage}
+  assert names == {
+      Stage.REFERENCE: ["current", "single", "expert", "metis"],
+      Stage.CONSTRUCTION: [
+          "expert_fewer", "m_etf", "heft", "metis_groups", "heft_links", "m_etf_links"],
+      Stage.POLICY: ["placeto", "device_pointer"],
+      Stage.SEARCH: ["annealing", "refine", "local_search"]}
+
+
+def test_every_method_can_be_loaded_and_run_as_one():
+  for method in registry.methods():
+    assert callable(method.load()), method.name
+
+
+@pytest.mark.parametrize("wrong, near", [
+    ("anealing", "annealing"), ("metis_group", "metis_groups"), ("Placeto", "placeto")])
+def test_an_unknown_name_is_answered_with_near_ones_and_the_list(wrong, near):
+  with pytest.raises(PlacementError, match=f"'{wrong}' is not known; did you mean .*{near}.*"
+                                           "The methods are auto, .*hierarchical"):
+    registry.find(wrong)
+  with pytest.raises(PlacementError, match="expected one of auto, "):
+    registry.find("zzzzz")
+
+
+def test_policies_with_weights_are_those_that_methods_take():
+  assert registry.weighted_policies() == ("device_pointer", "gdp", "placeto")
+  registry.check_weights(registry.find("device_pointer"), "somewhere")
+  with pytest.raises(PlacementError, match="'heft' takes no policy_weights"):
+    registry.check_weights(registry.find("heft"), "somewhere")
+
+
+def test_searches_policies_and_auto_take_a_start_and_no_others():
+  taking = {method.kind for method in registry.methods() if method.kind.takes_start}
+  assert taking == {Kind.AUTO, Kind.SEARCH, Kind.POLICY}
+
+
+def test_listing_methods_imports_nothing_heavy():
+  code = ("import sys; from placeto_tf.placing import registry; registry.methods(); "
+          "print([name for name in ('tensorflow', 'tf_agents', 'tensorflow_gnn', 'tf_keras', "
+          "'keras') if name in sys.modules])")
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+  assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,48 @@
+"""Fixtures of the room."""
+
+import pytest
+import tensorflow as tf
+
+import graph_files
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
+from small_problems import make_cluster, make_problem, random_problem, two_chains  # noqa: F401
+from tracing import eagerly  # noqa: F401
+
+
+def _without_saved_models(monkeypatch):
+  from placeto_tf.policies.placeto import training as placeto_training
+
+  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+  """Runs end without the SavedModel of their policy, which takes longer to trace than they do."""
+  _without_saved_models(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def eager_module():
+  """`eagerly` for the tests and the fixtures of a whole module."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def unsaved_module():
+  """`unsaved` for the tests and the fixtures of a whole module."""
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    _without_saved_models(monkeypatch)
+    yield
+
+
+@pytest.fixture(name="cluster", scope="session")
+def cluster_fixture():
+  return Cluster.parse("cpu:2")
+
+
+@pytest.fixture(name="graph", scope="session")
+def graph_fixture():
+  return load_graph(graph_files.meta_graph_def())

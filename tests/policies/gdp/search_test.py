@@ -1,0 +1,101 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.placing import registry, running
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
+from placeto_tf.policies.gdp.policy import save_weights
+from placeto_tf.policies.gdp.search import WAYS, GdpSearch, search_gdp
+from placeto_tf.policies.gdp.training import PPO
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
+
+NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
+CONFIG = GdpSearch(
+    network=NETWORK, training=dataclasses.replace(PPO, batch_size=8, learning_rate=1e-2),
+    fine_tuning=dataclasses.replace(PPO, batch_size=8, epochs=2), fine_tune_updates=2)
+
+
+@pytest.fixture(name="weights", scope="module")
+def weights_fixture(tmp_path_factory):
+  """A run's directory with weights in it, untrained."""
+  root_dir = tmp_path_factory.mktemp("run")
+  save_weights(GdpNetwork(NETWORK, seed=5), str(root_dir / "weights"))
+  return str(root_dir)
+
+
+def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
+  problem, seen = two_chains, []
+  simulate = problem.simulator.simulate_many
+
+  def watched(placements, **options):
+    found = simulate(placements, **options)
+    seen.append(found[0].mean())
+    return found
+
+  problem.simulator.simulate_many = watched
+  config = dataclasses.replace(
+      CONFIG, network=dataclasses.replace(NETWORK, initial_spread=1.0))
+  search_gdp(problem, Budget(max_evaluations=400), 0, config=config)
+  one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
+  assert problem.best_objective_us < 0.6 * one_us
+  assert np.mean(seen[-6:-1]) < 0.8 * np.mean(seen[:3])
+
+
+@pytest.mark.parametrize("way, evaluations", [
+    ("scratch", 17),  # two batches of 8, and the likeliest devices, for which a third leaves none
+    ("zero_shot", 16),
+    ("fine_tune", 17),  # two updates, and the likeliest devices
+])
+def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(
+    weights, way, evaluations, eagerly):
+  found = []
+  for _ in range(2):
+    problem = random_problem()
+    placement = search_gdp(
+        problem, Budget(max_evaluations=24), 3, way=way, config=CONFIG,
+        weights=None if way == "scratch" else weights)
+    np.testing.assert_array_equal(placement, problem.best_placement)
+    assert problem.evaluations == evaluations
+    found.append([row[::2] for row in problem.history])
+  assert found[0] == found[1]
+
+
+def test_zero_shot_of_one_evaluation_is_the_likeliest_devices(weights):
+  problems = [random_problem(), random_problem()]
+  for seed, problem in enumerate(problems):
+    search_gdp(problem, Budget(max_evaluations=1), seed, way="zero_shot", weights=weights)
+    assert problem.evaluations == 1
+  np.testing.assert_array_equal(*(problem.best_placement for problem in problems))
+
+
+def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
+  histories = []
+  for way in ("scratch", "fine_tune"):
+    problem = random_problem()
+    search_gdp(
+        problem, Budget(max_evaluations=10), 0, way=way, config=CONFIG, weights=weights)
+    histories.append([row[::2] for row in problem.history])
+  assert histories[0] == histories[1]
+
+
+def test_place_offers_the_methods_and_says_what_they_need(weights):
+  assert {"gdp", *(f"gdp_{way}" for way in WAYS[1:])} <= set(registry.names())
+  with pytest.raises(PlacementError, match="needs policy_weights.*--policy=gdp"):
+    PlacingConfig(method="gdp_zero_shot")
+  PlacingConfig(method="gdp", policy_weights=weights)
+  with pytest.raises(PlacementError, match="'fine_tune' of GDP needs weights"):
+    search_gdp(random_problem(), Budget(max_evaluations=5), way="fine_tune")
+  problem = random_problem()
+  running.run(
+      problem, registry.find("gdp_zero_shot"), Budget(max_evaluations=3), weights=weights)
+  assert problem.evaluations == 3
+
+
+def test_a_cluster_of_more_devices_than_the_weights_know_is_refused(weights):
+  with pytest.raises(PlacementError, match="made for 5"):
+    search_gdp(random_problem(devices="k80:6"), Budget(max_evaluations=5), way="zero_shot",
+               weights=weights)

@@ -1,0 +1,73 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from placeto_tf.placing import registry, running
+from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
+from placeto_tf.policies.one_graph import HierarchicalSearch, RnnSearch
+from placeto_tf.policies.one_graph_search import learn_grouping, search_one_graph
+from placeto_tf.policies.rnn.policy import RnnConfig
+from placeto_tf.policies.sequence_placer import PlacerConfig
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
+
+RNN = RnnSearch(
+    policy=RnnConfig(placer=PlacerConfig(hidden=16), type_width=4),
+    training=dataclasses.replace(
+        RnnSearch().training, learning_rate=2e-2, final_learning_rate=2e-2))
+HIERARCHICAL = HierarchicalSearch(
+    policy=HierarchicalConfig(
+        num_groups=4, grouper_hidden=32, type_width=4, grouper_scale=3.0,
+        placer=PlacerConfig(hidden=16, bidirectional=True, tanh_constant=1.0)),
+    training=dataclasses.replace(
+        HierarchicalSearch().training, learning_rate=1e-2, final_learning_rate=1e-2))
+CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_two_chains_end_up_on_two_devices(name, two_chains):
+  problem = two_chains
+  means, simulate = [], problem.simulator.simulate_many
+
+  def watched(placements, **options):
+    found = simulate(placements, **options)
+    means.append(found[0].mean())
+    return found
+
+  problem.simulator.simulate_many = watched
+  placement = search_one_graph(
+      problem, Budget(max_evaluations=960), policy=name, config=CONFIGS[name])
+  half_us = problem.simulator.simulate(np.repeat(np.int32([0, 1]), 10)).step_time_us
+  assert problem.simulator.simulate(placement).step_time_us == half_us
+  assert np.mean(means[-5:]) < 0.85 * means[0]  # not by luck: what it draws is better
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, eagerly):
+  found = []
+  for _ in range(2):
+    problem = random_problem()
+    placement = search_one_graph(
+        problem, Budget(max_evaluations=40), 3, policy=name, config=CONFIGS[name])
+    np.testing.assert_array_equal(placement, problem.best_placement)
+    assert problem.evaluations == 32  # two batches of 16
+    found.append([row[::2] for row in problem.history])
+  assert found[0] == found[1]
+
+
+def test_a_method_answers_even_if_loading_took_all_its_time(eagerly):
+  problem = random_problem()
+  assert running.run(problem, registry.find("rnn"), Budget(max_seconds=1e-3)).shape == (60,)
+
+
+def test_learned_groups_keep_together_what_must_share_a_device(eagerly):
+  problem = random_problem()
+  before = problem.evaluations
+  grouping = learn_grouping(
+      problem, Budget(max_evaluations=32), config=CONFIGS["hierarchical"])
+  assert problem.evaluations == before + 32
+  regrouped = problem.regrouped(grouping)  # raises where a group has no device
+  assert regrouped.num_groups <= 4 + problem.num_devices
+  colocation = problem.graph.colocation
+  np.testing.assert_array_equal(grouping.group_of_op, grouping.group_of_op[colocation])

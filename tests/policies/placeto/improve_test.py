@@ -1,0 +1,157 @@
+import dataclasses
+import random
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.placeto import improve as improve_lib
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.improve import improve
+from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.problem.budget import Budget
+from placeto_tf.training.placement_environment import EnvironmentConfig
+from random_problem import random_problem
+
+SMALL = dataclasses.replace(
+    PlacetoConfig(),
+    environment=dataclasses.replace(PlacetoConfig().environment, num_episodes=4),
+    network=NetworkConfig(rounds=1), steps_per_update=3, decisions_per_update=8,
+    levels=((1.0, 1.0),))
+
+
+def search(evaluations=80, seed=0, problem=None, **options):
+  problem = problem or random_problem()
+  options.setdefault("config", SMALL)
+  start = problem.allowed.argmax(axis=1)
+  return problem, improve(problem, start, Budget(max_evaluations=evaluations), seed, **options)
+
+
+@pytest.fixture(name="learned", scope="module")
+def learned_fixture(tmp_path_factory):
+  """One search long enough to learn, for the tests that look at what it did.
+
+  Its problem, what it found, its directory, what progress was told, and the share of groups that
+  stayed in each update.
+  """
+  told, kept, directory = [], [], tmp_path_factory.mktemp("learned")
+
+  class Watched(improve_lib.PlacetoLearner):
+    def _kept(self, graph):
+      kept.append(super()._kept(graph))
+      return kept[-1]
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(improve_lib, "_MIN_ROWS", 1)
+    patched.setattr(improve_lib, "PlacetoLearner", Watched)
+    problem, found = search(
+        300, root_dir=str(directory), progress=lambda *state: told.append(state))
+  return types.SimpleNamespace(
+      problem=problem, found=found, directory=directory, told=told, kept=kept)
+
+
+@pytest.mark.parametrize("policy", ["placeto", "random"])
+def test_the_result_is_the_best_the_problem_saw_and_never_worse_than_the_start(policy, learned):
+  problem, found = (
+      (learned.problem, learned.found) if policy == "placeto" else search(policy=policy))
+  assert found.objective_us == problem.best_objective_us <= found.start_objective_us
+  np.testing.assert_array_equal(found.op_placement, problem.best_placement)
+  result = problem.simulator.simulate(found.op_placement)
+  assert result.step_time_us == found.objective_us
+
+
+def test_a_start_of_ops_that_the_groups_cannot_express_is_where_the_search_begins():
+  problem = random_problem()
+  start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
+  movable = np.flatnonzero(problem.allowed_ops.sum(axis=1) > 1)
+  labels, sizes = np.unique(problem.grouping.group_of_op[movable], return_counts=True)
+  op = movable[problem.grouping.group_of_op[movable] == labels[sizes.argmax()]][0]
+  mates = problem.graph.colocation == problem.graph.colocation[op]
+  start[mates] = np.flatnonzero(problem.allowed_ops[op])[-1]  # a part of one group moves away
+  assert (problem.grouping.expand(problem.project(start)) != start).any()
+  found = improve(problem, start, Budget(max_evaluations=20), 0, config=SMALL, policy="random")
+  step_time_us = problem.simulator.simulate(start).step_time_us
+  assert found.start_objective_us == step_time_us >= found.objective_us
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 5, 63])
+def test_the_budget_of_evaluations_is_never_exceeded(evaluations):
+  problem, found = search(evaluations, policy="random")
+  assert problem.evaluations == found.evaluations <= evaluations
+
+
+def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another(eagerly):
+  config = dataclasses.replace(SMALL, levels=((1.0, 0.5), (2.0, 0.5)))
+  (first, a), (second, b), (third, _) = (
+      search(32, seed=seed, config=config) for seed in (7, 7, 8))
+  assert a.updates == b.updates >= 2  # in both levels
+  np.testing.assert_array_equal(a.op_placement, b.op_placement)
+
+  def improvements(problem):
+    return [(evaluations, us) for evaluations, _, us in problem.history]
+
+  assert improvements(first) == improvements(second) != improvements(third)
+
+
+def test_a_finer_level_starts_from_what_the_coarser_found():
+  config = dataclasses.replace(SMALL, levels=((1.0, 0.5), (4.0, 0.5)))
+  problem, found = search(200, config=config, policy="random")
+  assert found.objective_us == problem.best_objective_us
+  assert len(np.unique(found.op_placement)) > 1
+
+
+def test_the_process_keeps_its_own_random_states(eagerly):
+  np.random.seed(1)
+  random.seed(1)
+  before = np.random.get_state()[1].tolist(), random.getstate()
+  search(20)
+  assert (np.random.get_state()[1].tolist(), random.getstate()) == before
+
+
+def test_learning_beats_the_start_of_a_graph_that_can_be_split(learned):
+  assert learned.found.updates > 10
+  assert learned.found.objective_us < 0.9 * learned.found.start_objective_us
+
+
+def test_the_papers_own_choices_run(eagerly):
+  paper = PlacetoConfig.paper()
+  config = dataclasses.replace(paper, environment=EnvironmentConfig(num_episodes=2))
+  _, found = search(30, config=config, problem=random_problem(num_ops=30, num_groups=6))
+  assert found.updates >= 2
+
+
+def _tags(directory):
+  tags = set()
+  for path in directory.iterdir():
+    for record in tf.data.TFRecordDataset(str(path)):
+      tags.update(
+          value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
+  return tags
+
+
+def test_tensorboard_gets_step_times_return_and_losses(learned):
+  assert {"StepTime/best_ms", "StepTime/current_ms", "Training/AverageReturn", "Training/loss",
+          "Training/entropy_loss"} <= _tags(learned.directory / "train")
+
+
+def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
+  monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
+  search(60, root_dir=str(tmp_path))
+  assert _tags(tmp_path / "train") == set()
+
+
+def test_progress_is_told_evaluations_and_the_best_so_far(learned):
+  assert learned.told[-1][2] == learned.problem.best_objective_us
+  counts = [evaluations for evaluations, _, _ in learned.told]
+  assert counts == sorted(counts)
+
+
+def test_an_unknown_policy_is_named():
+  with pytest.raises(PlacementError, match="policy is 'dice'"):
+    search(policy="dice")
+
+
+def test_the_share_of_groups_that_stay_is_held_near_what_was_asked_for(learned):
+  assert 0.7 < np.mean(learned.kept[-10:]) < 0.88

@@ -1,0 +1,202 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.policies.placeto.placers import improve_with
+from placeto_tf.policies.placeto.training import (
+  FamilyProblem,
+  PlacetoTrainer,
+  PlacetoTrainingConfig,
+  train,
+)
+from placeto_tf.policies.placeto.weights import PlacetoWeights
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
+
+TIED = PlacetoConfig.tied()
+CONFIG = PlacetoTrainingConfig(
+    graphs=("a", "b"), max_groups=7, graphs_per_update=2, iterations=6, checkpoint_every=2,
+    watch_every=3,
+    placeto=dataclasses.replace(
+        TIED, environment=dataclasses.replace(
+            TIED.environment, num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3)))
+
+
+def problems():
+  found = []
+  for groups in (5, 6):
+    problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
+    found.append(FamilyProblem(
+        f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
+  return found
+
+
+def trainer(root_dir, config=CONFIG, **options):
+  return PlacetoTrainer(
+      config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+
+
+def tags(directory):
+  found = set()
+  for path in directory.glob("events*"):
+    for record in tf.data.TFRecordDataset(str(path)):
+      found.update(
+          value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
+  return found
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  """A run from its beginning to its end, its directory and what it reported."""
+  root_dir, seen = tmp_path_factory.mktemp("whole"), []
+  run = trainer(root_dir)
+  figures = run.run(progress=lambda iteration, _: seen.append(iteration))
+  return run, root_dir, figures, seen
+
+
+def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_done(whole):
+  _, root_dir, figures, seen = whole
+  assert seen == [1, 2, 3, 4, 5, 6]
+  assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
+  assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
+  assert {"StepTime/random[5]", "StepTime/random[6]", "StepTime/random", "Metrics/returns",
+          "Metrics/loss", "Metrics/entropy", "Metrics/gradient_norm", "Metrics/steps_a_second",
+          "HeldOut/random[5]/greedy", "Metrics/held_out_best"} <= tags(root_dir / "train")
+  assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
+
+
+def test_all_values_are_learned_from_and_evaluated_in_training_only(
+    tmp_path, eagerly, unsaved):
+  all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
+  before = run.learner.weights
+  run.run()
+  assert any((one != other).any() for one, other in zip(before, run.learner.weights))
+  trained, watched = run._environment.environments[0], run._environment.environments[2]
+  assert trained.config.all_values and not watched.config.all_values
+
+
+def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
+  run, root_dir, _, _ = whole
+  loaded = tf.saved_model.load(str(root_dir / "policies" / "policy"))
+  environment = run._environment  # the observations it was trained on
+  for graphs in ([0, 1], [1, 2]):
+    environment.choose(graphs)
+    time_step = environment.reset()
+    for _ in range(3):
+      action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
+      np.testing.assert_array_equal(
+          action, run.learner.logits(time_step.observation).argmax(axis=-1))
+      time_step = environment.step(action)
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, eagerly, unsaved):
+  config = dataclasses.replace(CONFIG, iterations=4)
+  whole = trainer(tmp_path / "whole", config)
+  whole.run()
+  stopped = trainer(tmp_path / "parts", config)
+  stopped.run(until=0)
+  assert tf.train.latest_checkpoint(str(tmp_path / "parts" / "train")) is not None
+  stopped.run(until=3)  # the last checkpoint is of iteration 2: the third is done again
+  resumed = trainer(tmp_path / "parts", config)
+  assert resumed.iteration == 2
+  resumed.run()
+  for one, other in zip(whole.learner.variables, resumed.learner.variables):
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  assert whole.learner.state_dict() == resumed.learner.state_dict()
+  assert whole.env_steps == resumed.env_steps == 4 * (5 + 6)
+
+
+def test_every_graph_has_its_turn_before_one_has_its_second():
+  run = PlacetoTrainer.__new__(PlacetoTrainer)
+  run.config, run._num_training, run._side_by_side = CONFIG, 6, 2
+  laps = [sum((run._turn(lap * 3 + i) for i in range(3)), []) for lap in range(4)]
+  assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
+  assert laps[0] != laps[1] or laps[1] != laps[2]
+
+
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path, eagerly):
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
+  run.run(until=2)
+  before, learn = run.learner.weights, run.learner._train
+  info = []
+
+  def broken(experience, **options):
+    if not info:
+      info.append(learn(experience, **options))
+    for variable in run.learner.network.variables:
+      variable.assign(variable * np.nan)
+    return info[0]
+
+  run.learner._train = broken
+  with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
+    run.run()
+  assert run.skipped == 10
+  for one, other in zip(before, run.learner.weights):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
+    tmp_path, eagerly):
+  trainer(tmp_path / "run")
+  with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
+    trainer(tmp_path / "run", dataclasses.replace(CONFIG, seed=1))
+  with pytest.raises(PlacetoError, match="graph 1 has 6 groups, there is room for 5"):
+    trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=5))
+
+
+def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
+    tmp_path, eagerly, unsaved):
+  run = trainer(tmp_path / "run")
+  run.save()
+  weights = PlacetoWeights.load(str(tmp_path / "run"))
+  assert weights.config == CONFIG.placeto
+  warm = trainer(tmp_path / "warm", warm_start=str(tmp_path / "run"))
+  for one, other in zip(weights.arrays, warm.learner.weights):
+    np.testing.assert_array_equal(one, other)
+  wider = dataclasses.replace(
+      CONFIG, placeto=dataclasses.replace(
+          CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, width=4)))
+  with pytest.raises(PlacetoError, match="the weights are of another network"):
+    trainer(tmp_path / "wider", wider, warm_start=str(tmp_path / "run"))
+
+  problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
+  start = problem.allowed_ops.argmax(axis=1)
+  placed = [
+      improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
+      for way, evaluations in (("greedy", 100), ("zero_shot", 40))]
+  assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
+  assert problem.evaluations <= 40
+  other = random_problem()  # on four devices, which tied weights fit too
+  found = improve_with(
+      str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+  assert found.objective_us <= found.start_objective_us
+
+
+def test_untied_weights_are_for_one_number_of_devices(tmp_path):
+  untied = dataclasses.replace(
+      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
+  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
+  run.save()
+  other = random_problem()
+  with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
+    improve_with(
+        str(tmp_path), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+
+
+def test_what_is_no_directory_of_weights_is_named(tmp_path):
+  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
+    PlacetoWeights.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"given": "magic"}, {"max_groups": 0}])
+def test_wrong_settings_are_refused(wrong):
+  with pytest.raises(PlacetoError, match=next(iter(wrong))):
+    dataclasses.replace(CONFIG, **wrong)

@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+from tf_agents.drivers import py_driver
+from tf_agents.environments import utils
+from tf_agents.policies import random_py_policy
+from tf_agents.specs import array_spec
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
+from random_problem import grouped_graph, random_problem
+
+# Us of every placement of two groups on two devices.
+TABLE = {(0, 0): 100.0, (1, 0): 80.0, (0, 1): 120.0, (1, 1): 50.0}
+
+
+def table_cost(placements):
+  return np.array([TABLE[tuple(p)] for p in placements.tolist()]), {}
+
+
+def two_groups(allowed=None, cost=table_cost, origin=(0, 0), **rules):
+  rules.setdefault("num_episodes", 1)
+  allowed = np.ones((2, 2), dtype=bool) if allowed is None else np.array(allowed)
+  return PlacementEnvironment(
+      allowed, cost, np.array(origin), config=EnvironmentConfig(**rules))
+
+
+def play(environment, devices):
+  """Rewards [T] of one episode alone."""
+  time_step, rewards = environment.reset(), []
+  for device in devices:
+    time_step = environment.step(np.array([[device]] * environment.batch_size, dtype=np.int32))
+    rewards.append(float(time_step.reward[0]))
+  assert time_step.is_last().all()
+  return rewards
+
+
+def simulated(**rules):
+  problem = random_problem()
+  grouped = grouped_graph(problem)
+  return PlacementEnvironment(
+      problem.allowed, SimulatedCost(problem, grouped), problem.allowed.argmax(axis=1),
+      config=EnvironmentConfig(num_episodes=4, **rules), seed=3)
+
+
+@pytest.mark.parametrize("rules", [
+    {}, {"groups_per_step": 5, "order": "random", "undo_steps": 1, "undo_temperature": 0.01},
+    {"reward": "final", "start": "random"}, {"start": "best", "perturb": 0.5}])
+def test_tf_agents_finds_the_environment_valid(rules):
+  utils.validate_py_environment(simulated(**rules), episodes=2)
+
+
+def test_every_time_step_a_driver_sees_is_as_the_spec_says():
+  environment = simulated(groups_per_step=5)
+  spec = array_spec.add_outer_dims_nest(environment.time_step_spec(), (4,))
+  seen = []
+
+  def observe(transition):
+    time_step, _, next_time_step = transition
+    for step in (time_step, next_time_step):
+      assert array_spec.check_arrays_nest(step, spec)
+    seen.append(next_time_step)
+
+  policy = random_py_policy.RandomPyPolicy(
+      environment.time_step_spec(), environment.action_spec(), seed=0)
+  driver = py_driver.PyDriver(
+      environment, policy, observers=[], transition_observers=[observe], max_episodes=8)
+  driver.run(environment.reset())
+  assert sum(int(step.is_last().all()) for step in seen) == 2
+
+
+def test_a_faster_placement_earns_its_share_of_the_start_and_a_slower_one_costs_it():
+  assert play(two_groups(), [1, 0]) == pytest.approx([0.2, 0.0])
+  assert play(two_groups(), [0, 1]) == pytest.approx([0.0, -0.2])
+
+
+def test_the_last_group_is_placed_too():
+  environment = two_groups()
+  assert play(environment, [1, 1]) == pytest.approx([0.2, 0.3])
+  assert environment.placements.tolist() == [[1, 1]]
+  assert environment.best_placement.tolist() == [1, 1]
+
+
+def test_the_final_reward_is_minus_the_last_objective():
+  assert play(two_groups(reward="final"), [1, 1]) == pytest.approx([0.0, -0.5])
+
+
+@pytest.mark.parametrize("rules", [
+    {}, {"undo_steps": 1}, {"undo_steps": 3, "groups_per_step": 2}, {"order": "random"}])
+def test_returns_add_up_to_the_fall_of_the_objective(rules):
+  environment = simulated(**rules)
+  rng = np.random.default_rng(0)
+  time_step = environment.reset()
+  before, returns = environment.objective_us, np.zeros(4)
+  while not time_step.is_last().all():
+    shape = (4,) + environment.action_spec().shape
+    time_step = environment.step(rng.integers(0, 3, shape).astype(np.int32))
+    returns += time_step.reward
+  np.testing.assert_allclose(
+      returns, (before - environment.objective_us) / environment.scale_us, atol=1e-5)
+
+
+def test_a_worse_placement_is_undone_and_what_it_earns_is_a_choice():
+  environment = two_groups(undo_steps=1)
+  assert play(environment, [0, 1]) == [0.0, 0.0]
+  assert environment.placements.tolist() == [[0, 0]]
+  assert play(two_groups(undo_steps=1, worse_weight=0.5), [0, 1]) == pytest.approx([0.0, -0.1])
+
+
+def test_a_hot_episode_keeps_what_is_worse():
+  environment = two_groups(undo_steps=1, undo_temperature=1e9)
+  play(environment, [0, 1])
+  assert environment.placements.tolist() == [[0, 1]]
+
+
+def test_a_device_that_is_not_allowed_is_no_move():
+  environment = two_groups(allowed=[[True, False], [True, True]])
+  assert play(environment, [1, 0]) == [0.0, 0.0]
+  assert environment.placements.tolist() == [[0, 0]]
+
+
+def test_only_what_changed_is_evaluated():
+  rows = []
+
+  def cost(placements):
+    rows.append(len(placements))
+    return table_cost(placements)
+
+  environment = two_groups(cost=cost, num_episodes=3)
+  environment.reset()
+  environment.step(np.array([[1], [0], [1]], dtype=np.int32))
+  assert rows == [1, 2]  # the start once for all, then the two episodes that moved
+
+
+@pytest.mark.parametrize("start,expected", [("given", [0, 0]), ("best", [1, 1])])
+def test_the_next_episode_starts_where_the_rules_say(start, expected):
+  environment = two_groups(start=start)
+  play(environment, [1, 1])
+  environment.reset()
+  assert environment.placements.tolist() == [expected]
+
+
+def test_all_values_are_what_each_device_would_have_earned():
+  environment = two_groups(all_values=True, num_episodes=2)
+  environment.reset()
+  environment.step(np.array([[1], [0]], dtype=np.int32))
+  np.testing.assert_allclose(environment.values, [[0, 0.2]] * 2, atol=1e-6)
+  environment.step(np.array([[0], [0]], dtype=np.int32))  # from (1, 0) and (0, 0)
+  np.testing.assert_allclose(environment.values, [[0, 0.3], [0, -0.2]], atol=1e-6)
+
+
+def test_every_group_is_visited_when_they_do_not_fill_the_last_step():
+  environment = simulated(groups_per_step=5)
+  time_step, visited = environment.reset(), []
+  assert environment.num_steps == 3
+  for _ in range(3):
+    visited.append(time_step.observation["current"][0])
+    time_step = environment.step(np.zeros((4, 5), dtype=np.int32))
+  assert np.concatenate(visited).tolist() == list(range(12)) + [0, 1, 2]
+  assert (time_step.observation["visited"] == 1).all()
+
+
+def test_episodes_side_by_side_do_not_touch_each_other():
+  environment = two_groups(num_episodes=2)
+  environment.reset()
+  environment.step(np.array([[1], [0]], dtype=np.int32))
+  time_step = environment.step(np.array([[1], [1]], dtype=np.int32))
+  assert environment.placements.tolist() == [[1, 1], [0, 1]]
+  np.testing.assert_allclose(time_step.reward, [0.3, -0.2], atol=1e-6)
+
+
+@pytest.mark.parametrize("rules,message", [
+    ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
+    ({"num_episodes": 0}, "num_episodes is 0"),
+    ({"all_values": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1"),
+    ({"undo_temperature": float("nan")}, "undo_temperature is nan")])
+def test_wrong_rules_are_named(rules, message):
+  with pytest.raises(PlacementError, match=message):
+    EnvironmentConfig(**rules)
+
+
+def test_a_start_on_a_device_that_is_not_allowed_names_the_group():
+  with pytest.raises(PlacementError, match="group 1 on device 1"):
+    two_groups(allowed=[[True, True], [True, False]], origin=(0, 1))
