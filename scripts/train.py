@@ -37,6 +37,7 @@ from typing import Any, Dict, List, Mapping
 
 from absl import flags
 
+from placeto_tf import policies
 from placeto_tf.errors import PlacetoError, SetupError
 from placeto_tf.programs import entry_point, shared_flags
 
@@ -46,8 +47,7 @@ FLAGS = flags.FLAGS
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-flags.DEFINE_string("policy", "device_pointer", "What is trained: a folder of placeto_tf/policies, "
-                    "such as device_pointer, placeto, gdp, rnn, hierarchical.")
+flags.DEFINE_enum("policy", "device_pointer", list(policies.trainable()), "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer and gdp: "
@@ -73,14 +73,9 @@ flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatab
 def main() -> None:
   """Trains."""
   entry_point.import_tensorflow_quietly()
-  from placeto_tf import policies
   from placeto_tf.training.runs import read_done
 
-  known = policies.trainable()
-  if FLAGS.policy not in known:
-    raise PlacetoError(
-        f"policy {FLAGS.policy!r} is not known; expected one of {', '.join(known)}")
-  policy = known[FLAGS.policy]()
+  policy = policies.trainable()[FLAGS.policy]()
   config = policy.configure(_given(), _settings(), FLAGS.preset)
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
@@ -129,7 +124,6 @@ def fields_help() -> str:
   """The fields of the configurations of all policies, with their defaults."""
   entry_point.import_tensorflow_quietly()
   try:
-    from placeto_tf import policies
     from placeto_tf.training import settings as settings_lib
 
     known = {name: load() for name, load in policies.trainable().items()}

@@ -62,7 +62,8 @@ def test_importing_what_trains_prints_nothing_of_gyms(tmp_path):
   assert done.stdout.split() == ["gym"] and "unmaintained" not in done.stderr
 
 
-_TRAINED = ("training", "policies.placeto", "policies.gdp", "policies.rnn", "policies.hierarchical")
+_TRAINED = ("training", "policies.placeto.training", "policies.gdp.training",
+            "policies.device_pointer.training", "policies.one_graph_training")
 
 
 def run_beside_keras_3(code):

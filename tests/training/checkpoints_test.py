@@ -17,7 +17,7 @@ from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
 
-pytestmark = pytest.mark.usefixtures("eager_module", "unsaved_module")
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 CONFIG = GainTrainingConfig(
     graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,

@@ -29,6 +29,7 @@ import tensorflow as tf
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.graphs import atomic, user_files
+from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.episodes import (
   EpisodeCollector,
@@ -37,7 +38,7 @@ from placeto_tf.policies.device_pointer.episodes import (
   Moves,
   joined,
 )
-from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights, pretrained_directory
+from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import collecting_run, runs
 from placeto_tf.training import problems as training_problems
@@ -263,4 +264,4 @@ train = functools.partial(collecting_run.train, GainTrainer)
 def trainable() -> Trainable:
   """The record for `scripts/train.py`."""
   return Trainable("device_pointer", GainTrainingConfig(()), train, on_ray=True,
-                   pretrained=pretrained_directory)
+                   pretrained=scorer.pretrained_directory)
