@@ -19,8 +19,8 @@ import os
 from typing import Any, Dict, List, Optional
 
 import numpy as np
-import tensorflow as tf
 
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
@@ -34,6 +34,8 @@ from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.problems import make_problem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow as tf
 
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.graphs import atomic, user_files
@@ -47,6 +47,8 @@ from placeto_tf.training.collecting_run import CollectingRun
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import CollectedRunConfig
 from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
 
 _HOT_START = 0.35  # share of episodes that begin at another start than the best
 

@@ -19,8 +19,8 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow as tf
 
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.gdp.episodes import (
@@ -42,6 +42,8 @@ from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
 from placeto_tf.training.problems import expand_clusters, make_problem
 from placeto_tf.training.run_config import CollectedRunConfig
 from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
 
 # The paper's reward and algorithm; it does not state all sizes and rates.
 PPO = OneShotConfig(

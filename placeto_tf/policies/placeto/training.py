@@ -23,7 +23,6 @@ import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError, check_at_least
@@ -51,6 +50,8 @@ from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.problems import STARTS, make_problem
 from placeto_tf.training.run_config import CollectedRunConfig
 from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
 
 GIVEN = STARTS + ("best_known",)
 
