@@ -178,7 +178,7 @@ def calibrate(
   compute_us: Optional[np.ndarray] = None
   step_time_us: Optional[np.ndarray] = None
   if graph is not None:
-    compute_us, step_time_us, overhead_us = _graph_costs(
+    compute_us, step_time_us = _graph_costs(
         graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
   if graph is not None and compute_us is not None and links and config.placements:
@@ -203,7 +203,7 @@ def _fit(
       max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
       timeout_seconds=config.timeout_seconds, seed=config.seed)
   with Measurer(graph, cluster, runtime, measuring, feeds=feeds, device_map=device_map,
-                reference=None, speed=speed) as measurer:
+                reference=False, speed=speed) as measurer:
 
     def measure(placement: np.ndarray) -> float:
       progress("a placement that transfers are fitted to")
@@ -260,8 +260,8 @@ def _graph_costs(
     graph: ComputationGraph, cluster: Cluster, runtime: Runtime, devices: Mapping[str, str],
     overhead_us: float, config: CalibrationConfig, feeds: Feeds, speed: CoreSpeed,
     progress: Callable[[str], None],
-) -> Tuple[np.ndarray, np.ndarray, float]:
-  """(compute_us [N, D], step_time_us [D], overhead of an op) by runs on one device at a time."""
+) -> Tuple[np.ndarray, np.ndarray]:
+  """(compute_us [N, D], step_time_us [D]) by runs on one device at a time."""
   allowed = allowed_devices(graph, cluster)
   compute_us = np.full(allowed.shape, np.nan)
   step_time_us = np.full(cluster.num_devices, np.nan)
@@ -284,7 +284,7 @@ def _graph_costs(
     room_us = step_time_us[d] - overhead_us * graph.num_ops
     if room_us > 0 and kernels_us > 0:
       compute_us[:, d] *= room_us / kernels_us
-  return compute_us, step_time_us, overhead_us
+  return compute_us, step_time_us
 
 
 def _time_ops(

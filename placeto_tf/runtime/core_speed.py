@@ -47,14 +47,14 @@ class CoreSpeed:
 
   @classmethod
   def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
-    """Of the cores that a runtime's workers are bound to; of none where it does not say.
+    """Of the cores that a runtime's workers are bound to; of none where that is not known.
 
     Args:
       runtime: whose workers are timed.
       full_speed_us: `core_probe_us` of the cluster, where calibration found it: what is measured
         is brought to the speed of what was calibrated. None or 0 where it is not known.
     """
-    cores = sorted({core for cores in getattr(runtime, "cores", ()) for core in cores})
+    cores = sorted({core for cores in runtime.cores for core in cores})
     return cls(cores, full_speed_us or None)
 
   @property

@@ -40,6 +40,8 @@ from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise
 
 _REFERENCE_EVERY = 3  # a step of the reference after so many steps
+# Half the width of the median's 95 % interval over the median, at which it is known well enough.
+_PRECISION = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +52,6 @@ class MeasuringConfig:
     warmup_runs: dropped. The first one also sets up the workers.
     min_runs, max_runs: that count.
     max_seconds: after which a placement gets no more runs than `min_runs`.
-    precision: half the width of the median's 95 % interval over the median, below which it is
-      known well enough.
     timeout_seconds: of one step, setting up included; then the placement has failed.
     optimizations: time the graph as TensorFlow would run it.
     seed: of random feeds.
@@ -61,7 +61,6 @@ class MeasuringConfig:
   min_runs: int = 8
   max_runs: int = 60
   max_seconds: float = 60.0
-  precision: float = 0.01
   timeout_seconds: float = 120.0
   optimizations: bool = False
   seed: int = 0
@@ -70,7 +69,7 @@ class MeasuringConfig:
     for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs)):
       if getattr(self, name) < least:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
-    for name in ("max_seconds", "precision", "timeout_seconds"):
+    for name in ("max_seconds", "timeout_seconds"):
       if not getattr(self, name) > 0:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
 
@@ -131,7 +130,7 @@ class Measurer:
       *,
       feeds: Feeds = "random",
       device_map: Optional[Mapping[str, str]] = None,
-      reference: Union[Placement, None, str] = "first",
+      reference: bool = True,
       clock: Optional[Callable[[PlacedRun], float]] = None,
       speed: Optional[CoreSpeed] = None,
   ):
@@ -139,8 +138,8 @@ class Measurer:
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      reference: "first" puts each op on the first device it may use, where no `speed` says how
-        fast the machine is; None has none.
+      reference: whether steps with each op on the first device it may use are timed in between,
+        where no `speed` says how fast the machine is.
       clock: runs a step and returns its seconds.
       speed: counts only steps whose time at full speed is known, if there are enough of them.
 
@@ -153,11 +152,9 @@ class Measurer:
     self._feeds, self._clock, self._speed = read_feeds(graph, feeds), clock or PlacedRun.step, speed
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
-    if reference == "first" and not (speed is not None and speed.watches):
+    if reference and not (speed is not None and speed.watches):
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
       self._reference = Placement.from_indices(graph, cluster, first)
-    elif isinstance(reference, Placement):
-      self._reference = reference
     self._reference_run: Optional[PlacedRun] = None
 
   def __enter__(self) -> Measurer:
@@ -274,7 +271,7 @@ class Measurer:
       times = steps.counting
       if late and steps.runs >= config.min_runs or len(times) >= config.min_runs and (
           len(times) >= config.max_runs
-          or statistics.relative_width(times) <= config.precision):
+          or statistics.relative_width(times) <= _PRECISION):
         break
     if reference_run is not None and not reference.runs:
       reference.add(functools.partial(self._step_us, reference_run))

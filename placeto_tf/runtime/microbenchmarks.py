@@ -14,10 +14,11 @@ by an op that also runs on the sender in the graph without transfers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -67,17 +68,9 @@ class Bench:
     """
     import tensorflow as tf
 
-    v1 = tf.compat.v1
-    sessions = []
-    try:
-      for build in builders:
-        graph = tf.Graph()
-        with graph.as_default():
-          fetch = build()
-        config = session_lib.session_config(num_cpus=getattr(self._runtime, "num_cpus", 1))
-        config.operation_timeout_in_ms = self._timeout_ms
-        sessions.append((v1.Session(self._runtime.target, graph=graph, config=config), fetch))
-      options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
+    options = tf.compat.v1.RunOptions(timeout_in_ms=self._timeout_ms)
+    with contextlib.ExitStack() as stack:
+      sessions = [stack.enter_context(self._session(build)) for build in builders]
 
       def turn() -> List[float]:
         times = []
@@ -91,44 +84,42 @@ class Bench:
       for _ in range(3):
         turn()
       turns, _ = self._speed.collect(turn, self._runs, _PATIENCE_SECONDS, self._beat)
-    except tf.errors.OpError:
-      for session, _ in sessions:
-        if session.sess_str:
-          session._closed = True  # see `PlacedRun.abandon`
-      raise
-    for session, _ in sessions:
-      session.close()
     times = np.array([np.array(turn) / factor for turn, factor in turns])
     return (np.percentile(times, 25, axis=0) * 1e6).tolist()
 
   def kernel_us(self, build: Callable[[], Any]) -> float:
-    """The median time of the graph's kernels, by traced steps."""
+    """The median time of the graph's kernels, by a traced step."""
     import tensorflow as tf
 
-    v1 = tf.compat.v1
+    options = session_lib.trace_options()
+    options.timeout_in_ms = self._timeout_ms
+    with self._session(build) as (session, fetch):
+      for _ in range(4):
+        metadata = tf.compat.v1.RunMetadata()
+        session.run(fetch, options=options, run_metadata=metadata)
+        self._beat()
+    spent = [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
+             for stats in metadata.step_stats.dev_stats for node in stats.node_stats
+             if not node.node_name.startswith("_")]
+    return float(np.median(spent)) if spent else 0.0
+
+  @contextlib.contextmanager
+  def _session(self, build: Callable[[], Any]) -> Iterator[Tuple[Any, Any]]:
+    """A session on a small graph, and the op to run."""
+    import tensorflow as tf
+
     graph = tf.Graph()
     with graph.as_default():
       fetch = build()
-    config = session_lib.session_config(num_cpus=getattr(self._runtime, "num_cpus", 1))
+    config = session_lib.session_config(num_cpus=self._runtime.num_cpus)
     config.operation_timeout_in_ms = self._timeout_ms
-    options = session_lib.trace_options()
-    options.timeout_in_ms = self._timeout_ms
-    spent = []
-    session = v1.Session(self._runtime.target, graph=graph, config=config)
+    session = tf.compat.v1.Session(self._runtime.target, graph=graph, config=config)
     try:
-      for _ in range(4):
-        metadata = v1.RunMetadata()
-        session.run(fetch, options=options, run_metadata=metadata)
-        self._beat()
-      for stats in metadata.step_stats.dev_stats:
-        spent += [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
-                  for node in stats.node_stats if not node.node_name.startswith("_")]
+      yield session, fetch
     except tf.errors.OpError:
-      if session.sess_str:
-        session._closed = True
+      session_lib.abandon(session)
       raise
     session.close()
-    return float(np.median(spent)) if spent else 0.0
 
 
 def link_times(bench: Bench, source: str, target: str) -> LinkTimes:

@@ -127,15 +127,8 @@ class PlacedRun:
     self.session.close()
 
   def abandon(self) -> None:
-    """Lets go of a session that may have lost its workers.
-
-    Closing one would ask its workers again and again until the operation's time-out, and block
-    every thread of Python. The session closes itself when it is collected.
-    """
-    if self.session.sess_str:
-      self.session._closed = True
-    else:
-      self.session.close()
+    """Lets go of the session; see `session.abandon`."""
+    session_lib.abandon(self.session)
 
   def execution(self, metadata: Any) -> Execution:
     """Compares a traced run with the placement."""
@@ -170,11 +163,11 @@ class PlacedRun:
 def _config(runtime: Runtime, optimizations: bool) -> Any:
   import tensorflow as tf
 
-  num_cpus = getattr(runtime, "num_cpus", 1)
   if optimizations:
-    config = tf.compat.v1.ConfigProto(device_count={"CPU": num_cpus}, allow_soft_placement=True)
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": runtime.num_cpus}, allow_soft_placement=True)
   else:
-    config = session_lib.session_config(num_cpus=num_cpus)
+    config = session_lib.session_config(num_cpus=runtime.num_cpus)
   # Variables belong to the session, so that those of earlier placements do not stay in memory.
   config.isolate_session_state = bool(runtime.target)
   return config

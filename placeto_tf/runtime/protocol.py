@@ -1,30 +1,47 @@
-"""The interface that measuring needs of a runtime; `workers` has three that implement it."""
+"""`Runtime`: the devices that sessions run on; `workers` has three kinds."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol, Tuple
+from typing import Any, Optional, Tuple, TypeVar
+
+_Self = TypeVar("_Self", bound="Runtime")
 
 
-class Runtime(Protocol):
-  """Devices that sessions run on: local or remote worker processes, or this process."""
+class Runtime:
+  """Devices that sessions run on: local or remote worker processes, or this process.
+
+  Attributes:
+    num_cpus: CPU devices of one process.
+  """
+
+  num_cpus = 1
 
   @property
   def target(self) -> str:
     """The address that sessions connect to; "" for this process."""
+    return ""
 
   @property
   def devices(self) -> Tuple[str, ...]:
     """Canonical names of the devices, once started."""
+    raise NotImplementedError
+
+  @property
+  def cores(self) -> Tuple[Tuple[int, ...], ...]:
+    """Those that each worker is bound to, where that is known."""
+    return ()
 
   @property
   def closed(self) -> bool:
     """Whether it has to be restarted before it serves."""
+    return False
 
-  def __enter__(self) -> Any:
-    """Starts it."""
+  def __enter__(self: _Self) -> _Self:
+    self.start()
+    return self
 
   def __exit__(self, *_: Any) -> None:
-    """Closes it."""
+    self.close()
 
   def start(self) -> None:
     """Makes the devices available.
@@ -32,6 +49,7 @@ class Runtime(Protocol):
     Raises:
       MeasurementError: they do not answer.
     """
+    raise NotImplementedError
 
   def restart(self) -> None:
     """Makes the devices available again after a failure.
@@ -39,9 +57,11 @@ class Runtime(Protocol):
     Raises:
       MeasurementError: they do not answer.
     """
+    self.start()
 
   def close(self) -> None:
     """Ends what `start` started."""
 
   def lost(self) -> Optional[str]:
-    """A sentence about a worker that is gone, or None."""
+    """A sentence about a worker that is gone; None where only a session's error would show it."""
+    return None

@@ -14,20 +14,16 @@ from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
 
 
-def session_config(
-    *, num_cpus: int = 1, intra_op_threads: int = 1, inter_op_threads: int = 0
-) -> Any:
+def session_config(*, num_cpus: int = 1) -> Any:
   """A ConfigProto with which devices are obeyed and the graph is run unchanged.
 
   Soft placement is off: an op without a kernel on its device is an error, not moved. Optimisers
   are off, of grappler as well as of the older kind, because they fold, fuse and move ops; each
-  kind has its own switch.
+  kind has its own switch. An op has one thread: sums are taken in one order, so equal runs give
+  equal bits.
 
   Args:
     num_cpus: how many CPU devices the session has, "/CPU:0" and so on.
-    intra_op_threads: threads inside an op. With one, sums are taken in one order, so equal runs
-      give equal bits.
-    inter_op_threads: ops at a time; 0 lets TensorFlow choose.
   """
   import tensorflow as tf
 
@@ -35,13 +31,24 @@ def session_config(
   config = v1.ConfigProto(
       device_count={"CPU": num_cpus},
       allow_soft_placement=False,
-      intra_op_parallelism_threads=intra_op_threads,
-      inter_op_parallelism_threads=inter_op_threads,
+      intra_op_parallelism_threads=1,
   )
   options = config.graph_options
   options.optimizer_options.opt_level = v1.OptimizerOptions.L0
   options.rewrite_options.disable_meta_optimizer = True
   return config
+
+
+def abandon(session: Any) -> None:
+  """Lets go of a session that may have lost its workers.
+
+  Closing one would ask its workers again and again until the operation's time-out, and block every
+  thread of Python. The session closes itself when it is collected.
+  """
+  if session.sess_str:
+    session._closed = True
+  else:
+    session.close()
 
 
 def swaps_kernels() -> bool:

@@ -10,19 +10,19 @@ import numpy as np
 CONFIDENCE = 0.95
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Tuple[float, float]:
+def median_interval(values: Sequence[float]) -> Tuple[float, float]:
   """A confidence interval of the median, whatever the values' distribution.
 
   Its ends are order statistics: the median lies between the k-th smallest and the k-th largest of
   n values with probability 1 - 2 P(Binomial(n, 1/2) < k). (David and Nagaraja, Order Statistics,
-  section 7.1.) Too few values for the confidence (below 6 for 0.95) give (0, inf).
+  section 7.1.) Too few values for the confidence (below 6) give (0, inf).
   """
   ordered = np.sort(np.asarray(values, dtype=np.float64))
   n = len(ordered)
   k, tail = 0, 0.0
   while k < n // 2:
     tail += math.comb(n, k) / 2.0**n
-    if 2 * tail > 1 - confidence:
+    if 2 * tail > 1 - CONFIDENCE:
       break
     k += 1
   if not k:

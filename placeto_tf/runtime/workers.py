@@ -11,7 +11,6 @@ stopped is noticed within `supervision.POLL_SECONDS`; one that hangs, after the 
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 import re
 import selectors
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
@@ -41,52 +40,22 @@ _MOST_WORKERS = 64  # on this machine
 _ATTEMPTS = 3  # tries to find ports that no one takes in between
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerConfig:
-  """How workers are started on this machine.
-
-  Attributes:
-    num_workers: how many.
-    cores: of each worker; None deals out the cores of this process.
-    inter_op_threads, intra_op_threads: ops at a time, and threads inside an op.
-    startup_seconds: until all workers serve.
-    environment: variables set for the workers, over those of this process.
-  """
-
-  num_workers: int = 2
-  cores: Optional[Tuple[Tuple[int, ...], ...]] = None
-  inter_op_threads: int = 1
-  intra_op_threads: int = 1
-  startup_seconds: float = 120.0
-  environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    for name in ("num_workers", "inter_op_threads", "intra_op_threads", "startup_seconds"):
-      if not getattr(self, name) > 0:
-        raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
-    if self.num_workers > _MOST_WORKERS:
-      raise MeasurementError(f"num_workers is {self.num_workers}; expected {_MOST_WORKERS} at most")
-    if self.cores is not None and len(self.cores) != self.num_workers:
-      raise MeasurementError(
-          f"cores are given for {len(self.cores)} workers; expected {self.num_workers}")
-
-
-class LocalWorkers:
+class LocalWorkers(Runtime):
   """Workers that this process starts, one `tf.distribute.Server` per process, over gRPC on
   loopback.
 
   Each ends with this process, however that dies, and can only be reached from this machine.
 
   Example:
-    with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+    with LocalWorkers(2) as workers:
       tf.compat.v1.Session(workers.target, graph=graph)
   """
 
-  def __init__(
-      self, config: Optional[WorkerConfig] = None, *, ports: Optional[Sequence[int]] = None):
-    """Starts nothing yet. Args: ports: of the workers; by default free ones are looked for."""
-    self.config = config or WorkerConfig()
-    self._fixed_ports = None if ports is None else tuple(ports)
+  def __init__(self, num_workers: int = 2, *, startup_seconds: float = 120.0):
+    """Starts nothing yet. Args: startup_seconds: until all workers serve."""
+    if not 0 < num_workers <= _MOST_WORKERS:
+      raise MeasurementError(f"num_workers is {num_workers}; expected 1 to {_MOST_WORKERS}")
+    self.num_workers, self.startup_seconds = num_workers, startup_seconds
     self.ports: Tuple[int, ...] = ()
     self.processes: List[subprocess.Popen] = []
     self._logs: List[Any] = []
@@ -100,24 +69,17 @@ class LocalWorkers:
   def devices(self) -> Tuple[str, ...]:
     """Canonical names of the devices."""
     return tuple(f"/job:{worker_lib.JOB}/task:{i}/device:CPU:0"
-                 for i in range(self.config.num_workers))
+                 for i in range(self.num_workers))
 
   @property
   def cores(self) -> Tuple[Tuple[int, ...], ...]:
-    """Those that each worker is bound to."""
-    return self.config.cores or tuple(_deal_cores(self.config.num_workers))
+    """Those that each worker is bound to: the cores of this process, dealt out."""
+    return tuple(_deal_cores(self.num_workers))
 
   @property
   def closed(self) -> bool:
     """Whether there are no workers, before the start or after the end."""
     return not self.processes
-
-  def __enter__(self) -> LocalWorkers:
-    self.start()
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self.close()
 
   def start(self) -> None:
     """Starts the workers and waits until they serve.
@@ -127,15 +89,14 @@ class LocalWorkers:
     """
     atexit.register(self.close)
     for attempt in range(_ATTEMPTS):
-      self.ports = self._fixed_ports or free_ports(self.config.num_workers)
+      self.ports = free_ports(self.num_workers)
       try:
         self._start_processes()
         self._wait_until_ready()
         return
       except BaseException as error:
-        taken = isinstance(error, _PortInUse)
         self.close()
-        if not taken or self._fixed_ports or attempt == _ATTEMPTS - 1:
+        if not isinstance(error, _PortInUse) or attempt == _ATTEMPTS - 1:
           raise
 
   def restart(self) -> None:
@@ -180,22 +141,17 @@ class LocalWorkers:
     return None
 
   def _start_processes(self) -> None:
-    config = self.config
     cores = self.cores
     addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
     environment = {
-        "GLIBC_TUNABLES": _MALLOC, **os.environ, "CUDA_VISIBLE_DEVICES": "-1",
-        **config.environment}
+        "GLIBC_TUNABLES": _MALLOC, **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment["PYTHONPATH"] = os.pathsep.join(
         [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
-    for task in range(config.num_workers):
+    for task in range(self.num_workers):
       command = [
           sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
-          f"--task={task}", f"--inter_op_threads={config.inter_op_threads}",
-          f"--intra_op_threads={config.intra_op_threads}", "--watch_stdin", "--loopback_only"]
-      if config.intra_op_threads == 1:  # others do not say which of their threads compute
-        command.append("--prompt_messages")
+          f"--task={task}", "--watch_stdin", "--loopback_only", "--prompt_messages"]
       if cores[task]:
         command.append("--cores=" + ",".join(map(str, cores[task])))
       log = tempfile.TemporaryFile()
@@ -206,7 +162,7 @@ class LocalWorkers:
           env=environment, start_new_session=True))
 
   def _wait_until_ready(self) -> None:
-    deadline = time.monotonic() + self.config.startup_seconds
+    deadline = time.monotonic() + self.startup_seconds
     with selectors.DefaultSelector() as waiting:
       for i, process in enumerate(self.processes):
         assert process.stdout is not None  # it is a pipe
@@ -222,7 +178,7 @@ class LocalWorkers:
         if not events:
           silent = min(key.data for key in waiting.get_map().values())
           raise MeasurementError(
-              f"worker {silent} did not come up in {self.config.startup_seconds:g} s; expected it "
+              f"worker {silent} did not come up in {self.startup_seconds:g} s; expected it "
               "to say that it serves: give it more time, or look at the machine's load")
         for key, _ in events:
           if os.read(key.fd, 4096).startswith(b"ready"):
@@ -234,17 +190,17 @@ class LocalWorkers:
     code = self.processes[i].wait()
     if code == worker_lib.PORT_IN_USE:
       raise _PortInUse(
-          f"port {self.ports[i]} of worker {i} is in use; free it, or let free ports be chosen")
+          f"port {self.ports[i]} of worker {i} is in use by another process; try again")
     self._logs[i].seek(0)
     said = self._logs[i].read().decode("utf-8", "replace").strip().splitlines()
     raise _EndedAtStart(
         f"worker {i} ended as it started ({_ending(code)}): {said[-1] if said else 'no message'}")
 
 
-class RemoteWorkers:
+class RemoteWorkers(Runtime):
   """Workers that already run elsewhere, by their addresses; they are joined, never restarted."""
 
-  closed = False
+  devices: Tuple[str, ...] = ()
 
   def __init__(self, addresses: Sequence[str], *, startup_seconds: float = 30.0):
     """Args: addresses: host:port of all workers in the order of their tasks."""
@@ -255,19 +211,11 @@ class RemoteWorkers:
     if not addresses:
       raise MeasurementError("no worker addresses were given; expected host:port,...")
     self.addresses, self.startup_seconds = tuple(addresses), startup_seconds
-    self.devices: Tuple[str, ...] = ()
 
   @property
   def target(self) -> str:
     """The address that sessions connect to: the first worker."""
     return f"grpc://{self.addresses[0]}"
-
-  def __enter__(self) -> RemoteWorkers:
-    self.start()
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self.close()
 
   def start(self) -> None:
     """Waits until all accept connections, and asks them for their devices."""
@@ -285,48 +233,18 @@ class RemoteWorkers:
         time.sleep(0.1)
     self.devices = _list_devices(self.target, self.startup_seconds)
 
-  def restart(self) -> None:
-    """Raises MeasurementError unless the workers still answer."""
-    self.start()
 
-  def close(self) -> None:
-    """The workers go on; only sessions hold resources, and their owners close them."""
-
-  def lost(self) -> Optional[str]:
-    """None: only a session's error or time-out shows that a worker elsewhere is gone."""
-    return None
-
-
-class InProcess:
+class InProcess(Runtime):
   """Plain sessions of this process, with this machine's GPUs and as many CPU devices as wanted."""
 
-  closed = False
-  target = ""
+  devices: Tuple[str, ...] = ()
 
   def __init__(self, num_cpus: int = 1):
     self.num_cpus = num_cpus
-    self.devices: Tuple[str, ...] = ()
-
-  def __enter__(self) -> InProcess:
-    self.start()
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self.close()
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""
     self.devices = _list_devices("", 60.0, num_cpus=self.num_cpus)
-
-  def restart(self) -> None:
-    """Nothing to restart."""
-
-  def close(self) -> None:
-    """Nothing to close."""
-
-  def lost(self) -> Optional[str]:
-    """None: it would be this process."""
-    return None
 
 
 def one_process_note(num_cpus: int) -> str:
@@ -334,20 +252,16 @@ def one_process_note(num_cpus: int) -> str:
   return (
       f"{num_cpus} CPU devices of one process share its threads and memory, so that their steps "
       f"say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
-      f"(runtime=LocalWorkers(WorkerConfig(num_workers={num_cpus}))) gives each cores of its own")
+      f"(runtime=LocalWorkers({num_cpus})) gives each cores of its own")
 
 
-def make_runtime(
-    cluster: Cluster, workers: Sequence[str] = (), *,
-    environment: Optional[Mapping[str, str]] = None,
-) -> Runtime:
+def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
   """The runtime for a cluster's placements, not yet started.
 
   Args:
     cluster: devices named /job:worker/task:N ask for workers; else this process is used.
     workers: host:port of each, for workers that already run, or "local:N" alone, for N to be
       started here.
-    environment: of workers that are started here.
 
   Raises:
     MeasurementError: `workers` is neither.
@@ -367,7 +281,7 @@ def make_runtime(
     if len(numbers) < len(tasks):
       return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     num_workers = 1 + max(numbers)
-  return LocalWorkers(WorkerConfig(num_workers=num_workers, environment=dict(environment or {})))
+  return LocalWorkers(num_workers)
 
 
 class _PortInUse(MeasurementError):

@@ -349,13 +349,13 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
   from placeto_tf.placements import Placement
   from placeto_tf.runtime.device_maps import match_devices
   from placeto_tf.runtime.placed_runs import PlacedRun
-  from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+  from placeto_tf.runtime.workers import LocalWorkers
 
   model, path = MODELS[name], os.path.join(folder, f"{name}.meta")
   write_graph(model, path)
   cluster = Cluster.parse(f"cpu:{_WORKERS}")
   times: Dict[str, List[List[float]]] = {"one": [], "ours": [], "mirrored": []}
-  with LocalWorkers(WorkerConfig(num_workers=_WORKERS)) as runtime:
+  with LocalWorkers(_WORKERS) as runtime:
     devices = match_devices(cluster.device_names, runtime.devices, None)
     found = best_placements(path, model, cluster, runtime)
     whole, _ = found["1"]

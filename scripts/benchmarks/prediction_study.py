@@ -40,7 +40,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
-from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+from placeto_tf.runtime.workers import LocalWorkers
 from placeto_tf.search import PLACERS
 from placeto_tf.simulation import Simulator
 
@@ -136,7 +136,7 @@ def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -
     os.makedirs(os.path.join(directory, "placements"), exist_ok=True)
     progress(f"{spec}: loading")
     graph = load_graph(spec)
-    with LocalWorkers(WorkerConfig(num_workers=config.workers)) as workers:
+    with LocalWorkers(config.workers) as workers:
       cluster, costs = _calibrated(config, graph, workers, directory, progress)
       with CoreSpeed.of(workers, cluster.core_probe_us) as speed:
         paths = _placements(config, graph, cluster, costs, directory, progress)

@@ -3,10 +3,10 @@
 import pytest
 from measured_case import cluster_fixture, graph_fixture, halves_fixture, single_fixture  # noqa: F401
 
-from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+from placeto_tf.runtime.workers import LocalWorkers
 
 
 @pytest.fixture(name="workers", scope="session")
 def workers_fixture():
-  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+  with LocalWorkers(2) as workers:
     yield workers

@@ -6,6 +6,7 @@ import pytest
 
 from placeto_tf.runtime import core_speed
 from placeto_tf.runtime.core_speed import CoreSpeed
+from placeto_tf.runtime.workers import InProcess
 
 FAST, SLOW = [500.0, 520.0, 510.0, 515.0], [700.0, 730.0, 720.0, 725.0]
 
@@ -62,7 +63,7 @@ def test_when_time_is_up_all_runs_count_as_they_are(speed):
 
 def test_without_cores_all_runs_count_at_once():
   numbers = itertools.count()
-  speed = CoreSpeed.of(object())
+  speed = CoreSpeed.of(InProcess())
   assert speed.collect(lambda: next(numbers), 2, seconds=0.0) == ([(0, 1.0), (1, 1.0)], True)
   assert speed.full_speed_us is None
 

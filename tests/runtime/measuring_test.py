@@ -13,7 +13,7 @@ from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.placements import Placement
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
-from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
+from placeto_tf.runtime.workers import LocalWorkers
 
 one_process = pytest.mark.filterwarnings("ignore:2 CPU devices of one process")
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
@@ -43,7 +43,7 @@ def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, clu
 
     config = dataclasses.replace(QUICK, max_runs=40, **changes)
     with InProcess(2) as runtime, Measurer(
-        graph, cluster, runtime, config, reference=None, clock=lambda _: next(values),
+        graph, cluster, runtime, config, reference=False, clock=lambda _: next(values),
         device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
     ) as measurer:
       return measurer.measure(single)
@@ -90,7 +90,7 @@ def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, ha
 @pytest.fixture(name="own_workers", scope="module")
 def own_workers_fixture():
   """Workers to break; `restart` mends them."""
-  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+  with LocalWorkers(2) as workers:
     yield workers
 
 
@@ -157,12 +157,12 @@ def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster
   from placeto_tf.runtime.workers import InProcess
 
   with InProcess(2) as runtime, Measurer(
-      graph, cluster, runtime, QUICK, reference=None, clock=fail, device_map=maps) as measurer:
+      graph, cluster, runtime, QUICK, reference=False, clock=fail, device_map=maps) as measurer:
     with pytest.raises(MeasurementError, match="ResourceExhaustedError: OOM"):
       measurer.measure(single)
 
 
-@pytest.mark.parametrize("field", ["warmup_runs", "min_runs", "max_runs", "precision"])
+@pytest.mark.parametrize("field", ["warmup_runs", "min_runs", "max_runs", "max_seconds"])
 def test_limits_must_be_positive(field):
   with pytest.raises(MeasurementError, match=field):
     MeasuringConfig(**{field: 0})

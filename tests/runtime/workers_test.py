@@ -15,15 +15,15 @@ import pytest
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import loopback
 from placeto_tf.runtime import workers as workers_lib
-from placeto_tf.runtime.workers import InProcess, LocalWorkers, RemoteWorkers, WorkerConfig
+from placeto_tf.runtime.workers import InProcess, LocalWorkers, RemoteWorkers
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 # A parent that starts a worker, says who it is, and waits.
 PARENT = """
 import sys, time
-from placeto_tf.runtime.workers import LocalWorkers, WorkerConfig
-with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+from placeto_tf.runtime.workers import LocalWorkers
+with LocalWorkers(1) as workers:
   print(workers.processes[0].pid, workers.ports[0], flush=True)
   time.sleep(60)
 """
@@ -69,7 +69,7 @@ def test_no_worker_and_no_port_outlive_the_parent(how):
 
 
 def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone():
-  workers = LocalWorkers(WorkerConfig(num_workers=1, startup_seconds=0.05))
+  workers = LocalWorkers(1, startup_seconds=0.05)
   started = []
   original = workers._start_processes
   workers._start_processes = lambda: (original(), started.extend(workers.processes))
@@ -79,13 +79,14 @@ def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone():
   assert workers.processes == []
 
 
-def test_a_given_port_that_is_in_use_is_an_error():
+def test_a_port_that_stays_in_use_is_an_error(monkeypatch):
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     port = taken.getsockname()[1]
+    monkeypatch.setattr(workers_lib, "free_ports", lambda count: (port,))
     with pytest.raises(MeasurementError, match=f"port {port} of worker 0 is in use"):
-      LocalWorkers(WorkerConfig(num_workers=1), ports=[port]).start()
+      LocalWorkers(1).start()
 
 
 def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
@@ -96,7 +97,7 @@ def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
     choices = [(taken.getsockname()[1],), free(1)]
     offered = list(choices)
     monkeypatch.setattr(workers_lib, "free_ports", lambda count: offered.pop(0))
-    with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+    with LocalWorkers(1) as workers:
       assert workers.ports == choices[1] and workers.lost() is None
       pid, port = workers.processes[0].pid, workers.ports[0]
       # Others join it as they would one on another machine.
@@ -146,7 +147,7 @@ def test_local_workers_are_reached_over_loopback_alone():
   address = _external_address()
   if address is None:
     pytest.skip("this machine has no address but loopback")
-  with LocalWorkers(WorkerConfig(num_workers=2)) as workers:
+  with LocalWorkers(2) as workers:
     for pid, port in zip((process.pid for process in workers.processes), workers.ports):
       assert _listens(port)
       for listening in _listening_ports(pid):  # whatever else TensorFlow may open
@@ -199,7 +200,7 @@ def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(tmp_path, monke
       "from placeto_tf.runtime import loopback\n"
       "def attach(server):\n  raise OSError(92, 'Protocol not available')\n"
       "loopback.attach = attach\n")
-  workers = LocalWorkers(WorkerConfig(num_workers=1))
+  workers = LocalWorkers(1)
   monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
       filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
   with pytest.raises(MeasurementError, match="reached by other machines.*--workers"):
@@ -214,7 +215,7 @@ def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(tmp_p
       "os.sched_setscheduler = os.sched_setaffinity = refuse\n")
   monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
       filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
-  with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+  with LocalWorkers(1) as workers:
     workers._logs[0].seek(0)
     said = workers._logs[0].read().decode()
     policies = {os.sched_getscheduler(int(thread))
@@ -253,7 +254,7 @@ def test_a_listener_that_is_no_worker_is_named_in_time(says):
 
 
 def test_a_worker_killed_or_stopped_as_it_starts_gets_another_try():
-  workers = LocalWorkers(WorkerConfig(num_workers=2))
+  workers = LocalWorkers(2)
   original, hurt = workers._start_processes, [signal.SIGKILL, signal.SIGSTOP]
 
   def start_processes():
@@ -307,7 +308,7 @@ def test_messages_go_ahead_of_ops_where_that_is_permitted():
     os.sched_setscheduler(0, policy, os.sched_param(0))
   except (AttributeError, OSError):
     pytest.skip("real-time scheduling is not permitted here")
-  with LocalWorkers(WorkerConfig(num_workers=1)) as workers:
+  with LocalWorkers(1) as workers:
     threads = os.listdir(f"/proc/{workers.processes[0].pid}/task")
     policies = [os.sched_getscheduler(int(thread)) for thread in threads]
   # The thread that runs ops, and those that were there before TensorFlow came up.
