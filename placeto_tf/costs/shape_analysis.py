@@ -15,8 +15,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.shape_guesses import Guesser
-from placeto_tf.costs.tensor_sizes import Tensor, split_input, tensor_bytes
+from placeto_tf.costs.tensor_sizes import tensor_bytes
 from placeto_tf.graphs import shapes
+from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
 
 _MERGES = ("Merge", "RefMerge")
 _NEXT = ("NextIteration", "RefNextIteration")
@@ -124,7 +125,7 @@ def _without_back_edges(graph_def: Any) -> Any:
   nexts = {node.name for node in graph_def.node if node.op in _NEXT}
   for node in graph_def.node if nexts else ():
     if node.op in _MERGES:
-      kept = [name for name in node.input if split_input(name)[0] not in nexts]
+      kept = [name for name in node.input if op_of(name) not in nexts]
       if len(kept) < len(node.input):
         del node.input[:]
         node.input.extend(kept)
@@ -134,7 +135,7 @@ def _without_back_edges(graph_def: Any) -> Any:
 
 def _sinks(graph_def: Any) -> List[str]:
   """Ops that no other op needs: together they need every op of an acyclic graph."""
-  needed = {split_input(name)[0] for node in graph_def.node for name in node.input}
+  needed = {op_of(name) for node in graph_def.node for name in node.input}
   return [node.name for node in graph_def.node if node.name not in needed]
 
 
@@ -147,7 +148,7 @@ def _bind(graph_def: Any, bound: Mapping[Tensor, Any]) -> Any:
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:
     for i, name in enumerate(node.input):
-      tensor = split_input(name)
+      tensor = parse(name)
       if tensor in names:
         node.input[i] = names[tensor]
   for tensor, properties in bound.items():

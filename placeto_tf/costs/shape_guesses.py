@@ -16,7 +16,8 @@ from __future__ import annotations
 import collections
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from placeto_tf.costs.tensor_sizes import Tensor, num_elements, passed_on, split_input
+from placeto_tf.costs.tensor_sizes import num_elements, passed_on
+from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
@@ -67,7 +68,7 @@ class Guesser:
     if node.op in _STACK_POPS or node.op == "TensorListPopBack":
       element = self._pushed(node)
       return _known_dims(outputs, element) if element else None
-    inputs = [split_input(name) for name in node.input if not name.startswith("^")]
+    inputs = [parse(text) for text in data_inputs(node)]
     if node.op in _LOOKUPS:  # (table, keys, default value); what is in the table is not known
       keys, value = (_known_dims(outputs, tensor) for tensor in inputs[1:3])
       return None if keys is None or value is None else keys + value
@@ -92,19 +93,19 @@ class Guesser:
     """The tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
-      return split_input(self._nodes[push].input[1]) if push else None
+      return parse(self._nodes[push].input[1]) if push else None
     if self._pushed_on is None:
       self._pushed_on = {}
       for node in self._nodes.values():
         if node.op in _STACK_PUSHES:
           stack = self._trace(node.input[0], _STACKS)
           if stack:
-            self._pushed_on[stack] = split_input(node.input[1])
+            self._pushed_on[stack] = parse(node.input[1])
     return self._pushed_on.get(self._trace(pop.input[0], _STACKS) or "")
 
   def _trace(self, input_name: str, ops: Sequence[str]) -> Optional[str]:
     """Name of the nearest op of one of these types that a handle or list comes from."""
-    start = split_input(input_name)
+    start = parse(input_name)
     queue, seen = collections.deque([start]), {start}
     while queue:
       name, port = queue.popleft()
@@ -114,7 +115,7 @@ class Guesser:
       if node.op in ops:
         return name
       # What is left of a list after a pop came from the same pushes.
-      tensors = ([split_input(node.input[0])] if node.op == "TensorListPopBack"
+      tensors = ([parse(node.input[0])] if node.op == "TensorListPopBack"
                  else passed_on(node, port))
       for tensor in tensors:
         if tensor not in seen:

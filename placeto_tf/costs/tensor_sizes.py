@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-Tensor = Tuple[str, int]  # op name and output port
+from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 # What TensorFlow keeps for an element whose content is elsewhere; handles are never moved.
 _STRING_BYTES = 24
@@ -16,14 +16,6 @@ PASS_ON = frozenset("""
     Switch RefSwitch _SwitchN Merge RefMerge StopGradient PreventGradient
     """.split())
 VARIABLES = frozenset(("VarHandleOp", "Variable", "VariableV2", "AutoReloadVariable"))
-
-
-def split_input(name: str) -> Tensor:
-  """("op", port) of a NodeDef's input; port -1 for a control input."""
-  if name.startswith("^"):
-    return name[1:], -1
-  op, colon, port = name.rpartition(":")
-  return (op, int(port)) if colon and port.isdigit() else (name, 0)
 
 
 def item_bytes(dtype: int) -> int:
@@ -84,7 +76,7 @@ class VariableSizes:
 
   def find(self, input_name: str) -> str:
     """Name of the variable op that an input comes from, "" if from none."""
-    start = split_input(input_name)
+    start = parse(input_name)
     if start not in self._memo:
       self._memo[start] = self._search(start)
     return self._memo[start]
@@ -109,7 +101,7 @@ def passed_on(node: Any, port: int) -> List[Tensor]:
   """(op, port) of the inputs that output `port` of the node may be."""
   if node.op not in PASS_ON:
     return []
-  inputs = [split_input(name) for name in node.input if not name.startswith("^")]
+  inputs = [parse(text) for text in data_inputs(node)]
   if node.op == "IdentityN":
     return inputs[port:port + 1]
   return inputs if node.op in ("Merge", "RefMerge") else inputs[:1]

@@ -24,16 +24,10 @@ import numpy as np
 
 from placeto_tf.costs.guarded import analyse
 from placeto_tf.costs.kernel_launches import launches_kernel
-from placeto_tf.costs.tensor_sizes import (
-    VARIABLES,
-    Tensor,
-    VariableSizes,
-    num_elements,
-    split_input,
-    tensor_bytes,
-)
+from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
 from placeto_tf.errors import CostError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 _CALLS = frozenset("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall
@@ -149,7 +143,7 @@ class _Counter:
 
   def elementwise(self, node: Any) -> Tuple[float, float]:
     """(flops, bytes) of an op that touches each element of its inputs and outputs once."""
-    tensors = [split_input(name) for name in node.input if not name.startswith("^")]
+    tensors = [parse(text) for text in data_inputs(node)]
     tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
     elements = [num_elements(self._outputs[name][port].shape)[0]
                 for name, port in tensors if port < len(self._outputs.get(name, ()))]
@@ -161,14 +155,12 @@ class _Counter:
     if kind is None:
       return None
     variables, others = [], []
-    for name in node.input:
-      if name.startswith("^"):
-        continue
+    for name in data_inputs(node):
       found = self._variables.find(name)
       if found and self._is_handle(name):
         variables.append(self.variable(found))
       else:
-        others.append(self.tensor(*split_input(name)))
+        others.append(self.tensor(*parse(name)))
     if kind == "gather":
       # Reads the rows it yields.
       moved = 2 * self.tensor(node.name, 0) + sum(others)
@@ -184,7 +176,7 @@ class _Counter:
 
   def _is_handle(self, input_name: str) -> bool:
     """Resource (20) or reference (above 100): not a value that was read from the variable."""
-    name, port = split_input(input_name)
+    name, port = parse(input_name)
     tensors = self._outputs.get(name, ())
     return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
 

@@ -6,21 +6,21 @@
   variable through Identity, Enter or Switch, but not the readers of its value,
 - stateful ops that share a container and name, and so one resource,
 - ops that TensorFlow silently moves after placing (`OptimizeControlFlowColocation`): Switch and
-Exit
-  to their producers, Enter and NextIteration to one of their consumers; because it is not defined
-  which one, all consumers are joined,
+  Exit to their producers, Enter and NextIteration to one of their consumers; because it is not
+  defined which one, all consumers are joined,
 - the ops of one loop, nested loops included.
 
-Legend: N needed ops, E edges between them.
+Legend: M nodes of the file.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.traversal import UnionFind
 
@@ -31,38 +31,23 @@ _FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
 _LEADING = ("Enter", "NextIteration", "RefNextIteration")
 
 
-def colocate(
-    nodes: Sequence[Any],
-    names: Sequence[str],
-    producers: np.ndarray,
-    ports: np.ndarray,
-    consumers: np.ndarray,
-    given_types: np.ndarray,
-    wanted_types: np.ndarray,
-    loops: np.ndarray,
-) -> np.ndarray:
+def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray:
   """Joins ops that must share a device.
 
   Args:
-    nodes: [N] NodeDefs.
-    names: [N].
-    producers: [E] op indices, back edges of loops included.
-    ports: [E].
-    consumers: [E].
-    given_types: [E] type of the producer's output, 0 for control edges.
-    wanted_types: [E] type of the consumer's input.
-    loops: [N] int, the outermost loop an op belongs to, -1 for none.
+    table: the ops, back edges of loops included.
+    loops: [M] int, the outermost loop an op belongs to, -1 for none; None lets loops be divided.
 
   Returns:
-    [N] int32, the smallest index of each op's set.
+    [M] int32, the smallest index of each op's set.
   """
+  nodes, producers, consumers = table.nodes, table.producers, table.consumers
   sets = UnionFind(len(nodes))
-  data = ports != CONTROL
-  bound = data & (
-      (given_types % REF == RESOURCE) | ((given_types >= REF) & (wanted_types >= REF)))
+  data = np.flatnonzero(table.ports != CONTROL)
+  given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
+  bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))]
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
-  index = {name: i for i, name in enumerate(names)}
   firsts: Dict[Any, int] = {}
   for i, node in enumerate(nodes):
     attrs = node.attr
@@ -71,15 +56,15 @@ def colocate(
         if value.startswith(_PREFIX):
           name = value[len(_PREFIX):].decode("utf-8", "replace")
           # The op named may itself be pruned: those that name it still belong together.
-          sets.union(i, firsts.setdefault(name, index.get(name, i)))
+          sets.union(i, firsts.setdefault(name, table.index.get(name, i)))
     if "shared_name" in attrs:
       shared = attrs["shared_name"].s
       if shared and shared != ANONYMOUS:
         container = attrs["container"].s if "container" in attrs else b""
         sets.union(i, firsts.setdefault((node.op, container, shared), i))
-  loop_of = loops.tolist()
-  for i in np.flatnonzero(loops >= 0).tolist():
-    sets.union(i, firsts.setdefault(("loop", loop_of[i]), i))
+  if loops is not None:
+    for i in np.flatnonzero(loops >= 0).tolist():
+      sets.union(i, firsts.setdefault(("loop", int(loops[i])), i))
   return sets.labels()
 
 
@@ -88,7 +73,7 @@ def _moved(
   """Pairs of ops that TensorFlow puts on one device because of loops and branches.
 
   Args:
-    nodes: [N] NodeDefs.
+    nodes: [M] NodeDefs.
     producers, consumers: of data edges, in the order of consumers and their inputs.
   """
   pairs: List[Tuple[int, int]] = []

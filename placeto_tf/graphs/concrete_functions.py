@@ -12,6 +12,7 @@ from typing import Any, Mapping, Sequence, Tuple
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models
+from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
 
 # Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
@@ -99,9 +100,10 @@ def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], T
 
   fixed = [each for each in found if each.fixed]
   read = ReadGraph(
-      "concrete_function", graph_def, graph_def, tf_graph=function, shape_hint=shape_hint,
-      notes=_fixed_note(fixed),
-      fixed_devices={names.get(each.op, each.op): each.device for each in fixed})
+      GraphSource(
+          "concrete_function", graph_def, tf_graph=function, graph_def=graph_def,
+          fixed_devices={names.get(each.op, each.op): each.device for each in fixed}),
+      shape_hint=shape_hint, notes=_fixed_note(fixed))
   return read, tuple(dict.fromkeys(fetches)), feeds
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF
+from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs
 
 _WHILE = ("While", "StatelessWhile")
 _IF = ("If", "StatelessIf")
@@ -51,11 +52,6 @@ def lower(inliner: Any, node: Any, site: Any, inner: Any) -> Optional[List[Tuple
   return kind(inliner, node, site, inner)
 
 
-def _split(node):
-  data = [text for text in node.input if not text.startswith("^")]
-  return data, [text for text in node.input if text.startswith("^")]
-
-
 def _call(inliner, name, func, inputs, in_types, out_types, device):
   return inliner.node(
       name, "StatefulPartitionedCall", inputs, device, f=("func", func),
@@ -63,7 +59,7 @@ def _call(inliner, name, func, inputs, in_types, out_types, device):
 
 
 def _while(inliner, node, site, inner):
-  data, controls = _split(node)
+  data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
   types = [dtype % REF for dtype in inliner.op_defs.signature(node).outputs]
   cond, body = node.attr["cond"].func, node.attr["body"].func
@@ -125,7 +121,7 @@ def _while(inliner, node, site, inner):
 
 
 def _if(inliner, node, site, inner):
-  data, _ = _split(node)
+  data = data_inputs(node)
   dtype = inliner.op_defs.signature(node).inputs[0] % REF
   if not data:
     return None
@@ -139,16 +135,15 @@ def _if(inliner, node, site, inner):
 
 
 def _case(inliner, node, site, inner):
-  data, _ = _split(node)
+  data = data_inputs(node)
   functions = node.attr["branches"].list.func
   if not data or len(functions) < 2:
     return None
-  op, _, port = data[0].rpartition(":")
-  index = op if op and port.isdecimal() else data[0]
   nodes, preds = [], []
   for k in range(len(functions) - 1):  # any other index takes the last branch
     number = inliner.node(
-        f"{node.name}/number_{k}", "Const", [f"^{index}"], node.device, dtype=("type", _INT32))
+        f"{node.name}/number_{k}", "Const", [control_of(data[0])], node.device,
+        dtype=("type", _INT32))
     number.attr["value"].tensor.dtype = _INT32
     number.attr["value"].tensor.tensor_shape.SetInParent()
     number.attr["value"].tensor.int_val.append(k)
@@ -171,7 +166,7 @@ def _branches(
     preds: whether a branch is taken if none before it was, for all but the last.
     branches: names and functions.
   """
-  data, controls = _split(node)
+  data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
   signature = inliner.op_defs.signature(node)
   in_types = [dtype % REF for dtype in signature.inputs[1:]]

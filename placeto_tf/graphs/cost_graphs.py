@@ -13,13 +13,14 @@ Legend: M nodes of the file, E edges.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import traversal
+from placeto_tf.graphs import tensor_names, traversal
 from placeto_tf.graphs.computation_graph import (
   CONTROL,
   ComputationGraph,
@@ -37,25 +38,18 @@ _CONTROL_LOOP = "_cloop"
 _TRANSFER = re.compile(r"(.*/_)(\d+)\Z")
 
 
-def from_cost_graph(
-    proto: Any,
-    *,
-    fetches: Optional[Sequence[str]] = None,
-    path: Optional[str] = None,
-    text: bool = False,
-) -> ComputationGraph:
+def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> ComputationGraph:
   """Turns a CostGraphDef into a graph.
 
   Args:
-    proto: the CostGraphDef.
-    fetches: by default all ops are needed, and the outputs of the final ones are fetched.
-    path: of the file.
-    text: whether the file is text.
+    source: with the CostGraphDef.
+    fetches: None for all ops; then the outputs of the final ones are fetched.
 
   Raises:
     GraphError: no nodes, a name or id that appears twice, an input that does not exist, a size
       that is negative, a fetch that does not exist, or a cycle.
   """
+  proto = source.proto
   if not proto.node:
     raise GraphError("the graph is empty; expected a CostGraphDef with at least one node")
   in_file = np.array(
@@ -100,7 +94,7 @@ def from_cost_graph(
       fetched_outputs=outputs,
       assigned_devices=tuple(nodes[i].device for i in positions.tolist()),
       fetches=tuple(fetches) if fetches is not None else (),
-      source=GraphSource("cost_graph_def", proto, path, text, positions=in_file[positions]),
+      source=dataclasses.replace(source, positions=in_file[positions]),
       notes=notes,
   )
 
@@ -208,9 +202,11 @@ def _fetched(nodes, names, index, widths, fetches) -> List[Tuple[int, Optional[i
     raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
   found = []
   for name in fetches:
-    op_name, _, digits = name.rpartition(":")
-    port = int(digits) if op_name in index and digits.isdecimal() and len(digits) < 10 else None
-    i = index.get(name if port is None else op_name)
+    port: Optional[int] = None
+    op_name = name
+    if name not in index:
+      op_name, port = tensor_names.parse(name)
+    i = index.get(op_name)
     if i is None:
       raise GraphError(
           f"fetch {name!r} names no op of the graph; pass the name of an op or tensor with "

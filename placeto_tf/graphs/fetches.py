@@ -13,7 +13,7 @@ from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError, listed
-from placeto_tf.graphs import traversal
+from placeto_tf.graphs import tensor_names, traversal
 from placeto_tf.graphs.node_table import NodeTable
 
 TRAIN_OP = "train_op"
@@ -83,7 +83,7 @@ def meta_graph_roles(meta_graph: Any) -> Roles:
       side.update((variable.initializer_name, variable.snapshot_name))
   saver = meta_graph.saver_def
   side.update((saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name))
-  return Roles(train_ops, frozenset(_op_name(name) for name in side if name))
+  return Roles(train_ops, frozenset(tensor_names.op_of(name) for name in side if name))
 
 
 def live_graph_roles(tf_graph: Any) -> Roles:
@@ -98,7 +98,8 @@ def live_graph_roles(tf_graph: Any) -> Roles:
     for variable in tf_graph.get_collection(key):
       for attribute in ("initializer", "_snapshot", "_graph_element"):
         side.add(getattr(getattr(variable, attribute, None), "name", None))
-  return Roles(train_ops, frozenset(_op_name(name) for name in side if isinstance(name, str)))
+  return Roles(train_ops, frozenset(
+      tensor_names.op_of(name) for name in side if isinstance(name, str)))
 
 
 def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
@@ -127,12 +128,8 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
   Raises:
     GraphError: it does not exist.
   """
-  op_name, colon, digits = name.rpartition(":")
-  port = None
-  if colon and digits.isdecimal() and len(digits) < 10:
-    port = int(digits)
-  else:
-    op_name = name
+  op_name, port = tensor_names.parse(name)
+  whole = op_name == name  # the op itself, and none of its outputs
   node = table.index.get(op_name)
   if node is None:
     remedy = ("an op or tensor as one of fetches (--fetches)" if what == "fetch"
@@ -140,11 +137,11 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
     raise GraphError(
         f"{what} {name!r} names no op of the graph{_similar(op_name, table.names)}; pass the name "
         f"of {remedy}")
-  if port is not None and port >= table.num_outputs[node]:
+  if not whole and port >= table.num_outputs[node]:
     raise GraphError(
         f"{what} {name!r} asks for output {port} of an op ({table.types[node]}) with "
         f"{int(table.num_outputs[node])} outputs")
-  return Endpoint(name, node, port)
+  return Endpoint(name, node, None if whole else port)
 
 
 def choose_fetches(
@@ -237,10 +234,6 @@ def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
   if table.types[node] != "NoOp" or not table.nodes[node].input or not side_ops:
     return False
   return all(text.lstrip("^") in side_ops for text in table.nodes[node].input)
-
-
-def _op_name(name: str) -> str:
-  return name.lstrip("^").partition(":")[0]
 
 
 def _similar(name: str, names: Sequence[str]) -> str:

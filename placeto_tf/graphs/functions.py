@@ -17,6 +17,7 @@ from typing import Any, Container, Dict, FrozenSet, Iterable, Iterator, List, Op
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
 from placeto_tf.graphs.op_defs import REF, OpDefs
+from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs, op_of, parse
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 MAX_DEPTH = 200
@@ -250,7 +251,7 @@ class Inliner:
     return True
 
   def _inline(self, node: Any, function: Any, site: Site) -> List[Tuple[Any, Site]]:
-    data, controls = split_inputs(node)
+    data, controls = data_inputs(node), control_inputs(node)
     body = _Body(self, node, function, data)
     inner = Site(
         site.calls | {function.signature.name}, site.depth + 1, site.anchored)
@@ -297,7 +298,7 @@ class Inliner:
         found = self._resolve(text)
         changed |= found != text
         (controls if found.startswith("^") else data).append(found)
-        call = text.rpartition(":")[0] or text
+        call = op_of(text)
         if call in self._effectful and call not in awaited and not text.startswith("^"):
           # No op waits for the call, so the readers of its results wait for the side effects.
           controls.append(f"^{self._controls[call]}")
@@ -319,9 +320,7 @@ class Inliner:
           return text
         text = f"^{found}"
       else:
-        name, _, port = text.rpartition(":")
-        key = (name, int(port)) if name and port.isdecimal() and len(port) < 10 else (text, 0)
-        found = self._outputs.get(key)
+        found = self._outputs.get(parse(text))
         if found is None or found == text:
           return text
         text = found
@@ -489,12 +488,6 @@ def _switches(node: Any) -> int:
   return 2 * len(node.input) * len(control_flow.functions_of(node))
 
 
-def split_inputs(node: Any) -> Tuple[List[str], List[str]]:
-  """Data inputs and control inputs."""
-  data = [text for text in node.input if not text.startswith("^")]
-  return data, [text for text in node.input if text.startswith("^")]
-
-
 def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
   """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it."""
   for node in nodes:
@@ -508,12 +501,6 @@ def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
       del node.attr["_class"]
       if kept:
         node.attr["_class"].list.s.extend(kept)
-
-
-def control_of(tensor: str) -> str:
-  """The control input that waits for the op that computes a tensor."""
-  name, colon, port = tensor.rpartition(":")
-  return f"^{name if colon and port.isdecimal() else tensor}"
 
 
 def _new_node() -> Any:

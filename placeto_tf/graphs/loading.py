@@ -20,7 +20,7 @@ from placeto_tf.graphs import (
   saved_model_reading,
 )
 from placeto_tf.graphs import fetches as fetches_lib
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
 
 ZOO_PREFIX = "zoo:"
@@ -86,9 +86,8 @@ def load_graph(
       raise GraphError(f"{os.fspath(source)!r} is a Keras model by its name; leave format out")
     source = keras_files.load_model(source, trusted)
   read, own_fetches, own_feeds = _read(source, format, signature, tags)
-  if read.format == "cost_graph_def":
-    return cost_graphs.from_cost_graph(
-        read.proto, fetches=fetches, path=read.path, text=read.text)
+  if read.source.format == "cost_graph_def":
+    return cost_graphs.from_cost_graph(read.source, fetches)
   return from_graph_def(
       read, fetches=own_fetches if fetches is None else fetches,
       feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
@@ -148,29 +147,27 @@ def _read_graph(source: Any, format: Optional[str]) -> ReadGraph:
     if format not in (None, found):
       raise GraphError(f"a {files.TITLES[found]} was handed over as {format!r}; leave format out")
     return _from_proto(source, found)
-  if _is_tf_graph(source):
+  if hasattr(source, "as_graph_def") and hasattr(source, "get_collection"):
     return _read_tf_graph(source)
   raise GraphError(
       f"cannot read a graph from {type(source).__name__}; expected a path, 'zoo:NAME', tf.Graph, "
       "GraphDef, MetaGraphDef, CostGraphDef, ConcreteFunction or Keras model")
 
 
-def _from_proto(proto, format, path=None, text=False) -> ReadGraph:
+def _from_proto(
+    proto: Any, format: str, path: Optional[str] = None, text: bool = False) -> ReadGraph:
   if format == "meta_graph_def":
     return ReadGraph(
-        format, proto, proto.graph_def, fetches_lib.meta_graph_roles(proto), path, text)
-  return ReadGraph(
-      format, proto, proto if format == "graph_def" else None, path=path, text=text)
+        GraphSource(format, proto, path, text, graph_def=proto.graph_def),
+        fetches_lib.meta_graph_roles(proto))
+  graph_def = proto if format == "graph_def" else None
+  return ReadGraph(GraphSource(format, proto, path, text, graph_def=graph_def))
 
 
 def _read_zoo(spec: str) -> ReadGraph:
   from placeto_tf.zoo import build
 
   return _from_proto(build(spec).meta_graph_def(), "meta_graph_def")
-
-
-def _is_tf_graph(source: Any) -> bool:
-  return hasattr(source, "as_graph_def") and hasattr(source, "get_collection")
 
 
 def _read_tf_graph(tf_graph: Any) -> ReadGraph:
@@ -181,5 +178,5 @@ def _read_tf_graph(tf_graph: Any) -> ReadGraph:
 
   graph_def = tf_graph.as_graph_def()
   return ReadGraph(
-      "tf_graph", graph_def, graph_def, fetches_lib.live_graph_roles(tf_graph),
-      tf_graph=tf_graph, shape_hint=shape_hint, inline=False)
+      GraphSource("tf_graph", graph_def, tf_graph=tf_graph, graph_def=graph_def),
+      fetches_lib.live_graph_roles(tf_graph), shape_hint, inline=False)

@@ -14,6 +14,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.computation_graph import CONTROL, check_unique
 from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
 
@@ -88,16 +89,7 @@ def read_nodes(graph_def: Any) -> NodeTable:
     wanted = signature.inputs
     data = 0
     for text in node.input:
-      if text[:1] == "^":
-        name, port = text[1:], CONTROL
-      else:
-        name, colon, digits = text.rpartition(":")
-        if not colon:
-          name, port = text, 0
-        elif digits.isdecimal() and len(digits) < 10:
-          port = int(digits)
-        else:
-          name, port = text, 0
+      name, port = tensor_names.parse(text)
       producer = index.get(name)
       if producer is None:
         raise GraphError(

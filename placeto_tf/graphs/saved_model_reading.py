@@ -12,6 +12,7 @@ from typing import Any, Optional, Sequence, Tuple, Union
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs import files
+from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
 
 FILES = (("saved_model.pb", False), ("saved_model.pbtxt", True))
@@ -47,9 +48,9 @@ def read_saved_model(
       [signature] if signature is None or isinstance(signature, str) else signature)
   chosen = [_choose_signature(meta_graph, key, path) for key in keys]
   notes = _notes(meta_graph, [key for key, _, _ in chosen], signature is not None)
-  read = ReadGraph(
-      "saved_model", proto, meta_graph.graph_def, fetches_lib.meta_graph_roles(meta_graph),
-      path, text, notes=notes, meta_graph=meta_graph)
+  source = GraphSource(
+      "saved_model", proto, path, text, graph_def=meta_graph.graph_def, meta_graph=meta_graph)
+  read = ReadGraph(source, fetches_lib.meta_graph_roles(meta_graph), notes=notes)
   fetches, feeds = (
       tuple(dict.fromkeys(name for each in chosen for name in each[k])) for k in (1, 2))
   return read, fetches, feeds

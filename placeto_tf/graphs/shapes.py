@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.tensor_names import op_of
 
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
@@ -27,7 +28,7 @@ class UnknownShape(GraphError):
 def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   """The options to give for feeds of unknown shapes, all of them at once."""
   found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
-  example = {_base(each.name): tuple(
+  example = {op_of(each.name): tuple(
       32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
              for each in unknown}
   flags = " ".join(
@@ -106,7 +107,7 @@ def check_given(
       raise GraphError(
           f"the shape {shape!r} given for {name!r} is not a list of whole numbers; expected "
           "something like (32, 128)")
-    shapes[_base(name)] = tuple(int(dim) for dim in dims)
+    shapes[op_of(name)] = tuple(int(dim) for dim in dims)
   return shapes
 
 
@@ -133,7 +134,3 @@ def _dimensions(shape: Any) -> Shape:
 
 def _is_size(value: Any) -> bool:
   return hasattr(value, "__index__") and not isinstance(value, bool) and value < 1 << 40
-
-
-def _base(name: str) -> str:
-  return name.partition(":")[0]

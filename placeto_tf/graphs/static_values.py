@@ -16,6 +16,7 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.static_shapes import StaticShapes, strided_masks
+from placeto_tf.graphs.tensor_names import op_of
 
 Tensor = Tuple[int, int]  # op, output port
 Values = Optional[Tuple[Optional[int], ...]]
@@ -127,7 +128,7 @@ class StaticValues:
   def round_trip(self, merge: int) -> Optional[Tensor]:
     """The tensor that comes round a loop to a Merge, before ops that only pass it on."""
     inputs = self.nodes[merge].input
-    op = self._index.get(inputs[1].partition(":")[0]) if len(inputs) > 1 else None
+    op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
     if op is None or self.types[op] not in _NEXT:
       return None
     return self.origin((op, 0), _NEXT + PASSING)

@@ -104,7 +104,7 @@ def devices_now(function: Any, graph: ComputationGraph, cluster: Cluster) -> np.
     PlacementError: an op of the graph is not there, or on a device that the cluster lacks.
   """
   read = read_concrete_function(function)[0]
-  devices = {node.name: node.device for node in read.graph_def.node}
+  devices = {node.name: node.device for node in read.source.graph_def.node}
   column = {device: find_device(cluster.device_names, device) for device in set(devices.values())}
   for op in graph.op_names:
     if op not in devices:

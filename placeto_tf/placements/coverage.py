@@ -18,7 +18,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.colocation import colocate
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
 from placeto_tf.graphs.loops import back_edges, find_loops
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
@@ -68,7 +68,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   else:
     table = read_nodes(_graph_def(source))
     loops, op_types = _loops(table), table.types
-    colocation = colocation_sets(table, np.full(m, -1))
+    colocation = colocate(table)
     support = KernelSupport(table.op_defs)
     needed = np.zeros(m, dtype=bool)
     needed[positions] = True
@@ -135,17 +135,6 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
   for i in inside.tolist():
     sets.union(i, firsts.setdefault(int(loops[i]), i))
   return sets.labels()
-
-
-def colocation_sets(table: NodeTable, loops: np.ndarray) -> np.ndarray:
-  """[M] sets of ops that must share a device: by TensorFlow's rules, or of one of the [M] loops."""
-  given = np.zeros(len(table.producers), dtype=np.int32)
-  data = table.ports != CONTROL
-  given[data] = table.output_types[
-      (table.output_offsets[table.producers] + table.ports)[data]]
-  return colocate(
-      table.nodes, table.names, table.producers, table.ports, table.consumers, given,
-      table.input_types, loops)
 
 
 def _loops(table: NodeTable) -> np.ndarray:

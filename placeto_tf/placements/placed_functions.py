@@ -14,10 +14,11 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.graphs.node_table import read_nodes
-from placeto_tf.placements import coverage, moving
+from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
 
 
@@ -95,7 +96,7 @@ def place_function(
       placement wants it and cannot be moved.
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
-  graph_def, _ = inline_functions(read_concrete_function(function)[0].graph_def)
+  graph_def, _ = inline_functions(read_concrete_function(function)[0].source.graph_def)
   place_nodes(placement, graph_def.node)
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
@@ -181,10 +182,8 @@ def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:
   """Puts the ops that touch a variable on its device, as TensorFlow would silently."""
   if not moved:
     return
-  import numpy as np
-
   table = read_nodes(graph_def)
-  sets = coverage.colocation_sets(table, np.full(table.num_nodes, -1))
+  sets = colocate(table)
   stays = {int(sets[table.index[name]]): device for name, device in moved.items()}
   for node, label in zip(table.nodes, sets.tolist()):
     if label in stays:

@@ -19,6 +19,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS
 from placeto_tf.graphs.op_defs import OpDefs
+from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, op_of, parse
 from placeto_tf.placements import saved_model_files
 from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
@@ -153,7 +154,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
 def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
   """Call nodes of the original graph that the fetches need."""
   calls, seen = [], set()
-  stack = [_op_name(name) for name in reversed(fetches)]
+  stack = [op_of(name) for name in reversed(fetches)]
   while stack:
     name = stack.pop()
     node = originals.get(name)
@@ -162,7 +163,7 @@ def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
     seen.add(name)
     if node.op in CALLS and "f" in node.attr:
       calls.append(node)
-    stack += [_op_name(text) for text in node.input]
+    stack += [op_of(text) for text in node.input]
   return calls
 
 
@@ -179,7 +180,7 @@ class _Body:
     self._nodes = nodes
     self._originals = originals
     self._op_defs = OpDefs(library)
-    data = [text for text in site.input if not text.startswith("^")]
+    data = data_inputs(site)
     self.arguments = dict(zip(
         (arg.name for arg in function.signature.input_arg), map(self._resolve, data)))
 
@@ -192,8 +193,8 @@ class _Body:
     if gather is None or gather.op != "IdentityN":
       return False
     signature = self._function.signature
-    results = [_with_port(text) for text in gather.input if not text.startswith("^")]
-    waits = [text[1:] for text in gather.input if text.startswith("^")]
+    results = [_with_port(text) for text in data_inputs(gather)]
+    waits = [op_of(text) for text in control_inputs(gather)]
     if len(results) != len(signature.output_arg) or len(self.arguments) != len(
         signature.input_arg) or len(waits) != 1:
       return False
@@ -227,7 +228,7 @@ class _Body:
       text = stack.pop()
       if text in given:
         continue
-      name = _op_name(text)
+      name = op_of(text)
       if name in found or name in self._originals:
         continue
       found.add(name)
@@ -239,20 +240,20 @@ class _Body:
     """A tensor "op:port" as function bodies write it: "argument" or "op:result:index"."""
     if tensor in given:
       return given[tensor]
-    name, _, port = tensor.rpartition(":")
+    name, port = parse(tensor)
     for result, (start, count) in self._op_defs.output_ranges(self._nodes[name]).items():
-      if start <= int(port) < start + count:
-        return f"{name}:{result}:{int(port) - start}"
+      if start <= port < start + count:
+        return f"{name}:{result}:{port - start}"
     raise PlacementError(f"the graph has no tensor {tensor!r}; load the SavedModel again")
 
   def _resolve(self, text: str) -> str:
     """The tensor that the call is given; for an output of another call, the op that computes it."""
     text = _with_port(text)
-    name, _, port = text.rpartition(":")
+    name, port = parse(text)
     original, gather = self._originals.get(name), self._nodes.get(name)
     if gather is not None and original is not None and gather.op != original.op and (
         gather.op == "IdentityN"):
-      return _with_port(gather.input[int(port)])
+      return _with_port(gather.input[port])
     return text
 
 
@@ -262,16 +263,11 @@ def _place_variables(objects: Any, function: str, arguments: Dict[str, str], nod
     return
   bound = list(objects.concrete_functions[function].bound_inputs)
   for node_id, tensor in zip(reversed(bound), reversed(list(arguments.values()))):
-    handle = nodes.get(_op_name(tensor))
+    handle = nodes.get(op_of(tensor))
     if handle is not None and objects.nodes[node_id].WhichOneof("kind") == "variable":
       objects.nodes[node_id].variable.device = handle.device
 
 
-def _op_name(text: str) -> str:
-  name, colon, port = text.lstrip("^").rpartition(":")
-  return name if colon and port.isdecimal() else text.lstrip("^")
-
-
 def _with_port(text: str) -> str:
-  _, colon, port = text.rpartition(":")
-  return text if colon and port.isdecimal() else f"{text}:0"
+  op, port = parse(text)
+  return f"{op}:{port}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from placeto_tf.graphs import load_graph
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
 from placeto_tf.replication.nodes import INT32, NodeWriter
 
@@ -30,9 +30,9 @@ def with_plain_batch_norm(graph: ComputationGraph) -> ComputationGraph:
   options: Dict[str, Any] = {
       "fetches": graph.fetches, "feeds": graph.feeds, "feed_shapes": shapes}
   if source.format == "concrete_function":
-    read = ReadGraph(
-        "concrete_function", graph_def, graph_def, tf_graph=source.tf_graph,
-        fixed_devices=source.fixed_devices)
+    read = ReadGraph(GraphSource(
+        "concrete_function", graph_def, tf_graph=source.tf_graph, graph_def=graph_def,
+        fixed_devices=source.fixed_devices))
     return from_graph_def(read, **options)
   proto = graph_def
   if source.format == "meta_graph_def":

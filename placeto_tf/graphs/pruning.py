@@ -1,0 +1,157 @@
+"""The part of a graph that a step runs: what the fetches need, cut where tensors are fed.
+
+Legend: M nodes of the file, N needed ops, E edges between needed ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import shapes, traversal
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.fetches import Endpoint, find_endpoint
+from placeto_tf.graphs.loops import back_edges
+from placeto_tf.graphs.node_table import NodeTable
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+  """What a step runs.
+
+  Attributes:
+    wanted: the fetches.
+    fed: index into [M] -> ports that are fed, besides needed placeholders.
+    cut: [M] bool, ops whose inputs are not needed, because all that is read of them is fed.
+    positions: [N] index into [M] of each needed op.
+    index: [M] index into [N]; meaningless for ops that are not needed.
+    producers, ports, consumers: [E] edges between needed ops, by index into [N].
+    goes_round: [E] bool, back edges of loops.
+  """
+
+  wanted: Tuple[Endpoint, ...]
+  fed: Mapping[int, Set[int]]
+  cut: np.ndarray  # [M]
+  positions: np.ndarray  # [N]
+  index: np.ndarray  # [M]
+  producers: np.ndarray  # [E]
+  ports: np.ndarray  # [E]
+  consumers: np.ndarray  # [E]
+  goes_round: np.ndarray  # [E]
+
+
+def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) -> Step:
+  """Keeps what the fetches need.
+
+  Args:
+    table: all nodes.
+    wanted: the fetches.
+    feeds: names of tensors that are fed.
+
+  Raises:
+    GraphError: a feed does not exist.
+  """
+  fed = _fed_ports(table, feeds)
+  cut = _cut(table, fed)
+  followed = ~cut[table.consumers]
+  keep = traversal.ancestors(
+      table.num_nodes, table.producers[followed], table.consumers[followed],
+      [endpoint.node for endpoint in wanted])
+  inside = followed & keep[table.consumers]
+  index = np.cumsum(keep) - 1
+  return Step(
+      wanted, fed, cut, np.flatnonzero(keep), index, index[table.producers[inside]],
+      table.ports[inside], index[table.consumers[inside]],
+      back_edges(table.types, table.producers, table.consumers)[inside])
+
+
+def fed_defaults(
+    table: NodeTable, batch_size: Optional[int], given: Mapping[str, Sequence[int]]) -> List[str]:
+  """Names of PlaceholderWithDefault ops that are fed because a size is given for them.
+
+  The others give their default, which has a size of its own.
+  """
+  found = []
+  for name, node in zip(table.names, table.nodes):
+    if node.op == shapes.WITH_DEFAULT:
+      declared = shapes.declared_shape(node)
+      takes_batch = batch_size is not None and declared and declared[0] == -1 and (
+          -1 not in declared[1:])
+      if name in given or takes_batch:
+        found.append(f"{name}:0")
+  return found
+
+
+def bind_feeds(
+    table: NodeTable, step: Step, shape_hint: Any, batch_size: Optional[int],
+    given: Mapping[str, Tuple[int, ...]],
+) -> Tuple[Dict[str, Tuple[int, ...]], Tuple[str, ...]]:
+  """Tensor name -> shape of all feeds, placeholders included, and notes.
+
+  Args:
+    table, step: the ops.
+    shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
+    batch_size: for unknown first dimensions.
+    given: op name -> shape, by the user.
+
+  Raises:
+    GraphError: a shape is given for what is no op, contradicts the graph, or is missing.
+  """
+  for name in given:
+    if name not in table.index:
+      raise GraphError(
+          f"a shape is given for {name!r}, which is no op of the graph; correct feed_shapes")
+  bound: Dict[str, Tuple[int, ...]] = {}
+  unknown: List[shapes.UnknownShape] = []
+  binds_batch = False
+  for i in step.positions.tolist():
+    node = table.nodes[i]
+    if not (i in step.fed or node.op in shapes.PLACEHOLDERS):
+      continue
+    for port in sorted(step.fed.get(i, {0})):
+      name = f"{node.name}:{port}"
+      declared = shapes.declared_shape(node, port)
+      if declared is None:
+        declared = shape_hint(name)
+      try:
+        bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
+      except shapes.UnknownShape as error:
+        unknown.append(error)
+      binds_batch |= bool(declared) and declared[0] == -1
+  if unknown:
+    raise GraphError(shapes.unknown_shapes(unknown))
+  unused = [
+      f"the shape given for {name!r} is not used: the fetches do not need it fed"
+      for name in given if f"{name}:0" not in bound]
+  if batch_size is not None and not binds_batch:
+    unused.append(f"batch size {batch_size} is not used: no feed has an unknown first dimension")
+  return bound, tuple(unused)
+
+
+def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
+  fed: Dict[int, Set[int]] = {}
+  for name in feeds:
+    endpoint = find_endpoint(table, name, "feed")
+    if not table.num_outputs[endpoint.node]:
+      raise GraphError(
+          f"feed {name!r} ({table.types[endpoint.node]}) has no output that could be fed")
+    fed.setdefault(endpoint.node, set()).add(endpoint.port or 0)
+  return fed
+
+
+def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
+  """[M] bool; an op that is partly fed still runs for its other outputs, where they are read."""
+  cut = np.zeros(table.num_nodes, dtype=bool)
+  partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
+  if partly:
+    reads = np.isin(table.producers, list(partly)) & (table.ports != CONTROL)
+    unfed = {
+        producer for producer, port in zip(
+            table.producers[reads].tolist(), table.ports[reads].tolist())
+        if port not in fed[producer]}
+    partly &= unfed
+  cut[[node for node in fed if node not in partly]] = True
+  return cut
