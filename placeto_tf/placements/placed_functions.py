@@ -155,7 +155,7 @@ def trial_function(function: Any, placement: Optional[Mapping[str, str]] = None)
   """
   import tensorflow as tf
 
-  graph_def = read_concrete_function(function)[0].graph_def
+  graph_def = read_concrete_function(function)[0].source.graph_def
   devices: Mapping[str, str] = {}
   if placement is not None:
     graph_def, _ = inline_functions(graph_def)
