@@ -20,6 +20,9 @@ VERSION = re.search(
 # Tried with 2.51 on Python 3.9, the last that runs there, and with 2.60 on 3.11.
 RAY = "ray>=2.51,<2.61"
 
+# 1.1 is the last on Python 3.9.
+GYMNASIUM = "gymnasium>=0.29,<2"
+
 PROGRAMS = (
     "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "train")
 
@@ -59,8 +62,9 @@ setup(
     ],
     # tf-agents and TensorFlow GNN, which train, stand in placeto_tf/training_requirements.txt.
     extras_require={
+        "gym": [GYMNASIUM],
         "ray": [RAY],
-        "test": ["hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3", RAY,
+        "test": [GYMNASIUM, "hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3", RAY,
                  "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],

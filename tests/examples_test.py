@@ -56,3 +56,12 @@ def test_the_readmes_example_runs_as_it_stands(capsys):
   assert re.search(r"ms on one device, [\d.]+ ms placed", capsys.readouterr().out)
   assert names["result"].step_time_us < names["single_us"]
   assert {"/device:GPU:0", "/device:GPU:1"} <= {node.device for node in names["placed"].node}
+
+
+def test_an_agent_of_another_library_learns(capsys):
+  pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is nobody's dependency here")
+  names = runpy.run_path(str(EXAMPLES / "train_with_stable_baselines3.py"))
+  names["main"](4800)
+  before_ms, after_ms = map(float, re.search(
+      r"([\d.]+) ms before training, ([\d.]+) ms after", capsys.readouterr().out).groups())
+  assert after_ms < before_ms
