@@ -1,9 +1,10 @@
-"""`placeto_tf/Placement-v0`: the decision process as a Gymnasium environment, for other RL libraries.
+"""`placeto_tf/Placement-v0`: the decision process as a Gymnasium environment.
 
   import gymnasium
 
   environment = gymnasium.make(
-      "placeto_tf:placeto_tf/Placement-v0", graph="zoo:rnnlm", cluster="k80:4", max_groups=32)
+      "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0", graph="zoo:rnnlm",
+      cluster="k80:4", max_groups=32)
 
 Placeto section 3.1: an episode starts from a placement and visits every group once, in topological
 order; the action is a device for the group at hand. The reward is the fall of the objective (step
@@ -18,7 +19,7 @@ Observations, a `Dict`:
   start        [G] Box            start of each group's main op over the step time, in [0, 1]
   action_mask  [D] MultiBinary    devices where the group at hand may go
 
-What no placement changes (compute times, bytes, edges, links) is in `environment.unwrapped.grouped`.
+What no placement changes (times, bytes, edges, links) is in `environment.unwrapped.grouped`.
 
 Legend: G groups, D devices.
 """
@@ -66,7 +67,7 @@ class PlacementEnv(gymnasium.Env):
       cluster: a `Cluster`, or what `Cluster.parse` takes.
       grouping, max_groups: as for `place`.
       start: where episodes begin: "best", the best of one device, the expert and METIS, each group
-        on the device of its main op, or "random", drawn in each. `reset(options={"start": placement [G]})` gives another one.
+        on the device of its main op, or "random", drawn in each; `reset(options={"start": [G]})` gives another.
       max_evaluations: episodes are truncated once so many placements were evaluated.
       **options: of `load_graph`, such as `batch_size`.
 

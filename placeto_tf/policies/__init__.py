@@ -21,5 +21,5 @@ def trainable() -> Dict[str, Callable[[], Any]]:
           for name in sorted(declared) if declared[name] is not None}
 
 
-def _record(deferred: Callable[[], Callable[[], Any]]) -> Any:
+def _record(deferred: Any) -> Any:
   return deferred()()
