@@ -67,7 +67,8 @@ class PlacementEnv(gymnasium.Env):
       cluster: a `Cluster`, or what `Cluster.parse` takes.
       grouping, max_groups: as for `place`.
       start: where episodes begin: "best", the best of one device, the expert and METIS, each group
-        on the device of its main op, or "random", drawn in each; `reset(options={"start": [G]})` gives another.
+        on the device of its main op, or "random", drawn in each; `reset(options={"start": [G]})`
+        gives another.
       max_evaluations: episodes are truncated once so many placements were evaluated.
       **options: of `load_graph`, such as `batch_size`.
 
