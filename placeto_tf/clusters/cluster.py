@@ -107,10 +107,6 @@ class Cluster:
     if isinstance(default, bool):
       if not isinstance(value, bool):
         raise ClusterError(f"{name} is {value!r}; expected true or false")
-    elif isinstance(default, int):
-      if not is_number(value) or value != int(value) or not 1 <= value <= MOST:
-        raise ClusterError(f"{name} is {value!r:.60}; expected a whole number, 1 or more")
-      object.__setattr__(self, name, int(value))
     elif isinstance(default, float):
       if not is_number(value) or not 0 <= value <= MOST:
         raise ClusterError(

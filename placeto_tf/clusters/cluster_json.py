@@ -19,7 +19,6 @@ it shares with the default. Every extension of the simulator is one more field, 
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any, Dict, Mapping, Sequence, Union
 
 import numpy as np
@@ -86,7 +85,7 @@ def from_json(
       raise ClusterError(
           f"device name {device.name!r} appears twice; give each device its own name")
   links = _links_from_json(parsed.get("links", {}), names)
-  values = {name: _from_json_value(parsed[name]) for name in extensions if name in parsed}
+  values = {name: parsed[name] for name in extensions if name in parsed}
   return {"devices": tuple(devices), **links, **values}
 
 
@@ -99,8 +98,7 @@ def read(path: str) -> str:
 
 def write(path: str, cluster: Mapping[str, Any]) -> None:
   """Writes a JSON object beside the file and renames, so that no reader sees half of it."""
-  text = json.dumps(cluster, indent=1) + "\n"
-  atomic.write(path, text.encode("utf-8"), what="the cluster file ", error_type=ClusterError)
+  atomic.write_json(path, cluster, what="the cluster file ", error_type=ClusterError)
 
 
 def changed_fields(instance: Any) -> Dict[str, Any]:
@@ -133,16 +131,6 @@ def _plain(value: Any) -> Any:
   if isinstance(value, (list, tuple)):
     return [_plain(item) for item in value]
   return value
-
-
-def _from_json_value(value: Any) -> Any:
-  """Lists of numbers become arrays, as fields of `Cluster` are."""
-  if not isinstance(value, list):
-    return value
-  try:
-    return np.array(value, dtype=np.float64)
-  except (TypeError, ValueError):
-    return tuple(value)
 
 
 def _expect_object(

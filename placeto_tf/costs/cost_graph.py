@@ -73,9 +73,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
       temporary, _unknown_sizes(unknown))
 
 
-def to_cost_graph(
-    graph: ComputationGraph, costs: OpCosts, *, kind: int = 0,
-    device_names: Optional[Sequence[str]] = None) -> Any:
+def to_cost_graph(graph: ComputationGraph, costs: OpCosts, *, kind: int = 0) -> Any:
   """A CostGraphDef from which `load_graph` and `estimate_costs` read the same graph and costs.
 
   Times are rounded to whole microseconds, but to no less than 1 for an op that launches a kernel,
@@ -85,7 +83,6 @@ def to_cost_graph(
     graph: the graph.
     costs: its costs.
     kind: whose column of `compute_us` to write.
-    device_names: [N] device of each op, for a graph that has been placed.
 
   Raises:
     CostError: the costs are of another graph, or there is no such kind.
@@ -100,8 +97,7 @@ def to_cost_graph(
     node = result.node.add(
         name=name, id=i, compute_cost=_whole(costs.compute_us[i, kind]),
         temporary_memory_size=int(round(costs.temporary_bytes[i])),
-        persistent_memory_size=int(round(costs.persistent_bytes[i])),
-        device=device_names[i] if device_names is not None else "")
+        persistent_memory_size=int(round(costs.persistent_bytes[i])))
     outputs = range(graph.output_offsets[i], graph.output_offsets[i + 1])
     for output in outputs:
       node.output_info.add(size=int(round(costs.output_bytes[output])), alias_input_port=-1)

@@ -17,12 +17,12 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, Optional
 
 from placeto_tf.costs import analysis_server, shape_analysis
@@ -59,11 +59,12 @@ def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
       server = _running()
       try:
         return _decode(server.ask(graph_def, counts, limit_s))
-      except (_Gone, OSError) as problem:  # ended by somebody else
+      except (EOFError, OSError):  # ended by somebody else
         if last:
+          said = server.last_words() or "it gave no answer"
           raise CostError(
-              "TensorFlow cannot analyse the graph, the process that does it ended "
-              f"({server.last_words() or problem}); give measured costs instead") from None
+              f"TensorFlow cannot analyse the graph, the process that does it ended ({said}); give "
+              "measured costs instead") from None
       finally:
         if server.asked:  # and has not answered: the next request needs another one
           _close()
@@ -85,14 +86,10 @@ def prepare() -> None:
         _server = _Server.forked()
 
 
-class _Gone(Exception):
-  """The server ended."""
-
-
 class _Server:
   """The process that analyses, and the connection to it."""
 
-  def __init__(self, pid: int, connection: socket.socket, said: Optional[Any] = None,
+  def __init__(self, pid: int, connection: Connection, said: Optional[Any] = None,
                process: Optional[subprocess.Popen[bytes]] = None):
     self.owner = os.getpid()
     self.asked = False
@@ -101,7 +98,7 @@ class _Server:
   @classmethod
   def forked(cls) -> _Server:
     """A fork of this process."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -117,7 +114,7 @@ class _Server:
   @classmethod
   def started(cls) -> _Server:
     """A new interpreter."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     said = tempfile.TemporaryFile()
     with theirs:
       process = subprocess.Popen(
@@ -131,23 +128,18 @@ class _Server:
 
     Raises:
       CostError: TensorFlow ended the fork, or it gives no answer.
-      _Gone: the server has ended.
+      EOFError, OSError: the server has ended.
     """
     self.asked = True
+    connection = self._connection
+    connection.send_bytes(json.dumps({"counts": counts, "limit_s": limit_s}).encode("ascii"))
+    connection.send_bytes(graph_def.SerializeToString())
     # Under a whole machine's load CPU time is longer than it was counted.
-    self._connection.settimeout(limit_s + _SILENT_S)
-    try:
-      analysis_server.send_frame(
-          self._connection, json.dumps({"counts": counts, "limit_s": limit_s}).encode("ascii"))
-      analysis_server.send_frame(self._connection, graph_def.SerializeToString())
-      replies = [analysis_server.receive_frame(self._connection) for _ in range(3)]
-    except socket.timeout:
+    if not connection.poll(limit_s + _SILENT_S):
       raise CostError(
           "TensorFlow cannot analyse the graph, it waits for something that does not come; "
-          "give measured costs instead") from None
-    head, said, answer = replies
-    if head is None or said is None or answer is None:
-      raise _Gone("it gave no answer")
+          "give measured costs instead")
+    head, said, answer = (connection.recv_bytes() for _ in range(3))
     self.asked = False
     code = json.loads(head)["code"]
     if code or not answer:
@@ -211,11 +203,11 @@ if hasattr(os, "register_at_fork"):
 def _decode(answer: bytes) -> shape_analysis.Analysis:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
-  size = int.from_bytes(answer[:8], "little")
-  head = json.loads(answer[8:8 + size])
+  text, _, tensors = answer.partition(b"\0")
+  head = json.loads(text)
   if "error" in head:
     raise CostError(head["error"])
-  outputs = op_performance_data_pb2.OpPerformanceList.FromString(answer[8 + size:])
+  outputs = op_performance_data_pb2.OpPerformanceList.FromString(tensors)
   return shape_analysis.Analysis(
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},

@@ -37,6 +37,7 @@ def write(
         "written to") from None
 
 
-def write_json(path: str, content: Any) -> None:
-  """Writes an indented JSON file as `write` does."""
-  write(path, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
+def write_json(path: str, content: Any, **options: Any) -> None:
+  """Writes an indented JSON file as `write` does. Args: options: see `write`."""
+  text = json.dumps(content, indent=1) + "\n"
+  write(path, text.encode("utf-8"), **options)

@@ -21,8 +21,7 @@ _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 def save(fields: Mapping[str, Any], path: str) -> None:
   """Writes the file; see `Placement.save`."""
-  text = json.dumps(to_json(fields), indent=1, allow_nan=False) + "\n"
-  atomic.write(path, text.encode("utf-8"))
+  atomic.write_json(path, to_json(fields))
 
 
 def load(path: str) -> Dict[str, Any]:

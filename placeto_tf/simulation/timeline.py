@@ -176,17 +176,13 @@ def _pictured_devices(result: SimulationResult) -> List[int]:
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
-def timeline_png(
-    result: SimulationResult, path: str, *, graph: Optional[ComputationGraph] = None,
-    costs: Optional[OpCosts] = None, title: Optional[str] = None) -> None:
-  """Writes `timeline_figure` as a PNG."""
-  timeline_figure(result, graph=graph, costs=costs, title=title).savefig(path, format="png")
+def timeline_png(result: SimulationResult, path: str, **options: Any) -> None:
+  """Writes `timeline_figure` as a PNG. Args: options: see there."""
+  timeline_figure(result, **options).savefig(path, format="png")
 
 
-def timeline_image(
-    result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
-    costs: Optional[OpCosts] = None, title: Optional[str] = None) -> np.ndarray:
-  """`timeline_figure` as [height, width, 3] uint8, for TensorBoard."""
-  canvas = timeline_figure(result, graph=graph, costs=costs, title=title).canvas
+def timeline_image(result: SimulationResult, **options: Any) -> np.ndarray:
+  """`timeline_figure` as [height, width, 3] uint8, for TensorBoard. Args: options: see there."""
+  canvas = timeline_figure(result, **options).canvas
   canvas.draw()
   return np.asarray(canvas.buffer_rgba())[..., :3].copy()
