@@ -4,8 +4,9 @@ The tree. Groups are given devices one after the other, the heaviest first. Devi
 equal (in speed, memory and links, and allowed to the same groups) are interchangeable, so of
 those not yet used only the first is tried.
 
-The bound. A partial placement restricts where ops may run. With that, the critical path and the
-work over devices (see `lower_bounds`) bound the step time of all its completions.
+The bound. A partial placement restricts where ops may run, and ops of a group share a device. With
+that, paths and the work over devices (see `lower_bounds`) bound the step time of all its
+completions.
 
 The leaves are simulated, so the returned placement is optimal for the simulator with its queues.
 A placement that fits is better than any that does not; partial placements whose variables
@@ -30,6 +31,7 @@ from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.search.annealing import anneal_units
+from placeto_tf.search.earliest_starts import interchangeable
 from placeto_tf.search.partial_bounds import PartialBounds
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
@@ -104,7 +106,7 @@ def prove(
         incumbent.simulate(units.project(problem, placement)[None], budget)
 
   order = np.argsort(-units.weight_us, kind="stable")
-  twins = _interchangeable(problem, units)
+  twins = interchangeable(problem.cluster, units.allowed)
   root = np.full((1, g), _UNPLACED, dtype=np.int32)
   stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
   size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
@@ -181,30 +183,6 @@ def _branch(
     chosen[:, group] = d
     children.append(chosen)
   return np.concatenate(children)
-
-
-def _interchangeable(problem: PlacementProblem, units: Units) -> np.ndarray:
-  """[D] the first device that is equal to each device."""
-  cluster = problem.cluster
-  d = cluster.num_devices
-  twins = np.arange(d)
-  for b in range(d):
-    for a in range(b):
-      if twins[a] != a:
-        continue
-      swap = np.arange(d)
-      swap[[a, b]] = b, a
-      alike = (
-          cluster.device_kinds[a] == cluster.device_kinds[b]
-          and cluster.memory_bytes[a] == cluster.memory_bytes[b]
-          and (units.allowed[:, a] == units.allowed[:, b]).all()
-          and all(
-              (links[np.ix_(swap, swap)] == links)[~np.eye(d, dtype=bool)].all()
-              for links in (cluster.bandwidth_bytes_per_us, cluster.latency_us)))
-      if alike:
-        twins[b] = a
-        break
-  return twins
 
 
 METHODS = (Method("exact", Kind.STANDALONE, plain(branch_and_bound), rank=2),)

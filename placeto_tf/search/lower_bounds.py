@@ -1,73 +1,160 @@
-"""Lower bounds: step times that no placement can beat.
+"""Lower bounds: step times that no placement can beat, whatever the order of queues.
 
-The bound is the largest of three:
+`earliest_starts` gives each op on each class of devices a head (how early it can start) and a
+tail (how long after it the step ends). The bound is the largest of four:
 
-- Critical path. Let start(v, d) bound the start of op v from below when it runs on device d. For
-  a producer u on device e, v waits for the end of u and then at least for the transfer of its
-  bytes (e != d), or for the device to be free again (e == d, the overhead of u if it launches a
-  kernel). u's own device is not known, so the least over its allowed devices counts; every op's
-  device is minimised by itself, which only lowers the bound.
-- Work. If no step is longer than T, then every stream of device d has run ops for at most T plus
-  one overhead (that of its last op). For any weights y >= 0 that add up to 1, T is at least
-  sum_i min_d y_d work(i, d) - sum_d y_d overhead, the minimum over op i's allowed devices: the
-  dual of the linear program that spreads the work over the devices. Any y gives a true bound;
+- Path. The step is no shorter than the head, the busy time and the tail of any op, on the class
+  where that is least.
+- Work in a window (Fernandez and Bussell, "Bounds on the number of processors and time for
+  multiprocessor optimal schedules", 1973). Ops with heads of at least a and tails of at least b
+  run in the step without its first a and its last b. For any weights y >= 0 of devices that add up
+  to 1, the step is at least a + b + the sum over colocated sets of min_d y_d work(set, d): the dual
+  of the linear program that spreads the work over the devices. Any y gives a true bound;
   multiplicative weights look for a good one.
+- Buses. Ops that have one device to run on, and consumers that may not run there, make transfers
+  that no placement avoids: jobs of one machine, the bus of that device.
 - Forced transfers, for placements that fit. If no device may hold all ops of a connected part of
   the graph, or none has room for its variables, then one of the part's edges crosses devices. The
-  step is then no shorter than the path through the edge for which that costs least: to its
-  producer's earliest end, the transfer, and what must come after its consumer starts.
+  step is then no shorter than the path through the edge for which that costs least.
 
-Legend: N ops, D devices, S colocated sets.
+Legend: N ops, E edges, D devices, C classes of devices that are equal, S colocated sets.
 """
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Iterator
 
 import numpy as np
 
-from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.earliest_starts import MOST_LATE, Paths, interchangeable, one_machine_us
 from placeto_tf.simulation.compiling import compiled
-from placeto_tf.simulation.path_lengths import fastest_us, remaining_path_us
 
 _ROUNDS = 200
+_CUTS = 1000  # windows begin at as many heads at most
 _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a true step time
 
 
 def lower_bound_us(problem: PlacementProblem) -> float:
   """A lower bound on the step time of all placements that fit, in microseconds."""
-  end_us = earliest_ends_us(problem)
+  bounds = LowerBounds(problem)
   return max(
-      float(end_us.max()), work_us(problem), forced_transfer_us(problem, end_us)) * _ROUNDING
+      bounds.path_us(), bounds.window_us(), bounds.bus_us(), bounds.forced_transfer_us()
+  ) * _ROUNDING
 
 
-def forced_transfer_us(problem: PlacementProblem, end_us: np.ndarray) -> float:
-  """The bound by forced transfers; 0 where one device can hold every connected part.
+class LowerBounds:
+  """The bounds of one problem, each before `_ROUNDING`."""
 
-  Args:
-    problem: whose step times are bounded.
-    end_us: [N], from `earliest_ends_us`.
-  """
-  graph, cluster = problem.graph, problem.cluster
-  u, v = graph.edge_producers, graph.edge_consumers
-  part = _connected_parts(graph.num_ops, u, v)
-  count = int(part.max()) + 1
-  held_bytes = np.bincount(part, problem.costs.persistent_bytes, minlength=count)
-  whole = np.ones((count, cluster.num_devices), dtype=bool)
-  np.logical_and.at(whole, part, problem.allowed_ops)
-  whole &= held_bytes[:, None] <= cluster.memory_bytes
-  cut = ~np.any(whole, axis=1)
-  crossing = cut[part[u]] & (graph.colocation[u] != graph.colocation[v])
-  if not crossing.any() or cluster.num_devices == 1:
-    return 0.0
-  apart = ~np.eye(cluster.num_devices, dtype=bool)
-  transfer_us = problem.costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
-  rest_us = remaining_path_us(graph, fastest_us(problem.costs, cluster, problem.allowed_ops))
-  through_us = (end_us[u] + transfer_us + rest_us[v])[crossing]
-  least_us = np.full(count, np.inf)
-  np.minimum.at(least_us, part[u[crossing]], through_us)
-  return float(least_us[np.isfinite(least_us)].max())
+  def __init__(self, problem: PlacementProblem):
+    self._problem = problem
+    graph = problem.graph
+    classes = interchangeable(problem.cluster, problem.allowed_ops)
+    self._paths = paths = Paths.of(problem, classes)
+    self._class = np.unique(classes, return_inverse=True)[1].reshape(-1)  # [D]
+    together = graph.colocation.astype(np.int64)
+    heads = paths.heads_us(paths.allowed, together, MOST_LATE)
+    tails = paths.tails_us(paths.allowed, together, MOST_LATE)
+    self._through_us = (heads + paths.busy_us + tails).min(axis=1)
+    self._heads_us, self._tails_us = heads.min(axis=1), tails.min(axis=1)
+    self._ends_us = (heads + paths.busy_us - paths.overhead_us).min(axis=1)
+    self._rest_us = (paths.busy_us + tails).min(axis=1)
+
+  def path_us(self) -> float:
+    """The bound by paths."""
+    return float(self._through_us.max())
+
+  def window_us(self) -> float:
+    """The bound by the work in windows."""
+    sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
+    cuts = np.unique(self._heads_us)
+    if len(cuts) > _CUTS:
+      cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
+    by_tail = np.argsort(-self._tails_us, kind="stable")
+    paths, best = self._paths, 0.0
+    for y in self._weights(sets):
+      work_us = np.where(paths.allowed, paths.busy_us * y, np.inf)
+      best = max(best, _window_us(cuts, self._heads_us, self._tails_us, by_tail, sets, work_us))
+    return best
+
+  def _weights(self, sets: np.ndarray) -> Iterator[np.ndarray]:
+    """Weights [C] of a device of each class; sets: [N] number of each op's colocated set."""
+    paths, cluster = self._paths, self._problem.cluster
+    first = np.array([int(np.argmax(self._class == c)) for c in range(len(paths.members))])
+    hosts = np.array([cluster.devices[d].host for d in first])
+    for y in (np.ones(len(hosts)), (~hosts).astype(float), hosts.astype(float)):
+      if y.any():
+        yield y / (y * paths.members).sum()
+    kinds = cluster.device_kinds[first]
+    if not any(len(np.unique(kinds[row])) > 1 for row in np.unique(paths.allowed, axis=0)):
+      return
+    work = np.zeros((int(sets.max()) + 1, len(hosts)))  # [S, C]
+    np.add.at(work, sets, paths.busy_us)
+    allowed = np.zeros(work.shape, dtype=bool)
+    allowed[sets] = paths.allowed
+    y = np.where(hosts, 1e-3, 1.0)
+    best, found = 0.0, y
+    for step in range(_ROUNDS):
+      y = y / (y * paths.members).sum()
+      cost = np.where(allowed, work * y, np.inf)
+      choice = cost.argmin(axis=1)
+      value = cost[np.arange(len(work)), choice].sum()
+      if value > best:
+        best, found = value, y
+      load = np.bincount(choice, work[np.arange(len(work)), choice], len(y))
+      # The price of loaded devices rises; devices of one kind share a price, as in the best y.
+      mean_load = (np.bincount(kinds, load) / np.maximum(
+          1, np.bincount(kinds, paths.members)))[kinds]
+      if not mean_load.max() > 0:
+        break
+      y = y * np.exp(2.0 / np.sqrt(step + 4) * mean_load / mean_load.max())
+    yield found
+
+  def bus_us(self) -> float:
+    """The bound by transfers that no placement avoids; 0 without any."""
+    graph, paths, tables = self._problem.graph, self._paths, self._problem.simulator.tables
+    u, v = graph.edge_producers, graph.edge_consumers
+    segments = tables.segment_of_edge
+    best = 0.0
+    for c in np.flatnonzero(paths.members == 1):
+      only = paths.allowed[:, c] & (paths.allowed.sum(axis=1) == 1)
+      edges = np.flatnonzero(only[u] & ~paths.allowed[v, c])
+      if not len(edges):
+        continue
+      there = paths.allowed[v[edges]]
+      slowness = np.where(there, paths.forward.slowness[c], np.inf).min(axis=1)
+      transfer_us = tables.segment_bytes[segments[edges]] * slowness
+      latency_us = np.where(there, paths.forward.latency[c], np.inf).min(axis=1)
+      # One consumer stands for each output, which is sent at least once.
+      by_value = np.argsort(-(transfer_us + self._rest_us[v[edges]]), kind="stable")
+      _, first = np.unique(segments[edges][by_value], return_index=True)
+      sent = by_value[first]
+      sent = sent[np.argsort(self._ends_us[u[edges[sent]]], kind="stable")]
+      best = max(best, one_machine_us(
+          len(sent), self._ends_us[u[edges[sent]]], (transfer_us + latency_us)[sent],
+          self._rest_us[v[edges[sent]]] - latency_us[sent], np.empty(len(sent), np.int64)))
+    return float(best)
+
+  def forced_transfer_us(self) -> float:
+    """The bound by forced transfers; 0 where one device can hold every connected part."""
+    graph, cluster, costs = self._problem.graph, self._problem.cluster, self._problem.costs
+    u, v = graph.edge_producers, graph.edge_consumers
+    part = _connected_parts(graph.num_ops, u, v)
+    count = int(part.max()) + 1
+    held_bytes = np.bincount(part, costs.persistent_bytes, minlength=count)
+    whole = np.ones((count, cluster.num_devices), dtype=bool)
+    np.logical_and.at(whole, part, self._problem.allowed_ops)
+    whole &= held_bytes[:, None] <= cluster.memory_bytes
+    cut = ~np.any(whole, axis=1)
+    crossing = cut[part[u]] & (graph.colocation[u] != graph.colocation[v])
+    if not crossing.any() or cluster.num_devices == 1:
+      return 0.0
+    apart = ~np.eye(cluster.num_devices, dtype=bool)
+    transfer_us = costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
+    through_us = (self._ends_us[u] + transfer_us + self._rest_us[v])[crossing]
+    least_us = np.full(count, np.inf)
+    np.minimum.at(least_us, part[u[crossing]], through_us)
+    return float(least_us[np.isfinite(least_us)].max())
 
 
 def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -84,95 +171,31 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
       leader = leader[leader]
 
 
-def earliest_ends_us(problem: PlacementProblem) -> np.ndarray:
-  """[N] time before which each op cannot end on any device; the largest is the critical path."""
-  graph, cluster = problem.graph, problem.cluster
-  compute_us, overhead_us = _charges(problem)
-  bandwidth = cluster.bandwidth_bytes_per_us
-  apart = ~np.eye(cluster.num_devices, dtype=bool)
-  end = np.where(problem.allowed_ops, compute_us, np.inf)  # [N, D] of ops without producers
-  _extend_by_producers(
-      end, overhead_us, graph.edge_producers, graph.edge_consumers, _by_depth(graph),
-      problem.costs.edge_bytes(graph), np.where(apart, 1 / np.where(apart, bandwidth, 1.0), 0.0))
-  return end.min(axis=1)
-
-
-def _by_depth(graph: ComputationGraph) -> np.ndarray:
-  """[E] edges, level by level of their consumers, so that all producers are final."""
-  return np.lexsort((graph.edge_consumers, graph.depths[graph.edge_consumers]))
-
-
 @compiled()
-def _extend_by_producers(end, overhead_us, producers, consumers, order, size_bytes, slowness):
-  """Adds to `end` [N, D] of each op the time at which the last of its inputs can be there.
+def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
+  """The most that the work of ops with late heads and long tails needs.
 
   Args:
-    end: compute time of each op on each device; afterwards, when it can end there.
-    overhead_us: [N, D].
-    producers, consumers, size_bytes: [E].
-    order: [E], edges of one consumer one after the other, consumers after their producers.
-    slowness: [D, D] us per byte, 0 on the diagonal.
+    cuts: heads at which windows begin.
+    heads_us, tails_us: [N].
+    by_tail: [N] int64, ops of long tails first.
+    sets: [N] int64, the colocated set of each op.
+    work_us: [N, C] weighted busy time on each class, inf where an op may not run.
   """
-  devices = end.shape[1]
-  latest = np.empty(devices)
-  at = 0
-  while at < len(order):
-    consumer = consumers[order[at]]
-    latest[:] = 0.0
-    while at < len(order) and consumers[order[at]] == consumer:
-      producer, size = producers[order[at]], size_bytes[order[at]]
-      for to in range(devices):
-        soonest = end[producer, to] + overhead_us[producer, to]
-        for source in range(devices):
-          if source != to:
-            soonest = min(soonest, end[producer, source] + size * slowness[source, to])
-        latest[to] = max(latest[to], soonest)
-      at += 1
-    for to in range(devices):
-      end[consumer, to] += latest[to]
-
-
-def work_us(problem: PlacementProblem) -> float:
-  """The work bound."""
-  cluster = problem.cluster
-  compute_us, overhead_us = _charges(problem)
-  sets, index = np.unique(problem.graph.colocation, return_inverse=True)
-  work = np.zeros((len(sets), cluster.num_devices))
-  np.add.at(work, index.reshape(-1), compute_us + overhead_us)
-  work = np.where(problem.allowed_ops[sets], work, np.inf)
-  last_us = overhead_us.max(axis=0)
-  finite = np.where(np.isfinite(work), work, 0.0)
-
-  def bound(y: np.ndarray) -> Tuple[float, np.ndarray]:
-    cost = np.where(np.isfinite(work), finite * y, np.inf)
-    choice = cost.argmin(axis=1)
-    value = cost[np.arange(len(work)), choice].sum() - (y * last_us).sum()
-    load = np.zeros(len(y))
-    np.add.at(load, choice, finite[np.arange(len(work)), choice])
-    return value, load
-
-  hosts = np.array([device.host for device in cluster.devices])
   best = 0.0
-  for y in (np.ones(len(hosts)), (~hosts).astype(float), hosts.astype(float)):
-    if y.any():
-      best = max(best, bound(y / y.sum())[0])
-  kinds = cluster.device_kinds
-  if len(np.unique(kinds)) == 1:
-    return float(best)
-  y = np.where(hosts, 1e-3, 1.0) / np.where(hosts, 1e-3, 1.0).sum()
-  for step in range(_ROUNDS):
-    value, load = bound(y)
-    best = max(best, value)
-    if not load.max() > 0:
-      break
-    # The price of loaded devices rises; devices of one kind share a price, as in the best y.
-    mean_load = np.bincount(kinds, load) / np.bincount(kinds)
-    y = y * np.exp(2.0 / np.sqrt(step + 4) * (mean_load / mean_load.max())[kinds])
-    y = y / y.sum()
-  return float(best)
-
-
-def _charges(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray]:
-  """Compute time and the overhead after it of each op on each device, both [N, D]."""
-  compute_us = problem.costs.compute_us[:, problem.cluster.device_kinds]
-  return compute_us, problem.cluster.op_overhead_us * (compute_us > 0)
+  n, c = work_us.shape
+  of_set_us, least_us = np.empty((n, c)), np.empty(n)
+  for cut in cuts:
+    of_set_us[:] = 0.0
+    least_us[:] = 0.0
+    total_us = 0.0
+    for i in by_tail:
+      if heads_us[i] >= cut:
+        least = np.inf
+        for k in range(c):
+          of_set_us[sets[i], k] += work_us[i, k]
+          least = min(least, of_set_us[sets[i], k])
+        total_us += least - least_us[sets[i]]
+        least_us[sets[i]] = least
+        best = max(best, cut + total_us + tails_us[i])
+  return best

@@ -61,12 +61,11 @@ class ReferenceEngine:
     """The transfers and jobs of a placement."""
     segment_start_us, segment_us = record
     t, d = self._tables, self._tables.num_devices
-    segment_of_edge = np.repeat(np.arange(t.num_segments), np.diff(t.segment_edges))
     source = placement[t.segment_ops]
     target = placement[t.edge_consumers]
-    remote = target != source[segment_of_edge]
+    remote = target != source[t.segment_of_edge]
     wanted = np.zeros((t.num_segments, d), dtype=bool)
-    wanted[segment_of_edge[remote], target[remote]] = True
+    wanted[t.segment_of_edge[remote], target[remote]] = True
     sent = np.flatnonzero(wanted.any(axis=1))
     transfers = Transfers(
         t.segment_ops[sent], t.segment_ports[sent], source[sent], wanted[sent],

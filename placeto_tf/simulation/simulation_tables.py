@@ -58,6 +58,12 @@ class SimulationTables(NamedTuple):
     return len(self.segment_ops)
 
   @property
+  def segment_of_edge(self) -> np.ndarray:
+    """[E] int64."""
+    sizes = np.diff(self.segment_edges.astype(np.int64))
+    return np.repeat(np.arange(self.num_segments), sizes)  # type: ignore[arg-type]
+
+  @property
   def num_devices(self) -> int:
     """D."""
     return len(self.kinds)
