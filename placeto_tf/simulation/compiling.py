@@ -3,12 +3,19 @@
 Numba's cache is machine code behind a pickle, so reading it runs it. By default it would be read
 from `__pycache__` beside the source, or from NUMBA_CACHE_DIR, whoever may write there. Here it is a
 folder that is the user's alone.
+
+Numba compiles a function again when its own file has changed. It does not look at what the function
+calls or is given, so the folder is of one state of all sources of compiled code.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import pathlib
+import shutil
+import time
 from typing import Any, Dict, Optional
 
 import numba
@@ -18,6 +25,9 @@ from placeto_tf.errors import SetupError
 from placeto_tf.graphs import private_folder
 
 _NAME = "compiled"
+_KEPT_SECONDS = 30 * 86_400.0  # since code was last used; what another process uses must stay
+# Rooms whose tables compiled code is given; other sources count if they are compiled.
+_ROOMS = ("simulation", "problem")
 
 
 def compiled(**options):
@@ -48,8 +58,14 @@ def _folder() -> Optional[str]:
   """Where compiled code is kept, or None for nowhere."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")
   try:
-    return private_folder.make_private(
+    folder = private_folder.make_private(
         os.path.join(chosen, "placeto_tf") if chosen else private_folder.cache_folder(_NAME))
+    own = private_folder.make_private(os.path.join(folder, _state_of_sources()))
+    os.utime(own)
+    for state in pathlib.Path(folder).iterdir():
+      if state.stat().st_mtime < time.time() - _KEPT_SECONDS:
+        shutil.rmtree(state, ignore_errors=True)
+    return own
   except SetupError as error:
     if chosen:
       raise SetupError(f"NUMBA_CACHE_DIR: {error}") from None
@@ -57,6 +73,17 @@ def _folder() -> Optional[str]:
   except OSError:
     pass
   return None
+
+
+def _state_of_sources() -> str:
+  """A digest of the package's sources of compiled code."""
+  package = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(package.rglob("*.py")):
+    text = path.read_bytes()
+    if path.parent.name in _ROOMS or b"simulation.compiling" in text:
+      digest.update(text)
+  return digest.hexdigest()[:16]
 
 
 # For the parts of a loop: they become part of what calls them, so a call costs nothing.

@@ -4,8 +4,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
+
+from placeto_tf.simulation import compiling
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _PROGRAM = """
@@ -60,3 +63,30 @@ def test_a_place_that_others_may_write_to_is_refused_if_it_was_chosen_and_else_n
   done = _run(tmp_path, XDG_CACHE_HOME=str(shared))
   assert done.stdout == "4\n" and "is not kept" in done.stderr
   assert _kept(tmp_path) == []
+
+
+def test_code_of_other_sources_is_not_used(tmp_path, monkeypatch):
+  for source in ("simulation/tables.py", "search/loop.py", "search/plain.py"):
+    (tmp_path / source).parent.mkdir(exist_ok=True)
+    (tmp_path / source).write_text("x = 1\n")
+  (tmp_path / "search/loop.py").write_text("from placeto_tf.simulation.compiling import compiled\n")
+  monkeypatch.setattr(compiling, "__file__", str(tmp_path / "simulation/compiling.py"))
+  states = [compiling._state_of_sources()]
+  for source in ("search/plain.py", "simulation/tables.py", "search/loop.py"):
+    with open(tmp_path / source, "a", encoding="utf-8") as file:
+      file.write("y = 2\n")
+    states.append(compiling._state_of_sources())
+  assert states[0] == states[1] and len(set(states)) == 3
+
+
+def test_code_that_was_not_used_for_long_is_removed(tmp_path):
+  own = tmp_path / "cache" / "placeto_tf" / "compiled"
+  for name, used in (("old", 0), ("young", time.time() - 86_400)):
+    (own / name).mkdir(parents=True)
+    os.utime(own / name, (used, used))
+  for folder in (own.parent.parent, own.parent, own):
+    folder.chmod(0o700)
+  assert _run(tmp_path).stdout == "4\n"
+  names = {path.name for path in own.iterdir()}
+  assert len(names) == 2 and "young" in names
+  assert len(_kept(own)) == 1
