@@ -1,20 +1,28 @@
 """Every graph on every cluster with replicas: placement alone, data parallelism, `auto` over both.
 
-The directory of results holds `replicas.csv`, a row for each (graph, cluster, seed) with the result
-of `place(replicas="auto")`, appended as soon as it is done, and `placements/`. An interrupted run
-goes on where it stopped. Placement alone has a run of its own with the same budget.
+The directory of results holds `placements/` and two files of rows, a row for each (graph, cluster,
+seed), appended as soon as it is done. An interrupted run goes on where it stopped.
 
-  graph, cluster, seed, max_seconds
+`replicas.csv`, the results of `place(replicas="auto")`:
+
+  graph, cluster, seed, max_seconds, max_evaluations
   replicas              the number that won, "4 mirrored" if each has variables of its own, and
                         its global batch
+  one_batch             the batch of one replica alone; empty where it is not known
   step_time_us          of the best, for its global batch; fits; lower_bound_us. Where nothing fits,
                         fits is False and all figures are empty
   examples_per_second   of the best
-  alone_us, data_parallel_us   placement alone and mirrored variables, for as many examples as the
-                        best; empty if they do not fit or are not possible
+  data_parallel_us      mirrored variables, for as many examples as the best; empty if they do not
+                        fit or are not possible
   evaluations, seconds, placement
   check, check_seconds  what training the replicas beside the graph gave, and how long it took
                         (after `seconds`); empty if one replica won
+
+`alone.csv`, placement alone: runs of their own with the same budget, after all others. They are
+made once, also where rows of `replicas.csv` are deleted to be made again:
+
+  graph, cluster, seed, max_seconds, max_evaluations
+  step_time_us          empty if nothing fits
 """
 
 from __future__ import annotations
@@ -31,18 +39,19 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import result_directory, user_files
 from placeto_tf.placing import replica_search, run
-from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.config import AUTO, PlacingConfig
 from placeto_tf.replication import ReplicaSource
 
-FIELDS = (
-    "graph", "cluster", "seed", "max_seconds", "max_evaluations", "replicas", "global_batch",
-    "step_time_us", "fits", "lower_bound_us", "examples_per_second", "alone_us",
-    "data_parallel_us", "evaluations", "seconds", "placement", "check",
-    "check_seconds")
-_ALWAYS = ("step_time_us", "lower_bound_us")
-_NUMBERS = (
-    *_ALWAYS, "examples_per_second", "alone_us", "data_parallel_us", "check_seconds")
 KEY = ("graph", "cluster", "seed")
+_BUDGET = ("max_seconds", "max_evaluations")
+FIELDS = (
+    *KEY, *_BUDGET, "replicas", "global_batch", "one_batch", "step_time_us", "fits",
+    "lower_bound_us", "examples_per_second", "data_parallel_us", "evaluations", "seconds",
+    "placement", "check", "check_seconds")
+ALONE_FIELDS = (*KEY, *_BUDGET, "step_time_us")
+_ALWAYS = ("step_time_us", "lower_bound_us")
+_NUMBERS = (*_ALWAYS, "global_batch", "one_batch", "examples_per_second", "data_parallel_us",
+            "check_seconds")
 
 Row = Dict[str, str]
 
@@ -54,7 +63,7 @@ class ReplicaTableConfig:
   graphs: Tuple[str, ...]
   clusters: Tuple[str, ...]
   seeds: Tuple[int, ...] = (0,)
-  replicas: Any = "auto"
+  replicas: Any = AUTO
   mirrored_variables: Optional[bool] = None
   max_seconds: Optional[float] = None
   max_evaluations: Optional[int] = None
@@ -74,55 +83,75 @@ def evaluate_replicas(
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
   """Runs the missing rows and returns all rows.
 
+  They have `alone_us`, too: placement alone, for as many examples as the best.
+
   Args:
     config: of the evaluation.
     out: the directory of results.
-    progress: called with (rows done, rows in all, the row) after each.
+    progress: called with (rows done, rows in all, the row) after each, of either file.
 
   Raises:
     PlacetoError: a graph or cluster is wrong, or another run works in the directory.
   """
   with result_directory.alone(out):
-    return _evaluate(config, out, progress)
+    os.makedirs(os.path.join(out, "placements"), exist_ok=True)
+    rows = _complete(config, os.path.join(out, "replicas.csv"), FIELDS, _row, progress)
+    alone = _complete(config, os.path.join(out, "alone.csv"), ALONE_FIELDS, _alone, progress)
+    return [{**row, "alone_us": _scaled(row, other)} for row, other in zip(rows, alone)]
 
 
-def _evaluate(
-    config: ReplicaTableConfig, out: str,
+def _complete(
+    config: ReplicaTableConfig, path: str, fields: Tuple[str, ...],
+    make: Callable[[ReplicaSource, Row, ReplicaTableConfig, str], Row],
     progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
-  os.makedirs(os.path.join(out, "placements"), exist_ok=True)
-  path = os.path.join(out, "replicas.csv")
-  done = {tuple(row[name] for name in KEY): row for row in read_rows(path)}
+  """All rows of a file, of which the missing ones are made."""
+  done = {tuple(row[name] for name in KEY): row for row in read_rows(path, fields)
+          if all(row[name] == _text(getattr(config, name)) for name in _BUDGET)}
   wanted = [(graph, cluster, str(seed)) for graph in config.graphs for cluster in config.clusters
             for seed in config.seeds]
   for graph in config.graphs:
     source = None
     for key in [key for key in wanted if key[0] == graph and key not in done]:
       source = source or ReplicaSource(graph, config.graph_options)
-      done[key] = _row(source, key, config, out)
-      _append(path, done[key])
+      first = {**dict(zip(KEY, key)), **{name: _text(getattr(config, name)) for name in _BUDGET}}
+      done[key] = {**dict.fromkeys(fields, ""), **first,
+                   **make(source, first, config, os.path.dirname(path))}
+      _append(path, done[key], fields)
       if progress is not None:
         progress(sum(each in done for each in wanted), len(wanted), done[key])
   return [done[key] for key in wanted]
 
 
-def read_rows(path: str) -> List[Row]:
-  """The rows of a replicas.csv; none where there is no file.
+def _text(value: Any) -> str:
+  return "" if value is None else str(value)
+
+
+def _scaled(row: Row, alone: Row) -> str:
+  """The step time of placement alone for as many examples as the row has."""
+  if not alone["step_time_us"] or not (row["global_batch"] and row["one_batch"]):
+    return alone["step_time_us"]
+  return str(float(alone["step_time_us"]) * float(row["global_batch"]) / float(row["one_batch"]))
+
+
+def read_rows(path: str, fields: Tuple[str, ...] = FIELDS) -> List[Row]:
+  """The rows of a replicas.csv, or of an alone.csv with its fields; none where there is no file.
 
   Raises:
     PlacetoError: the file is another one.
   """
   if not os.path.lexists(path):
     return []
-  text = user_files.read_text(path, what="the results", remedy="expected a replicas.csv")
+  name = os.path.basename(path)
+  text = user_files.read_text(path, what="the results", remedy=f"expected a {name}")
   reader = csv.DictReader(text[:text.rfind("\n") + 1].split("\n")[:-1])
   try:
-    if tuple(reader.fieldnames or ()) != FIELDS:
+    if tuple(reader.fieldnames or ()) != fields:
       raise PlacetoError(
-          f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
+          f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(fields)}")
     rows = list(reader)
   except csv.Error as error:
     raise PlacetoError(
-        f"{path} is no replicas.csv ({error}); delete the line that is damaged") from None
+        f"{path} is no {name} ({error}); delete the line that is damaged") from None
   for number, row in enumerate(rows, start=2):
     _check(path, number, row)
   return rows
@@ -133,8 +162,8 @@ def _check(path: str, number: int, row: Row) -> None:
   try:
     if None in row or None in row.values():
       raise ValueError("it has more or fewer fields than there are columns")
-    for name in _NUMBERS:
-      if row[name] or (name in _ALWAYS and row["fits"] != "False"):
+    for name in set(_NUMBERS) & set(row):
+      if row[name] or (name in _ALWAYS and row.get("fits") == "True"):
         float(row[name])
   except ValueError as error:
     raise PlacetoError(
@@ -142,42 +171,41 @@ def _check(path: str, number: int, row: Row) -> None:
     ) from None
 
 
-def _row(source: ReplicaSource, key: Tuple[str, str, str], config: ReplicaTableConfig, out: str
-         ) -> Row:
-  graph, cluster_name, seed = key
-  cluster = Cluster.parse(cluster_name)
-  alone: Any = None
+def _alone(source: ReplicaSource, key: Row, config: ReplicaTableConfig, out: str) -> Row:
+  """What placement without replicas reaches."""
+  del out
   try:
-    alone = run.place_with(source.graph, cluster, config.placing_config(int(seed), 1))
-  except PlacementError:
-    pass  # nothing fits without replicas; the column stays empty
+    found = run.place_with(
+        source.graph, Cluster.parse(key["cluster"]), config.placing_config(int(key["seed"]), 1))
+  except PlacementError:  # nothing fits without replicas; the column stays empty
+    return {}
+  return {"step_time_us": str(found.step_time_us)}
+
+
+def _row(source: ReplicaSource, key: Row, config: ReplicaTableConfig, out: str) -> Row:
+  """What placement with replicas reaches."""
   try:
     found = replica_search.place_replicas(
-        source, cluster, config.placing_config(int(seed), config.replicas))
+        source, Cluster.parse(key["cluster"]),
+        config.placing_config(int(key["seed"]), config.replicas))
   except PlacementError:
-    if alone is not None:
+    if config.replicas != AUTO:  # there may not be so many devices
       raise
-    return {**dict.fromkeys(FIELDS, ""), "graph": graph, "cluster": cluster_name, "seed": seed,
-            "fits": "False"}
+    return {"fits": "False"}
   replication = found.replication
   assert replication is not None
   chosen = replication.chosen
-  form = chosen.form if chosen is not None else "1"
   batch = chosen.global_batch if chosen is not None else None
-  one_batch = replication.rows["1"].global_batch
-  parallel = replication.data_parallel
-  check = replication.check
-  stem = re.sub(r"[^\w.=-]+", "_", "__".join(key))
+  parallel, check = replication.data_parallel, replication.check
+  stem = re.sub(r"[^\w.=-]+", "_", "__".join(key[name] for name in KEY))
   placement = os.path.join("placements", f"{stem}.json")
   found.placement.save(os.path.join(out, placement))
-  return {name: "" if value is None else str(value) for name, value in {
-      "graph": graph, "cluster": cluster_name, "seed": seed, "max_seconds": config.max_seconds,
-      "max_evaluations": config.max_evaluations, "replicas": form, "global_batch": batch,
+  return {name: _text(value) for name, value in {
+      "replicas": chosen.form if chosen is not None else "1", "global_batch": batch,
+      "one_batch": replication.rows["1"].global_batch,
       "step_time_us": found.step_time_us, "fits": found.fits,
       "lower_bound_us": found.lower_bound_us,
       "examples_per_second": batch / found.step_time_us * 1e6 if batch else None,
-      "alone_us": None if alone is None else alone.step_time_us * (
-          batch / one_batch if batch and one_batch else 1),
       "data_parallel_us": None if parallel is None or not parallel.fits else (
           parallel.step_time_us * (batch or 1) / (replication.data_parallel_batch or 1)),
       "evaluations": found.evaluations, "seconds": round(found.seconds, 1),
@@ -226,13 +254,13 @@ def _ms(us: Optional[float]) -> str:
   return "-" if us is None else f"{us / 1e3:,.1f}"
 
 
-def _append(path: str, row: Row) -> None:
+def _append(path: str, row: Row, fields: Tuple[str, ...]) -> None:
   new = not os.path.exists(path)
   if not new:  # a run that was killed while writing leaves half a line
     with open(path, "rb+") as file:
       file.truncate(file.read().rfind(b"\n") + 1)
   with open(path, "a", encoding="utf-8", newline="") as file:
-    writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(file, fields, lineterminator="\n")
     if new:
       writer.writeheader()
     writer.writerow(row)
@@ -241,5 +269,5 @@ def _append(path: str, row: Row) -> None:
 def show(done: int, total: int, row: Row) -> str:
   """One line on a row that is done."""
   return json.dumps({"done": f"{done}/{total}", **{
-      name: row[name] for name in ("graph", "cluster", "replicas", "step_time_us", "alone_us",
-                                   "data_parallel_us")}})
+      name: row[name] for name in ("graph", "cluster", "replicas", "step_time_us",
+                                   "data_parallel_us") if name in row}})

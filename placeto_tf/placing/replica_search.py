@@ -17,7 +17,7 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError
 from placeto_tf.placements import Placement
-from placeto_tf.placing.config import AUTO, PlacingConfig
+from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
@@ -41,6 +41,7 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 Form = Tuple[int, bool]
 
 DATA_PARALLEL = "data_parallel"
+_LEAST_CHECK_S = 30.0
 
 
 def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
@@ -111,7 +112,7 @@ def place_replicas(
   seconds = time.monotonic() - started
   checks: Dict[str, TrainingComparison] = {}
   if config.check_replicas:
-    best, failed = _checked(source, candidates, best, cluster, stage, checks)
+    best, failed = _checked(source, candidates, best, cluster, config, stage, checks)
     refused = failed or refused
   return _result(source, made, candidates, best, baseline, baseline_batch, refused, checks, cluster,
                  config, seconds)
@@ -119,22 +120,25 @@ def place_replicas(
 
 def _checked(
     source: ReplicaSource, candidates: List[Candidate], best: Candidate, cluster: Cluster,
-    stage: Callable[[str], ContextManager], checks: Dict[str, TrainingComparison],
+    config: PlacingConfig, stage: Callable[[str], ContextManager],
+    checks: Dict[str, TrainingComparison],
 ) -> Tuple[Candidate, str]:
   """The best candidate that trains what the graph trains, and why a better one was put aside.
 
   Args:
-    source, candidates, best, cluster, stage: see `place_replicas`.
+    source, candidates, best, cluster, config, stage: see `place_replicas`. A check takes at most as
+      long as the search may, but always has half a minute.
     checks: receives what each check gave, by form.
 
   Raises:
     ReplicaMismatchError: none does.
   """
   problems: List[GraphError] = []
+  limit_s = max(_LEAST_CHECK_S, config.budget.max_seconds or DEFAULT_MAX_SECONDS)
   while best.replicas > 1:
     try:
       with stage(f"Training {best.form} replicas beside the graph, to compare"):
-        checks[best.form] = _check(source, best.replicas, best.mirrored, cluster)
+        checks[best.form] = _check(source, best.replicas, best.mirrored, cluster, limit_s)
       break
     except ReplicaMismatchError as problem:
       problems.append(problem)
@@ -147,16 +151,19 @@ def _checked(
 
 
 def _check(
-    source: ReplicaSource, count: int, mirrored: bool, cluster: Cluster) -> TrainingComparison:
+    source: ReplicaSource, count: int, mirrored: bool, cluster: Cluster, limit_s: float
+) -> TrainingComparison:
   """Trains the graph and `count` replicas side by side; see `compare_training`."""
+  started = time.monotonic()
   whole, part = source.small(count)
   if part is None:
     return TrainingComparison(
         False, "the batch grew, so that there is no graph to compare with")
-  return compare_training(whole, replicate(
+  small = replicate(
       part, count, whole=whole, mirrored=mirrored,
       single=host_variables(part, cluster) if mirrored else frozenset(),
-      batch_norm=source.batch_norm))
+      batch_norm=source.batch_norm)
+  return compare_training(whole, small, time_limit_s=limit_s, started=started)
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:

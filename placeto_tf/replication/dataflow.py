@@ -27,6 +27,7 @@ _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
+_KEPT = "_dataflow"
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -439,7 +440,7 @@ def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarra
 
 
 def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
-  """The dataflow of a graph, its shapes inferred.
+  """The dataflow of a graph, its shapes inferred; kept with the graph, which several forms share.
 
   Raises:
     CostError: TensorFlow cannot infer the shapes.
@@ -447,7 +448,11 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
   """
   from placeto_tf.costs import guarded
 
-  return Dataflow(graph, guarded.analyse(analysis_graph_def(graph), counts=False).outputs)
+  found = vars(graph).get(_KEPT)
+  if found is None:
+    found = vars(graph)[_KEPT] = Dataflow(
+        graph, guarded.analyse(analysis_graph_def(graph), counts=False).outputs)
+  return found
 
 
 def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:

@@ -5,10 +5,11 @@ Both begin with the same values of all variables and are fed the same examples. 
 is replaced by one fixed number each, in both graphs, because replicas draw numbers of their own.
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
-Sums in another order round differently, and a model may enlarge that. How much is harmless is
-measured: the graph is trained a second time with variables that differ from the others by some
-roundings, and where its batch normalizations are joined, with these written out in plain ops. (The
-examples stay in their order: a loss may weigh them by their position.)
+Sums in another order round differently, and a model may enlarge that. Where a difference is larger
+than a tolerance for roundings alone, how much is harmless is measured: the graph is trained a
+second time with variables that differ from the others by some roundings, and where its batch
+normalizations are joined, with these written out in plain ops. (The examples stay in their order: a
+loss may weigh them by their position.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,19 @@ import math
 import re
 import time
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+  Any,
+  Dict,
+  Iterable,
+  Iterator,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Set,
+  Tuple,
+)
 
 import numpy as np
 
@@ -31,7 +44,7 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
-from placeto_tf.replication.dataflow import DRAW_SHAPE
+from placeto_tf.replication.dataflow import DRAW_SHAPE, analyse_dataflow, known_dims
 from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.rebatching import frozen
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -47,9 +60,14 @@ _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _NOISE_FACTOR = 20.0
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
+_DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
 _PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after the other
+# Of variables that are read or written at a time: each run of a session with other ends costs a
+# pass over the graph, so that one for each variable would take longer than training.
+_CHUNK_BYTES = 256e6
+_LONG_S = 1e6  # as long as no limit
 _NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
@@ -90,15 +108,18 @@ class TrainingComparison:
 
 def compare_training(
     graph: Any, replicated: ReplicatedGraph, steps: int = 5, *, time_limit_s: float = 120.0,
-    seed: int = 0) -> TrainingComparison:
+    seed: int = 0, started: Optional[float] = None) -> TrainingComparison:
   """Trains a graph and its replicas on this machine and compares every variable and fetch.
 
   Args:
     graph: at the global batch: a `ComputationGraph`, or anything that `load_graph` takes.
     replicated: its replicas.
     steps: of training.
-    time_limit_s: after which the check gives up, between steps.
+    time_limit_s: within which it ends. After half of it no further step begins: every variable,
+      optimizer's slots too, begins at numbers other than zero, so that what a step does shows in
+      the first.
     seed: of the examples.
+    started: since when the time counts, of the monotonic clock; by default since now.
 
   Returns:
     What was compared. `checked` is False, with the reason, if it cannot be run here.
@@ -106,7 +127,8 @@ def compare_training(
   Raises:
     ReplicaMismatchError: a variable or a fetch differs by more than rounding.
   """
-  started = time.monotonic()
+  started = time.monotonic() if started is None else started
+  deadline = started + time_limit_s
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   if replicated.replicas == 1:
     return TrainingComparison(False, "one replica is the unchanged graph")
@@ -124,22 +146,23 @@ def compare_training(
   except GraphError as problem:
     return TrainingComparison(
         False, f"with synchronized statistics: {problem}" if own is not None else str(problem))
-  deadline = started + time_limit_s
   import tensorflow as tf
 
   try:
-    largest, done = comparison.run(steps, deadline)
+    largest, done = comparison.run(steps, started, deadline)
     untold = comparison.untold
     if own is not None:
-      comparison.run_alone(own)
+      comparison.run_alone(own, deadline)
+  except _NotRunnable as problem:
+    return TrainingComparison(False, str(problem))
+  except tf.errors.DeadlineExceededError:
+    return TrainingComparison(False, f"it takes more than {time_limit_s:g} s on this machine")
   except (tf.errors.OpError, MemoryError) as problem:
     said = _first_sentence(problem)
     if comparison.in_replicas:
       raise ReplicaMismatchError(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
     return TrainingComparison(False, f"the graph does not run on this machine ({said})")
-  if not done:
-    return TrainingComparison(False, f"one step took more than {time_limit_s:g} s")
   if comparison.variables and len(untold) == len(comparison.variables):
     return TrainingComparison(
         False, "other roundings alone change every variable by more than a comparison could tell")
@@ -207,36 +230,47 @@ class _Runnable:
     if self.session is not None:
       self.session.close()
 
-  def add(self, name: str) -> None:
-    """Adds ops that read and write a variable."""
+  def add(self, names: Iterable[str]) -> None:
+    """Adds ops that read and write variables."""
     import tensorflow as tf
 
-    op = self.tf_graph.get_operation_by_name(name)
-    dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
     with self.tf_graph.as_default(), tf.device(None):
-      value = tf.compat.v1.placeholder(dtype)
-      if op.type == "VarHandleOp":
-        read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
-        write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
-      else:
-        read = tf.identity(op.outputs[0])
-        write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
-    self._readers[name], self._setters[name] = read, (write, value)
+      for name in names:
+        op = self.tf_graph.get_operation_by_name(name)
+        dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
+        value = tf.compat.v1.placeholder(dtype)
+        if op.type == "VarHandleOp":
+          read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
+          write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+        else:
+          read = tf.identity(op.outputs[0])
+          write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
+        self._readers[name], self._setters[name] = read, (write, value)
 
-  def read(self, name: str) -> np.ndarray:
-    """The value of a variable."""
-    return self.session.run(self._readers[name])
+  def read(self, names: Sequence[str]) -> List[np.ndarray]:
+    """The values of variables."""
+    return self.session.run([self._readers[name] for name in names])
 
-  def write(self, name: str, value: np.ndarray) -> None:
-    """Sets a variable."""
-    write, placeholder = self._setters[name]
-    self.session.run(write, {placeholder: value})
+  def write(self, values: Mapping[str, np.ndarray]) -> None:
+    """Sets variables."""
+    setters = [self._setters[name] for name in values]
+    self.session.run([write for write, _ in setters],
+                     {fed: value for (_, fed), value in zip(setters, values.values())})
 
-  def step(self, feed: Mapping[str, np.ndarray]) -> List[np.ndarray]:
-    """One run of the fetches; the values of those that are tensors."""
+  def step(self, feed: Mapping[str, np.ndarray], deadline: float = math.inf) -> List[np.ndarray]:
+    """One run of the fetches; the values of those that are tensors.
+
+    Raises:
+      DeadlineExceededError: it was not done by the deadline (of the monotonic clock).
+    """
+    import tensorflow as tf
+
+    left_s = deadline - time.monotonic()
+    options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
+        timeout_in_ms=max(1, int(1000 * left_s)))
     tensors = [name for name in self.graph.fetches if ":" in name]
     ops = [name for name in self.graph.fetches if ":" not in name]
-    return self.session.run([tensors, ops], feed)[0]
+    return self.session.run([tensors, ops], feed, options=options)[0]
 
 
 class _Seen(NamedTuple):
@@ -245,6 +279,11 @@ class _Seen(NamedTuple):
   name: str
   difference: float
   tolerance: float
+
+  @property
+  def is_wrong(self) -> bool:
+    """Whether it is more than rounding."""
+    return self.difference > self.tolerance
 
   @property
   def tells(self) -> bool:
@@ -265,11 +304,7 @@ class _Comparison:
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
     if whole is None:
-      needed, free = _needed_bytes(graph, replicated), _free_bytes()
-      if needed > free:
-        raise _NotRunnable(
-            f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
-            f"{free / 1e9:.1f} left")
+      _check_memory(graph, replicated)
     self._whole = _Runnable(graph) if whole is None else whole.again()
     try:
       self._parts = _Runnable(replicated.graph)
@@ -278,8 +313,10 @@ class _Comparison:
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
       ) from None
     self._replicated = replicated
-    self._rng = np.random.default_rng(seed)
     self._seed, self._norms = seed, norms
+    self._other: Optional[_Runnable] = None  # with other roundings; made when it is needed
+    self._other_steps = 0
+    self._other_fetches: List[np.ndarray] = []
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
     self.untold: Set[str] = set()  # variables that hold little but rounding
@@ -288,13 +325,26 @@ class _Comparison:
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
                       if kind in _VARIABLES and not _is_generator(graph, name)]
     self._copies = self._find_copies(graph)
-    for name in self.variables:
-      if whole is None:
-        self._whole.add(name)
-      for each in self._copies[name]:
-        self._parts.add(each)
+    if whole is None:
+      self._whole.add(self.variables)
+    self._parts.add(each for name in self.variables for each in self._copies[name])
+    self._chunks = self._in_chunks()
     self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
     self._examples = self._number_of_examples(graph)
+
+  def _in_chunks(self) -> List[List[str]]:
+    """The variables, in groups that are read and written together."""
+    found: List[List[str]] = [[]]
+    filled = 0.0
+    for name in self.variables:
+      size = len(self._copies[name]) * _variable_bytes(
+          self._whole.tf_graph.get_operation_by_name(name).node_def)
+      if found[-1] and filled + size > _CHUNK_BYTES:
+        found.append([])
+        filled = 0.0
+      found[-1].append(name)
+      filled += size
+    return found
 
   def _find_copies(self, graph: ComputationGraph) -> Dict[str, List[str]]:
     """Variable -> its names among the replicas."""
@@ -336,105 +386,108 @@ class _Comparison:
       found[name] = found[name][:self._examples]
     return found
 
-  def run(self, steps: int, deadline: float) -> Tuple[float, int]:
+  def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
-    other = self._other()
-    runs = (self._whole, other, self._parts)
     try:
-      self._begin(other)
+      self._begin()
       largest, done = 0.0, 0
-      self._noise.clear()
       for step in range(steps):
         feed = self._feed(step)
-        expected, rounded = self._whole.step(feed), other.step(feed)
+        expected = self._whole.step(feed, deadline)
         self.in_replicas = True
-        found = self._parts.step(self._replicated.feed(feed))
+        found = self._parts.step(self._replicated.feed(feed), deadline)
         self.in_replicas = False
-        seen = [_Seen(name, _difference(one, part), _tolerance(one, _difference(one, again)))
-                for name, one, again, part in zip(self._tensors, expected, rounded, found)]
-        for name in self.variables:
-          seen += self._compared(name, other)
-        wrong = [each for each in seen if each.difference > each.tolerance]
+        seen = [_Seen(name, _difference(one, part), _tolerance(one))
+                for name, one, part in zip(self._tensors, expected, found)]
+        for names in self._chunks:
+          seen += self._compared(names)
+        if any(each.is_wrong for each in seen):
+          self._measure_noise({each.name for each in seen if each.is_wrong}, expected, step,
+                              deadline)
+          seen = [each._replace(tolerance=max(
+              each.tolerance, _NOISE_FACTOR * self._noise.get(each.name, 0.0))) for each in seen]
+        wrong = [each for each in seen if each.is_wrong]
         if wrong:
           raise self._mismatch(wrong, step, feed)
         self.untold.update(
             each.name for each in seen if each.name in self._copies and not each.tells)
         largest = max([largest, *(each.difference for each in seen if each.tells)])
         done += 1
-        if time.monotonic() > deadline:
+        if time.monotonic() > (started + deadline) / 2:
           break
       return largest, done
     finally:
-      for each in runs:
-        each.close()
+      self._close()
 
-  def _compared(self, name: str, other: _Runnable) -> List[_Seen]:
-    """A variable of the graph beside its copies; one at a time, as they may fill the memory."""
-    value = self._whole.read(name)
-    self._noise[name] = max(
-        self._noise.get(name, 0.0), _difference(value, other.read(name)))
-    copies = self._copies[name]
-    parts = self._rows(name, value) or [value] * len(copies)
-    return [_Seen(name, _difference(part, self._parts.read(copy_)),
-                  _tolerance(part, self._noise[name])) for part, copy_ in zip(parts, copies)]
-
-  def _other(self) -> _Runnable:
-    """The graph for the run with other roundings."""
-    if not self._norms:
-      return self._whole.again()
-    other = _Runnable(with_plain_batch_norm(self._whole.graph))
-    for name in self.variables:
-      other.add(name)
-    return other
-
-  def run_alone(self, replicated: ReplicatedGraph) -> None:
+  def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
     self.in_replicas = True
     alone = _Comparison(self._whole.graph, replicated, self._seed, self._whole)
-    runs = (alone._whole, alone._parts)
     try:
-      alone._begin(None)
-      alone._parts.step(replicated.feed(alone._feed(0)))
+      alone._begin()
+      alone._parts.step(replicated.feed(alone._feed(0)), deadline)
     finally:
-      for each in runs:
-        each.close()
+      alone._close()
     self.in_replicas = False
 
-  def _begin(self, other: Optional[_Runnable]) -> None:
-    """Initialises the graph, and the others alike."""
-    init, fed = ([], {}) if self._whole.values else initializers(
-        self._whole.graph, self._whole.tf_graph)
-    self._whole.open(init, fed)
-    if other is not None:
-      other.open()
+  def _close(self) -> None:
+    for each in (self._whole, self._parts, self._other):
+      if each is not None:
+        each.close()
+
+  def _compared(self, names: Sequence[str]) -> List[_Seen]:
+    """Some variables of the graph beside their copies."""
+    found = iter(self._parts.read([each for name in names for each in self._copies[name]]))
+    return [_Seen(name, _difference(part, next(found)), _tolerance(part))
+            for name, value in zip(names, self._whole.read(names))
+            for part in self._by_copy(name, value).values()]
+
+  def _measure_noise(
+      self, wanted: Set[str], expected: Sequence[np.ndarray], step: int, deadline: float) -> None:
+    """How far other roundings alone take some fetches and variables in the steps so far."""
+    if self._other is None:
+      self._other = self._whole.again() if not self._norms else _Runnable(
+          with_plain_batch_norm(self._whole.graph))
+      if self._norms:
+        self._other.add(self.variables)
+      rng = np.random.default_rng(self._seed + 1)
+      for values in self._first_values(self._other):
+        self._other.write({name: _rounded(value, rng) for name, value in values.items()})
+    while self._other_steps <= step:
+      self._other_fetches = self._other.step(self._feed(self._other_steps), deadline)
+      self._other_steps += 1
+    pairs = [each for each in zip(self._tensors, expected, self._other_fetches)
+             if each[0] in wanted]
+    for chunk in self._chunks:
+      names = [name for name in chunk if name in wanted]
+      if names:
+        pairs += zip(names, self._whole.read(names), self._other.read(names))
+    for name, one, again in pairs:
+      self._noise[name] = max(self._noise.get(name, 0.0), _difference(one, again))
+
+  def _begin(self) -> None:
+    """Initialises the graph, and its replicas alike."""
     self._parts.open()
-    for name in self.variables:
-      if self._whole.values:
-        value = self._whole.values[name]
-      else:
-        value = self._whole.read(name)
-      # What is the same everywhere at first, as all that is drawn is here, would hide what is
-      # exchanged, and what is zero, such as the weights of a last layer, all that is behind it.
-      # Sums of equal numbers round one way. Weights of one sign enlarge roundings the least.
-      if value.dtype.kind == "f" and value.size > 1 and (value == value.flat[0]).all():
-        value = ((value.flat[0] or 0.04) * (0.5 + self._rng.random(value.shape))).astype(
-            value.dtype)
-      self._whole.write(name, value)
-      self._set_parts(name, value)
-      if other is not None:
-        other.write(name, self._rounded(value))
+    for values in self._first_values(self._whole):
+      self._whole.write(values)
+      self._set_parts(values)
 
-  def _rounded(self, value: np.ndarray) -> np.ndarray:
-    """A value changed by as much as some roundings would."""
-    if value.dtype.kind != "f":
-      return value
-    change = _ROUNDINGS * np.finfo(value.dtype).eps * self._rng.standard_normal(value.shape)
-    return (value * (1 + change)).astype(value.dtype)
+  def _first_values(self, graph: _Runnable) -> Iterator[Dict[str, np.ndarray]]:
+    """Initialises the graph; gives its variables with elements that differ, a chunk at a time."""
+    graph.open(*(([], {}) if graph.values else initializers(graph.graph, graph.tf_graph)))
+    rng = np.random.default_rng(self._seed)
+    for names in self._chunks:
+      given = [graph.values[name] for name in names] if graph.values else graph.read(names)
+      yield {name: _varied(value, rng) for name, value in zip(names, given)}
 
-  def _set_parts(self, name: str, value: np.ndarray) -> None:
+  def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
+    self._parts.write({copy_: part for name, value in values.items()
+                       for copy_, part in self._by_copy(name, value).items()})
+
+  def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
+    """The replicas' copies of a variable -> what they should hold."""
     copies = self._copies[name]
-    for each, part in zip(copies, self._rows(name, value) or [value] * len(copies)):
-      self._parts.write(each, part)
+    return dict(zip(copies, self._rows(name, value) or [value] * len(copies)))
 
   def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
     """The rows of each replica, of a variable that keeps examples."""
@@ -458,8 +511,8 @@ class _Comparison:
 
   def _wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
     """The first tensors that are joined to another value than the graph's, from equal variables."""
-    for name in self.variables:
-      self._set_parts(name, self._whole.read(name))
+    for names in self._chunks:
+      self._set_parts(dict(zip(names, self._whole.read(names))))
     joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
     for op in self._parts.tf_graph.get_operations():
       if op.name.startswith("joined") and op.outputs:
@@ -478,7 +531,7 @@ class _Comparison:
               f"{joined}:0", self._replicated.feed(feed))
         except Exception:  # pylint: disable=broad-except  in a branch that is not taken
           continue
-        if _difference(one, other) > _tolerance(one, 0.0):
+        if _difference(one, other) > _tolerance(one):
           found.append(name)
     return found
 
@@ -491,16 +544,43 @@ def _parts_of_feeds(graph: ComputationGraph) -> int:
       if node.op == "Split" and feeds & {text.partition(":")[0] for text in node.input})])
 
 
-def _needed_bytes(graph: ComputationGraph, replicated: ReplicatedGraph) -> float:
-  """What a comparison takes: variables of the graph twice, those of replicas, a step's tensors."""
+def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph) -> None:
+  """Raises _NotRunnable where variables and a step's tensors do not fit into memory."""
   variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in _VARIABLES)
+  held = _CHUNK_BYTES + variables * (2 + (replicated.replicas if replicated.mirrored else 1))
+  free = _free_bytes()
+  if held + _bytes_of_tensors(graph) <= free:
+    return
   cluster = Cluster.parse("cpu:1")
   costs = estimate_costs(graph, cluster)
   step = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, np.int32))
-  tensors = float(step.peak_memory_bytes.max() - costs.persistent_bytes.sum())
-  return variables * (2 + (replicated.replicas if replicated.mirrored else 1)) + (
-      _PARALLEL_OPS * tensors)
+  needed = held + _PARALLEL_OPS * float(
+      step.peak_memory_bytes.max() - costs.persistent_bytes.sum())
+  if needed > free:
+    raise _NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
+                       f"{free / 1e9:.1f} left")
+
+
+def _bytes_of_tensors(graph: ComputationGraph) -> float:
+  """Of all tensors of a step, as if none were freed; infinite where a shape is not known.
+
+  Much sooner known than what is alive at a time.
+  """
+  import tensorflow as tf
+
+  flow = analyse_dataflow(graph)
+  total = 0.0
+  for op, executions in enumerate(graph.executions.tolist()):
+    for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
+      shape, dtype = flow.shape((op, port)), tf.dtypes.as_dtype(flow.dtype((op, port)))
+      if dtype.base_dtype in (tf.resource, tf.variant):
+        continue
+      try:
+        total += executions * math.prod(known_dims(shape)) * dtype.size
+      except ValueError:
+        return math.inf
+  return total
 
 
 def _variable_bytes(node: Any) -> float:
@@ -602,19 +682,40 @@ def _difference(one: Any, other: Any) -> float:
     return 0.0
   if one.dtype.kind not in "fiub" and "float" not in str(one.dtype):
     return 0.0 if np.array_equal(one, other) else float("inf")
-  one, other = one.astype(np.float64), other.astype(np.float64)
-  same = (one == other) | (np.isnan(one) & np.isnan(other))
-  if same.all():
-    return 0.0
-  gap = np.where(same, 0.0, np.abs(one - other))
-  if np.isnan(gap).any():
-    return float("inf")
-  finite = np.abs(one[np.isfinite(one)])
-  return float(gap.max() / (finite.max() if finite.size and finite.max() else 1.0))
+  if one.dtype not in (np.float32, np.float64):
+    one, other = one.astype(np.float64), other.astype(np.float64)
+  with np.errstate(invalid="ignore", over="ignore"):
+    gap, largest = np.abs(one - other).max(), np.abs(one).max()
+  if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    gap = np.where(same, 0.0, np.abs(one - other)).max()
+    finite = np.abs(one[np.isfinite(one)])
+    largest = finite.max() if finite.size else 0.0
+  return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
 
 
-def _tolerance(value: Any, noise: float) -> float:
+def _tolerance(value: Any) -> float:
+  """The largest difference that is taken for rounding in any graph."""
   dtype = np.asarray(value).dtype
-  if dtype.kind in "iub":
-    return 0.0 if not noise else _NOISE_FACTOR * noise
-  return max(_TOLERANCE.get(8 * dtype.itemsize, 2e-2), _NOISE_FACTOR * noise)
+  return 0.0 if dtype.kind in "iub" else _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
+
+
+def _varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """A first value, with elements that differ.
+
+  What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
+  and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
+  numbers round one way. Weights of one sign enlarge roundings the least.
+  """
+  if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
+    return value
+  drawn = rng.random(value.shape, np.float32)
+  return ((value.flat[0] or 0.04) * (0.5 + drawn)).astype(value.dtype)
+
+
+def _rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """A value changed by as much as some roundings would."""
+  if value.dtype.kind != "f":
+    return value
+  change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
+  return (value * (1 + change * (rng.random(value.shape, np.float32) - 0.5))).astype(value.dtype)

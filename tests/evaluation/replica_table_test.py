@@ -1,5 +1,6 @@
 """replicas.csv of earlier runs, as a kill or somebody else may have left it."""
 
+import dataclasses
 import json
 import os
 
@@ -11,7 +12,7 @@ from placeto_tf.evaluation import replica_table
 
 SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 HEADER = ",".join(replica_table.FIELDS)
-LINE = "zoo:a,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json,checked,2.5"
+LINE = "zoo:a,k80:2,0,1.0,,2,64,64,1.5,True,1.0,2.0,3.5,40,1.0,placements/a.json,checked,2.5"
 
 
 def read(path, text):
@@ -21,8 +22,8 @@ def read(path, text):
 
 def test_rows_come_back_without_a_line_that_a_kill_cut_off(tmp_path):
   rows = read(tmp_path / "replicas.csv", f"{HEADER}\n{LINE}\n{LINE[:20]}")
-  assert [row["step_time_us"] for row in rows] == ["1.5"] and rows[0]["alone_us"] == ""
-  assert replica_table.table(rows).count("| a |") == 1
+  assert [row["step_time_us"] for row in rows] == ["1.5"] and rows[0]["check"] == "checked"
+  assert replica_table.table([{**row, "alone_us": ""} for row in rows]).count("| a |") == 1
 
 
 def test_a_row_where_nothing_fits_does_not_end_the_others(tmp_path):
@@ -30,9 +31,23 @@ def test_a_row_where_nothing_fits_does_not_end_the_others(tmp_path):
       (SPEC,), (_tiny_memory(tmp_path), "k80:2"), max_evaluations=20)
   rows = replica_table.evaluate_replicas(config, str(tmp_path / "out"))
   assert [row["fits"] for row in rows] == ["False", "True"]
-  assert replica_table.read_rows(str(tmp_path / "out" / "replicas.csv")) == rows
+  assert [bool(row["alone_us"]) for row in rows] == [False, True]
+  read_again = replica_table.read_rows(str(tmp_path / "out" / "replicas.csv"))
+  assert [{**row, "alone_us": rows[i]["alone_us"]} for i, row in enumerate(read_again)] == rows
   lines = replica_table.table(rows).split("\n")
   assert "nothing fits" in lines[2] and "nothing fits" not in lines[3]
+
+
+def test_placement_alone_is_not_searched_again_for_a_row_that_is(tmp_path, monkeypatch):
+  config = replica_table.ReplicaTableConfig((SPEC,), ("k80:2",), max_evaluations=20)
+  first = replica_table.evaluate_replicas(config, str(tmp_path))
+  os.remove(tmp_path / "replicas.csv")
+  monkeypatch.setattr(replica_table.run, "place_with", None)
+  again = replica_table.evaluate_replicas(config, str(tmp_path))
+  assert again[0]["alone_us"] == first[0]["alone_us"] != ""
+  with pytest.raises(TypeError):  # another budget
+    replica_table.evaluate_replicas(
+        dataclasses.replace(config, max_evaluations=30), str(tmp_path))
 
 
 def _tiny_memory(folder):
