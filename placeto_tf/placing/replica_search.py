@@ -15,7 +15,8 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
-from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError
+from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
+from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
@@ -39,6 +40,7 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 
 # (number of replicas, whether each has variables of its own)
 Form = Tuple[int, bool]
+Made = Tuple[Optional[ReplicatedGraph], PlacementProblem]
 
 DATA_PARALLEL = "data_parallel"
 _LEAST_CHECK_S = 30.0
@@ -80,30 +82,18 @@ def place_replicas(
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
   forms = {(count, mirrored and count > 1) for count in counts for mirrored in kinds}
-  made, refused = _replicate(source, forms, (parallel, False), cluster, config, stage)
+  made, not_made = _make(source, {*forms, (parallel, False)}, cluster, config, stage)
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  parallel = max((count for (count, mirrored), each in made.items()
-                  if each is not None and not mirrored), default=1)
-  candidates: List[Candidate] = []
+  parallel = max(count for count, mirrored in made if not mirrored)
   baseline = baseline_batch = None
-  for (count, mirrored), replicated in made.items():
-    graph = source.graph if replicated is None else replicated.graph
-    with stage(f"Estimating costs of {form_name(count, mirrored)} replicas"):
-      problem = _problem(graph, replicated, cluster, config)
-    if count == parallel > 1 and replicated is not None and not mirrored:
-      devices = compute_devices(problem)[:count]
-      hosts = np.where(
-          problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
-      try:
-        baseline = data_parallel(replicated, problem.costs, cluster, devices, hosts)
-        baseline_batch = replicated.global_batch
-      except GraphError:  # a strategy that only averages gradients does not do what the graph does
-        pass
-    if (count, mirrored) in forms:
-      batch = replicated.global_batch if replicated is not None else None
-      candidates.append(Candidate(
-          count, batch, problem, Ledger(problem), mirrored,
-          reference=config.replicas not in (AUTO, count)))
+  replicated, problem = made[parallel, False]
+  if replicated is not None and parallel > 1:
+    baseline = _data_parallel(replicated, problem, parallel)
+    baseline_batch = replicated.global_batch
+  candidates = [
+      Candidate(count, None if replicated is None else replicated.global_batch, problem,
+                Ledger(problem), mirrored, reference=config.replicas not in (AUTO, count))
+      for (count, mirrored), (replicated, problem) in made.items() if (count, mirrored) in forms]
   if all(each.reference for each in candidates):
     candidates = [dataclasses.replace(each, reference=False) for each in candidates]
   started = time.monotonic()
@@ -111,11 +101,25 @@ def place_replicas(
       candidates, config.budget, config.seed, progress or (lambda problem, name: None))
   seconds = time.monotonic() - started
   checks: Dict[str, TrainingComparison] = {}
+  failed = ""
   if config.check_replicas:
     best, failed = _checked(source, candidates, best, cluster, config, stage, checks)
-    refused = failed or refused
-  return _result(source, made, candidates, best, baseline, baseline_batch, refused, checks, cluster,
-                 config, seconds)
+  rows = {each.form: _row(each, checks) for each in candidates}
+  replication = Replication(
+      made[best.replicas, best.mirrored][0], rows, baseline, baseline_batch,
+      failed or _why_no_more(not_made), checks.get(best.form),
+      {form_name(*form): why for form, why in not_made.items() if form[0] > 1})
+  return _result(candidates, best, replication, cluster, config, seconds)
+
+
+def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
+  """The row of the table of replicas."""
+  problem = candidate.problem
+  found = problem.simulator.simulate(problem.best_known)
+  return ReplicaRow(
+      candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
+      found.peak_memory_bytes, bool(found.fits), problem.evaluations, candidate.dropped,
+      str(checks.get(candidate.form, "")))
 
 
 def _checked(
@@ -155,14 +159,17 @@ def _check(
 ) -> TrainingComparison:
   """Trains the graph and `count` replicas side by side; see `compare_training`."""
   started = time.monotonic()
-  whole, part = source.small(count)
-  if part is None:
-    return TrainingComparison(
-        False, "the batch grew, so that there is no graph to compare with")
-  small = replicate(
-      part, count, whole=whole, mirrored=mirrored,
-      single=host_variables(part, cluster) if mirrored else frozenset(),
-      batch_norm=source.batch_norm)
+  try:
+    whole, part = source.small(count)
+    if part is None:
+      return TrainingComparison(
+          False, "the batch grew, so that there is no graph to compare with")
+    small = replicate(
+        part, count, whole=whole, mirrored=mirrored,
+        single=host_variables(part, cluster) if mirrored else frozenset(),
+        batch_norm=source.batch_norm)
+  except Exception as problem:  # pylint: disable=broad-except  of whatever builds smaller graphs
+    return TrainingComparison(False, f"with a few examples: {_said(problem)}")
   return compare_training(whole, small, time_limit_s=limit_s, started=started)
 
 
@@ -179,27 +186,60 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
   return sorted({1, wanted}), devices
 
 
-def _replicate(
-    source: ReplicaSource, forms: Set[Form], parallel: Form, cluster: Cluster,
-    config: PlacingConfig, stage: Callable[[str], ContextManager],
-) -> Tuple[Dict[Form, Optional[ReplicatedGraph]], str]:
-  """Replicas by their form, and why there are fewer than asked for; one is always there."""
-  made: Dict[Form, Optional[ReplicatedGraph]] = {}
-  refused = ""
-  for count, mirrored in sorted({*forms, parallel}):
+def _make(
+    source: ReplicaSource, forms: Set[Form], cluster: Cluster, config: PlacingConfig,
+    stage: Callable[[str], ContextManager]
+) -> Tuple[Dict[Form, Made], Dict[Form, str]]:
+  """Replicas and their problems by their form, and why others cannot be; one is always there.
+
+  Raises:
+    PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be placed.
+  """
+  made: Dict[Form, Made] = {}
+  not_made: Dict[Form, str] = {}
+  for count, mirrored in sorted(forms):
     named = form_name(count, mirrored)
     try:
       with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
-        made[count, mirrored] = source.replicas(count, mirrored, cluster)
-    except GraphError as error:
-      if mirrored and config.mirrored_variables is None:
-        continue  # not every graph can have them; sharing stays
-      if count == config.replicas != 1 and (count, mirrored) in forms:
+        replicated = source.replicas(count, mirrored, cluster)
+      with stage(f"Estimating costs of {named} replicas"):
+        problem = _problem(replicated.graph, replicated, cluster, config)
+    except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
+      # Not every graph can have mirrored variables; where nobody asked, sharing stays.
+      if count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None):
         raise
-      refused = str(error)
-      if count == 1:
-        made[count, mirrored] = None
-  return made, refused
+      not_made[count, mirrored] = _said(error)
+    else:
+      made[count, mirrored] = replicated, problem
+  if (1, False) not in made:
+    made = {(1, False): (None, _problem(source.graph, None, cluster, config)), **made}
+  return made, not_made
+
+
+def _said(problem: Exception) -> str:
+  """An error in a line; with its type if it is none of ours, which tells what it may not."""
+  if isinstance(problem, PlacetoError):
+    return str(problem)
+  lines = str(problem).strip().splitlines()
+  return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+
+
+def _why_no_more(not_made: Dict[Form, str]) -> str:
+  """Why no more replicas could be made, or ""."""
+  shared = [why for (_, mirrored), why in not_made.items() if not mirrored]
+  return shared[-1] if shared else ""
+
+
+def _data_parallel(
+    replicated: ReplicatedGraph, problem: PlacementProblem, count: int) -> Optional[DataParallel]:
+  """The baseline on so many devices; None where it does not do what the graph does."""
+  devices = compute_devices(problem)[:count]
+  hosts = np.where(
+      problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
+  try:
+    return data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
+  except GraphError:  # a strategy that only averages gradients
+    return None
 
 
 def _problem(
@@ -222,24 +262,15 @@ def _problem(
 
 
 def _result(
-    source: ReplicaSource, made: Dict[Form, Optional[ReplicatedGraph]],
-    candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
-    baseline_batch: Optional[int], refused: str, checks: Dict[str, TrainingComparison],
-    cluster: Cluster, config: PlacingConfig, seconds: float) -> PlacingResult:
+    candidates: List[Candidate], best: Candidate, replication: Replication, cluster: Cluster,
+    config: PlacingConfig, seconds: float) -> PlacingResult:
   problem = best.problem
   simulated = problem.simulator.simulate(problem.best_known)
   if not simulated.fits:
     raise PlacementError(
         f"no placement was found that fits, of any number of replicas ({best.form} come "
         "closest); add devices or memory, or lower the batch size")
-  rows = {}
-  for each in candidates:
-    found = each.problem.simulator.simulate(each.problem.best_known)
-    rows[each.form] = ReplicaRow(
-        each.replicas, each.mirrored, each.global_batch, float(found.step_time_us),
-        found.peak_memory_bytes, bool(found.fits), each.problem.evaluations, each.dropped,
-        str(checks.get(each.form, "")))
-  baselines = _baselines(candidates, best, baseline, baseline_batch, cluster)
+  baselines = _baselines(candidates, best, replication)
   bound_us = lower_bound_us(problem)
   graph = problem.graph
   placement = Placement.from_indices(
@@ -249,10 +280,10 @@ def _result(
       peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
       baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
                  for name, row in baselines.items()})
-  chosen = made[best.replicas, best.mirrored]
+  chosen = replication.chosen
   notes = graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
-  if refused:
-    notes += (f"no more replicas: {refused}",)
+  if replication.refused:
+    notes += (f"no more replicas: {replication.refused}",)
   return PlacingResult(
       placement=placement, step_time_us=simulated.step_time_us,
       peak_memory_bytes=simulated.peak_memory_bytes, fits=True, baselines=baselines,
@@ -261,13 +292,11 @@ def _result(
       history=list(problem.history), indices=problem.best_known, simulated=simulated,
       proven=False, notes=notes, interrupted=False, graph=graph, costs=problem.costs,
       cluster=cluster, config=config,
-      replication=Replication(
-          chosen, rows, baseline, baseline_batch, refused, checks.get(best.form)))
+      replication=replication)
 
 
 def _baselines(
-    candidates: List[Candidate], best: Candidate, baseline: Optional[DataParallel],
-    baseline_batch: Optional[int], cluster: Cluster) -> Dict[str, Baseline]:
+    candidates: List[Candidate], best: Candidate, replication: Replication) -> Dict[str, Baseline]:
   """The rows of the table: one replica's references, data parallelism, the best one's placers.
 
   All step times are for as many examples as a step of the best has.
@@ -279,12 +308,13 @@ def _baselines(
     return dataclasses.replace(row, step_time_us=row.step_time_us * best.global_batch / batch)
 
   rows: Dict[str, Baseline] = {}
-  first = candidates[0]
+  first, baseline = candidates[0], replication.data_parallel
   for entry in first.ledger.entries:
     rows[entry.name] = scaled(Baseline.of(first.problem, entry), first.global_batch)
   if baseline is not None:
     rows[DATA_PARALLEL] = scaled(Baseline(
-        baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1), baseline_batch)
+        baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
+                                 replication.data_parallel_batch)
   if best is not first:
     for entry in best.ledger.entries:
       rows[entry.name] = Baseline.of(best.problem, entry)

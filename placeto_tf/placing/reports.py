@@ -254,6 +254,9 @@ def replica_table(replication: Replication) -> List[str]:
   if found is not None:
     add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
         found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
+  for why in dict.fromkeys(replication.not_made.values()):
+    forms = [form for form, other in replication.not_made.items() if other == why]
+    rows.append([", ".join(forms), *["-"] * 6, f"not tried: {why}"])
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
   return [*batch_lines(replication), *lines]
@@ -287,7 +290,7 @@ def _replication(replication: Replication) -> Dict[str, Any]:
           "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
           "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
           "reduced_bytes": found.reduced_bytes},
-      "refused": replication.refused,
+      "refused": replication.refused, "not_made": dict(replication.not_made),
       "check": None if replication.check is None else {
           **dataclasses.asdict(replication.check), "text": str(replication.check)}}
 

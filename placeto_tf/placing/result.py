@@ -6,7 +6,7 @@ Legend: N ops, D devices, R replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -104,6 +104,7 @@ class Replication:
     data_parallel_batch: its global batch.
     refused: why the graph is not replicated, or not so often, or "".
     check: of the replicas that were placed; None if it was not asked for, or there is one.
+    not_made: form, as in `rows` -> why it was not tried.
   """
 
   chosen: Optional[ReplicatedGraph]
@@ -112,6 +113,7 @@ class Replication:
   data_parallel_batch: Optional[int]
   refused: str = ""
   check: Optional[TrainingComparison] = None
+  not_made: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -7,7 +7,7 @@ import pytest
 
 import training_models as models
 from placeto_tf import place
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import GraphError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate
@@ -114,6 +114,35 @@ def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
   assert list(found.rows) == ["1", "2", "2 mirrored"] and "6 examples" in found.refused
   assert found.data_parallel is not None and found.data_parallel_batch == 6
   assert (found.data_parallel.peak_memory_bytes > 0).sum() == 2
+
+
+@pytest.mark.parametrize("error", (
+    GraphError("op 'a' (B) cannot be divided"), ValueError("Dimensions must be equal\nTraceback")))
+def test_auto_goes_on_without_a_form_that_cannot_be_made_and_says_so(graph, monkeypatch, error):
+  source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=64))
+  made = source.replicas
+
+  def fails(count, mirrored=False, cluster=None):
+    if count == 2 and not mirrored:
+      raise error
+    return made(count, mirrored, cluster)
+
+  monkeypatch.setattr(source, "replicas", fails)
+  found = place(source, "k80:2", replicas="auto", max_evaluations=40, max_groups=4)
+  assert list(found.replication.rows) == ["1", "2 mirrored"]
+  said = [line for line in replica_table(found.replication) if "not tried" in line]
+  assert len(said) == 1 and said[0].startswith("2 ") and str(error).split("\n")[0] in said[0]
+  assert report(found)["replicas"]["not_made"].keys() == {"2"}
+  with pytest.raises(type(error)):  # asked for, it is an error
+    place(source, "k80:2", replicas=2, max_evaluations=40, max_groups=4)
+
+
+def test_a_check_that_cannot_be_made_is_said(graph, monkeypatch):
+  source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=4096))
+  monkeypatch.setattr(source, "small", lambda count: 1 / 0)
+  found = place(source, "v100:2", replicas="auto", max_evaluations=40, max_groups=4).replication
+  assert found.chosen.replicas == 2 and str(found.check) == (
+      "not checked: with a few examples: ZeroDivisionError: division by zero")
 
 
 def test_a_spec_of_the_zoo_names_replicas():
