@@ -40,8 +40,9 @@ ROWS, FIRST = "rows", "first"
 REDUCTIONS = ("sum", "max", "min", "all", "any")
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# The sum is taken before these, if the optimizer does them with its own numbers.
-_SCALING = ("Mul", "RealDiv", "Div", "DivNoNan", "Add", "AddV2", "Sub")
+# The sum is taken before these, if the optimizer or a moving average does them with its own numbers.
+_QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
+_SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +231,7 @@ class _Cutter:
     op = tensor[0]
     if op in self._spread.once:
       self._share(op)
-    elif isinstance(self._spread.kind(tensor), Partial) and self._optimizer_scales(op):
+    elif isinstance(self._spread.kind(tensor), (Partial, Own)) and self._is_linear_in_one(op):
       self._share(op)
     else:
       self._join(tensor, self._how(tensor, consumer))
@@ -264,16 +265,17 @@ class _Cutter:
     raise self._cannot_join(
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 
-  def _optimizer_scales(self, op: int) -> bool:
-    """Whether an op that is linear in a sum exists once, after the sum."""
+  def _is_linear_in_one(self, op: int) -> bool:
+    """Whether an op that is linear in what replicas have exists once, after the sum."""
     flow, copied = self._flow, self._spread.copied
     if flow.frames[op]:
       return False
     if flow.types[op] in _PASSING:
       return True
+    single = [producer not in copied or producer in self._spread.once
+              for producer, _ in flow.inputs[op]]
     return flow.types[op] in _SCALING and any(
-        producer not in copied or producer in self._spread.once
-        for producer, _ in flow.inputs[op])
+        single[1:] if flow.types[op] in _QUOTIENTS else single)
 
   def _unclear(self, kind: Unclear, consumer: int) -> GraphError:
     flow = self._flow

@@ -20,7 +20,6 @@ import numpy as np
 
 from placeto_tf.replication.cuts import FIRST, Cut
 from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, known_dims
-from placeto_tf.replication.kinds import Own
 from placeto_tf.replication.powers import JOIN
 from placeto_tf.replication.propagation import OF_ANY_NUMBER, Spread
 
@@ -59,14 +58,13 @@ def find_packs(
     return []
   level = _levels(flow, spread, cut)
   uncertain = _of_any_number(flow)
-  kinds: Dict[Tuple[int, bool, int, float], List[Tuple[int, Tensor, float]]] = {}
+  kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, join in cut.joined.items():
     size = None if tensor[0] in uncertain else _bytes(flow, tensor)
     if join.how != "sum" or tensor in fetched or size is None or flow.frames[tensor[0]]:
       continue
-    kind = (flow.dtype(tensor) % 100, isinstance(spread.kind(tensor), Own), level[tensor[0]],
-            join.power)
+    kind = (flow.dtype(tensor) % 100, level[tensor[0]], join.power)
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
   # Above half of a device's share, whole tensors do not spread evenly.
   whole = sum(size for members in kinds.values() for _, _, size in members)

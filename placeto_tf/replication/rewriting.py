@@ -147,15 +147,18 @@ class _Writer:
           self._join(tensor)
     self._result.node.extend(packed.node)
     self._keep_fetched_names()
-    own_joins = frozenset(
-        name for tensor, join in cut.joined.items()
-        if join.how == "sum" and (
-            tensor in self._fetched or isinstance(self._spread.kind(tensor), Own))
-        for name in sums[tensor])
+    own, others = (
+        {name for tensor, join in cut.joined.items() if join.how == "sum"
+         and self._is_dispensable(tensor) == dispensable for name in sums[tensor]}
+        for dispensable in (True, False))
     return Rewritten(
         self._result, self._replica_of, self._original_of,
-        frozenset(f"{self._names[op]}:0" for op in self._split), own_joins,
+        frozenset(f"{self._names[op]}:0" for op in self._split), frozenset(own - others),
         frozenset(self._names[op] for op in self._spread.owned))
+
+  def _is_dispensable(self, tensor: Tensor) -> bool:
+    """Whether each replica could do without the sum."""
+    return tensor in self._fetched or isinstance(self._spread.kind(tensor), Own)
 
   # Names.
 
