@@ -16,7 +16,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
-from placeto_tf.methods.replica_search import Candidate, search_replicas
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas

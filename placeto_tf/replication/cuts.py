@@ -40,7 +40,7 @@ ROWS, FIRST = "rows", "first"
 REDUCTIONS = ("sum", "max", "min", "all", "any")
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# The sum is taken before these, if the optimizer or a moving average does them with its own numbers.
+# The sum is taken before these, if an optimizer or moving average does them with its numbers.
 _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
 _SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
 
