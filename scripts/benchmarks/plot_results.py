@@ -1,0 +1,114 @@
+"""Draws the tables of docs/results/data for the pages of docs/results, a picture for each.
+
+  scripts/with_env python scripts/benchmarks/plot_results.py
+
+A picture has a line for each graph (and cluster) and a dot for each method: its step time over that
+of a reference, or the figure itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from typing import Any, Dict, List, Optional, Sequence
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("docs", "docs/results", "Folder of the pages; tables are in its `data`.")
+
+_MARKERS = "osD^vP*X<>"
+
+
+def read(path: str) -> List[Dict[str, str]]:
+  """The rows of a CSV file."""
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def ratios(
+    rows: Sequence[Dict[str, str]], columns: Sequence[str], over: Optional[str]
+) -> Dict[str, List[float]]:
+  """Column -> its figures, over those of another column where one is named; NaN where none is."""
+  return {column: [
+      float(row[column] or "nan") / (float(row[over]) if over else 1.0) for row in rows]
+      for column in columns}
+
+
+def by_method(rows: Sequence[Dict[str, str]], value: str) -> List[Dict[str, str]]:
+  """One row for each graph and cluster, with a column for each method."""
+  found: Dict[Any, Dict[str, str]] = {}
+  for row in rows:
+    key = row["graph"], row["cluster"]
+    found.setdefault(key, {"graph": key[0], "cluster": key[1]})[row["method"]] = row[value]
+  return list(found.values())
+
+
+def draw(
+    path: str, rows: Sequence[Dict[str, str]], columns: Sequence[str], over: Optional[str],
+    label: str, logarithmic: bool = False) -> None:
+  """Writes a picture.
+
+  Args:
+    path: of the PNG.
+    rows: with "graph", and "cluster" where there are several.
+    columns: a dot for each.
+    over: the column that figures are divided by, or None.
+    label: of the axis, which may be logarithmic.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  names = [" on ".join(filter(None, (row["graph"], row.get("cluster")))) for row in rows]
+  figure = Figure(figsize=(9, 1.4 + 0.26 * len(rows)), dpi=110)
+  FigureCanvasAgg(figure)
+  axes = figure.subplots()
+  lines = range(len(rows))
+  for k, (column, values) in enumerate(ratios(rows, columns, over).items()):
+    axes.plot(values, lines, _MARKERS[k], color=f"C{k}", label=column, alpha=0.85)
+  if over:
+    axes.axvline(1.0, color="0.4", linewidth=1)
+  axes.set_yticks(list(lines), names, fontsize=9)
+  axes.invert_yaxis()
+  axes.grid(color="0.9")
+  axes.set_axisbelow(True)
+  axes.set_xlabel(label)
+  if logarithmic:
+    axes.set_xscale("log")
+  axes.legend(fontsize=8, ncols=min(len(columns), 7), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+  figure.tight_layout()
+  figure.savefig(path)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Draws all of them."""
+  del argv
+  data = {name[:-len(".csv")]: read(os.path.join(FLAGS.docs, "data", name))
+          for name in sorted(os.listdir(os.path.join(FLAGS.docs, "data")))}
+
+  def picture(name: str, *args: Any) -> None:
+    draw(os.path.join(FLAGS.docs, f"{name}.png"), *args)
+
+  picture("auto_over_the_zoo", data["auto_over_the_zoo"],
+          ["one device", "expert", "METIS", "bound"], "auto", "step time over that of auto")
+  picture("groupings", data["groupings"], ["heavy_edge", "single_consumer", "metis", "none"], None,
+          "excess over the best known placement of single ops, %")
+  picture("methods_alone", data["methods_alone"], [
+      "expert", "metis", "list schedulers", "genetic", "annealing", "local_search",
+      "device_pointer"], "auto", "step time over that of auto")
+  picture("gdp", data["gdp"], [
+      "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
+      "device_pointer"], "expert", "step time over the expert's")
+  picture("learned_placers", by_method(data["learned_placers"], "mean ms"), [
+      "expert", "metis", "rnn", "hierarchical", "random_policy", "placeto", "device_pointer"],
+      "single", "step time over that of one device")
+  picture("learned_placers_evaluations", [
+      {name: "" if text == "never" else text for name, text in row.items()}
+      for row in by_method(data["learned_placers_evaluations"], "to the best of rnn")],
+      ["rnn", "hierarchical", "random_policy", "placeto", "device_pointer"], "rnn",
+      "evaluations to within 1 % of the best of rnn, over its own", True)
+
+
+if __name__ == "__main__":
+  app.run(main)
