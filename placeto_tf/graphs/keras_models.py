@@ -93,7 +93,7 @@ def training_function(
     losses = tf.nest.map_structure(
         lambda one: package.losses.get(one) if one is not None else None, loss)
     if targets is None:
-      targets = _target_specs(model, losses, batch_size)
+      targets = _target_specs(_outputs(model, inputs), losses, batch_size)
     step = (lambda x, y: model.train_step((x, y))) if compiled else (
         _step(model, optimizer, losses))
     with without_xla(optimizer):
@@ -120,15 +120,18 @@ def step_specs(model: Any, batch_size: Optional[int]) -> Any:
   import tensorflow as tf
 
   loss = vars(model).get("loss")  # Keras 3 has a method of the name, too
-  if loss is None:
+  if loss is None or loss == {}:
     raise GraphError(
         f"the Keras model {_name(model)!r} is compiled without a loss, so that its targets are not "
-        "known; give an example batch")
+        "known; give data=, an example batch")
+  inputs = _input_specs(model, batch_size)
+  outputs = _outputs(model, inputs)
   if isinstance(loss, dict):
-    loss = [loss.get(name) for name in model.output_names]
+    names = sorted(outputs) if isinstance(outputs, dict) else model.output_names
+    loss = [loss.get(name) for name in names]
   losses = tf.nest.map_structure(
       lambda one: package_of(model).losses.get(one) if one is not None else None, loss)
-  return _input_specs(model, batch_size), _target_specs(model, losses, batch_size)
+  return inputs, _target_specs(outputs, losses, batch_size)
 
 
 def _step(model: Any, optimizer: Any, losses: Any) -> Any:
@@ -183,13 +186,17 @@ def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
         f"the Keras model {_name(model)!r} runs on the backend {package.config.backend()}; set "
         "KERAS_BACKEND=tensorflow before Keras is imported")
   if not getattr(model, "inputs", None):
-    raise GraphError(
-        f"the Keras model {_name(model)!r} does not know its inputs; build it on inputs, or hand "
-        "over tf.function(model).get_concrete_function(...)")
+    # A subclass of Keras 2 keeps the specs of what it was first called on.
+    kept = model.save_spec() if hasattr(model, "save_spec") else None
+    if not kept or not kept[0]:
+      raise GraphError(
+          f"the Keras model {_name(model)!r} does not know its inputs, as Keras keeps none "
+          "of a subclass; give data=, an example batch, to train it placed, or hand over "
+          "tf.function(model).get_concrete_function(...)")
+    return tf.nest.map_structure(
+        lambda spec: _spec([None, *spec.shape[1:]], spec.dtype, batch_size), kept[0][0])
   # Functional models take a dict where they were made of one; the names differ by version.
-  nested = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
-  if nested is None or len(tf.nest.flatten(nested)) != len(model.inputs):
-    nested = model.inputs
+  nested = _nested(model, "inputs")
   if isinstance(nested, (list, tuple)) and len(nested) == 1:
     nested = nested[0]
   specs = tf.nest.map_structure(
@@ -197,10 +204,35 @@ def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
   return list(specs) if type(specs) is tuple else specs
 
 
-def _target_specs(model: Any, losses: Any, batch_size: Optional[int]) -> Any:
+def _nested(model: Any, what: str) -> Any:
+  """The "inputs" or "outputs" of a functional model, nested as it was made."""
   import tensorflow as tf
 
-  outputs = tf.nest.flatten(model.outputs)
+  flat = getattr(model, what)
+  nested = getattr(model, f"_{what}_struct", getattr(model, f"_nested_{what}", None))
+  return flat if nested is None or len(tf.nest.flatten(nested)) != len(flat) else nested
+
+
+def _outputs(model: Any, inputs: Any) -> Any:
+  """The outputs of a model, nested, with their shapes; of a subclass for specs of its inputs."""
+  import tensorflow as tf
+
+  if getattr(model, "outputs", None):
+    return _nested(model, "outputs")
+  try:
+    return tf.function(lambda x: model(x, training=True)).get_concrete_function(
+        inputs).structured_outputs
+  except Exception as error:  # whatever the user's layers raise
+    raise GraphError(
+        f"the Keras model {_name(model)!r} cannot be called on {inputs} ({cause_of(error)}); give "
+        "data=, an example batch") from error
+
+
+def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
+  """TensorSpecs of the targets, nested as the outputs are where these are a dict."""
+  import tensorflow as tf
+
+  outputs = tf.nest.flatten(nested)
   losses = tf.nest.flatten(losses)
   if len(losses) == 1:
     losses *= len(outputs)
@@ -215,6 +247,8 @@ def _target_specs(model: Any, losses: Any, batch_size: Optional[int]) -> Any:
     specs.append(_spec(
         output.shape[:-1] if sparse else output.shape, tf.int32 if sparse else output.dtype,
         batch_size))
+  if isinstance(nested, dict):
+    return tf.nest.pack_sequence_as(nested, specs)
   return specs[0] if len(specs) == 1 else specs
 
 

@@ -262,6 +262,120 @@ def plans(keras):
       "unsaid": error_of(lambda: placeto.plan_training(model, "v100:4"))}
 
 
+def subclass(keras, loss="mse"):
+  """A model of a class of its user's own."""
+
+  class Own(keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+      return self.dense(x)
+
+  model = Own()
+  model.compile("sgd", loss)
+  return model
+
+
+def batch_sizes(keras):
+  """What batch_size= can say of a model's batches, and what it is told where it cannot."""
+
+  def plan(model, **options):
+    return placeto.plan_training(model, "cpu:2", max_evaluations=5, **(
+        options or {"batch_size": 4}))
+
+  def specs(model):
+    return tf.nest.map_structure(lambda spec: spec.shape.as_list(), plan(model).specs)
+
+  x = np.ones([4, 5], np.float32)
+  called = subclass(keras)
+  called(x)
+  inputs = keras.Input([5])
+  hidden = keras.layers.Dense(3)(inputs)
+  named = keras.Model(inputs, {"b": keras.layers.Dense(1)(hidden), "a": hidden})
+  named.compile("sgd", {"a": "mse", "b": "mse"})
+  lossless = subclass(keras, loss=None)
+  lossless(x)
+  words = keras.Input([None], dtype="int32")
+  free = keras.Model(words, keras.layers.GlobalAveragePooling1D()(
+      keras.layers.Embedding(9, 2)(words)))
+  free.compile("sgd", "mse")
+  return {
+      "called": error_of(lambda: plan(called)), "unbuilt": error_of(lambda: plan(subclass(keras))),
+      "named": specs(named)[1], "lossless": error_of(lambda: plan(lossless)),
+      "free": error_of(lambda: plan(free)),
+      "data": plan(subclass(keras), data=(x, x[:, :1])).batch_size}
+
+
+def composites(keras):
+  """Ragged batches, and graphs of TF-GNN, whose sizes differ from batch to batch (Keras 2)."""
+  if keras.__version__.startswith("3"):
+    return {}
+
+  def ragged():
+    keras.utils.set_random_seed(1)
+    words = keras.Input([None], dtype="int32", ragged=True)
+    x = keras.layers.Embedding(9, 4)(words)
+    x = keras.layers.Lambda(lambda x: tf.reduce_mean(x, axis=1))(x)
+    return keras.Model(words, keras.layers.Dense(1)(x))
+
+  words = tf.ragged.constant([[1, 2], [3], [4, 5, 6], [7]] * 5, dtype=tf.int32)
+  y = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+  found = {"ragged": fitted_alike(
+      ragged, tf.data.Dataset.from_tensor_slices((words, y)).batch(4))}
+  try:
+    import tensorflow_gnn as tfgnn
+  except ImportError:
+    return found
+
+  def graph_of(nodes):
+    ends = tfgnn.Adjacency.from_indices(
+        ("atoms", list(range(nodes))), ("atoms", [(i + 1) % nodes for i in range(nodes)]))
+    return tfgnn.GraphTensor.from_pieces(
+        node_sets={"atoms": tfgnn.NodeSet.from_fields(
+            sizes=[nodes], features={"x": tf.ones([nodes, 4]) * nodes})},
+        edge_sets={"bonds": tfgnn.EdgeSet.from_fields(
+            sizes=[nodes], adjacency=ends, features={})})
+
+  spec = graph_of(3).spec.relax(num_nodes=True, num_edges=True)
+
+  def examples():
+    for i in range(12):
+      yield graph_of(2 + i % 3), np.float32([i])
+
+  data = tf.data.Dataset.from_generator(
+      examples, output_signature=(spec, tf.TensorSpec([1]))).batch(4).map(
+          lambda graph, y: (graph.merge_batch_to_components(), y))
+  # Without it Keras itself counts one iteration more an epoch, as it asks for one batch too many.
+  data = data.apply(tf.data.experimental.assert_cardinality(3))
+
+  def gnn():
+    keras.utils.set_random_seed(1)
+    graph = keras.Input(type_spec=data.element_spec[0])
+    x = tfgnn.keras.layers.Readout(node_set_name="atoms", feature_name="x")(graph)
+    x = keras.layers.Lambda(lambda parts: tfgnn.pool_nodes_to_context(
+        parts[0], "atoms", "mean", feature_value=parts[1]))([graph, keras.layers.Dense(8)(x)])
+    return keras.Model(graph, keras.layers.Dense(1)(x))
+
+  found["gnn"] = fitted_alike(gnn, data)
+  return found
+
+
+def fitted_alike(build, data):
+  """Whether the losses of two epochs are those of the plain model, and how many steps there are."""
+  losses = []
+  for placed in (False, True):
+    model = build()
+    model.compile("adam", "mse")
+    if placed:
+      training = placeto.compile_placed(model, "cpu:2", pins=((".*dense.*", "/CPU:1"),), **OPTIONS)
+    losses.append(model.fit(data, epochs=2, verbose=0).history["loss"])
+  return {"equal": losses[0] == losses[1], "steps": [step.how for step in training.steps],
+          "devices": devices_of(model)}
+
+
 def changes(keras):
   """Another step, compiling again, undoing, and what cannot be placed."""
   x, y = np.ones([ROWS, 5]), np.zeros([ROWS, 1])
@@ -306,7 +420,8 @@ def main(version):
       "first_batch": fits(keras, {}), "planned": fits(
           keras, {"batch_size": BATCH}, steps_per_execution=2),
       "changes": changes(keras), "replicas": replicas(keras), "verdicts": verdicts(keras),
-      "plans": plans(keras)}))
+      "plans": plans(keras), "batch_sizes": batch_sizes(keras),
+      "composites": composites(keras)}))
 
 
 if __name__ == "__main__":

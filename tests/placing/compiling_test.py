@@ -104,6 +104,21 @@ def test_absent_devices_are_named_before_anything_is_searched(found):
   assert "but not /GPU:0, /GPU:1, /GPU:2" in found["changes"]["absent"]
 
 
+def test_batch_size_says_enough_or_an_example_batch_is_asked_for(found):
+  case = found["batch_sizes"]
+  assert case["named"] == {"a": [4, 3], "b": [4, 1]} and case["data"] == 4
+  assert "compiled without a loss" in case["lossless"]
+  assert "dimensions that batch_size does not say" in case["free"]
+  for error in [case["unbuilt"], case["lossless"], case["free"], *filter(None, [case["called"]])]:
+    assert "give data=, an example batch" in error
+
+
+def test_batches_of_composite_tensors_train_as_they_do_unplaced(found):
+  """Of ragged tensors and graphs, whose sizes differ from batch to batch, there is one step."""
+  for case in found["composites"].values():
+    assert case["equal"] and case["steps"] == ["placed"]
+
+
 def test_replicas_of_each_batch_train_the_model_as_one_step_does(found):
   """Batches of 8, 6 and 5: the last is not divided."""
   case = found["replicas"]
