@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import collections
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from placeto_tf.costs.tensor_sizes import num_elements, passed_on
+from placeto_tf.costs.tensor_sizes import num_elements, origin, passed_on
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 _STACKS = ("Stack", "StackV2")
@@ -101,27 +100,16 @@ class Guesser:
           stack = self._trace(node.input[0], _STACKS)
           if stack:
             self._pushed_on[stack] = parse(node.input[1])
-    return self._pushed_on.get(self._trace(pop.input[0], _STACKS) or "")
+    return self._pushed_on.get(self._trace(pop.input[0], _STACKS))
 
-  def _trace(self, input_name: str, ops: Sequence[str]) -> Optional[str]:
-    """Name of the nearest op of one of these types that a handle or list comes from."""
-    start = parse(input_name)
-    queue, seen = collections.deque([start]), {start}
-    while queue:
-      name, port = queue.popleft()
-      node = self._nodes.get(name)
-      if node is None:
-        continue
-      if node.op in ops:
-        return name
-      # What is left of a list after a pop came from the same pushes.
-      tensors = ([parse(node.input[0])] if node.op == "TensorListPopBack"
-                 else passed_on(node, port))
-      for tensor in tensors:
-        if tensor not in seen:
-          seen.add(tensor)
-          queue.append(tensor)
-    return None
+  def _trace(self, input_name: str, ops: Sequence[str]) -> str:
+    """Name of the nearest op of one of these types that a handle or list comes from, or ""."""
+    return origin(self._nodes, parse(input_name), ops, _passed_on)
+
+
+def _passed_on(node: Any, port: int) -> List[Tensor]:
+  """What is left of a list after a pop came from the same pushes."""
+  return [parse(node.input[0])] if node.op == "TensorListPopBack" else passed_on(node, port)
 
 
 def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, List, Mapping, Sequence, Tuple
 
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
@@ -78,23 +78,34 @@ class VariableSizes:
     """Name of the variable op that an input comes from, "" if from none."""
     start = parse(input_name)
     if start not in self._memo:
-      self._memo[start] = self._search(start)
+      self._memo[start] = origin(self._nodes, start, VARIABLES, passed_on)
     return self._memo[start]
 
-  def _search(self, start: Tensor) -> str:
-    queue, seen = collections.deque([start]), {start}
-    while queue:
-      name, port = queue.popleft()
-      node = self._nodes.get(name)
-      if port < 0 or node is None:
-        continue
-      if node.op in VARIABLES:
-        return name
-      for tensor in passed_on(node, port):
-        if tensor not in seen:
-          seen.add(tensor)
-          queue.append(tensor)
-    return ""
+
+def origin(
+    nodes: Mapping[str, Any], start: Tensor, ops: Container[str],
+    through: Callable[[Any, int], Sequence[Tensor]]) -> str:
+  """Name of the nearest op of one of these types that a tensor comes from, "" if from none.
+
+  Args:
+    nodes: by name.
+    start: the tensor.
+    ops: op types.
+    through: (node, port) -> the tensors that this output may be.
+  """
+  queue, seen = collections.deque([start]), {start}
+  while queue:
+    name, port = queue.popleft()
+    node = nodes.get(name)
+    if port < 0 or node is None:
+      continue
+    if node.op in ops:
+      return name
+    for tensor in through(node, port):
+      if tensor not in seen:
+        seen.add(tensor)
+        queue.append(tensor)
+  return ""
 
 
 def passed_on(node: Any, port: int) -> List[Tensor]:

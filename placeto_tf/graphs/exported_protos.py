@@ -7,8 +7,8 @@ from typing import Any
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.computation_graph import ComputationGraph
-
-_OWN_LOCATION = b"loc:@"
+from placeto_tf.graphs.functions import keep_known_classes
+from placeto_tf.graphs.op_defs import REF, OpDefs
 
 
 def analysis_graph_def(graph: ComputationGraph) -> Any:
@@ -33,28 +33,19 @@ def analysis_graph_def(graph: ComputationGraph) -> Any:
   result = type(source.graph_def)()
   result.versions.CopyFrom(source.graph_def.versions)
   result.library.CopyFrom(source.graph_def.library)
-  nodes = source.graph_def.node
-  names = graph.op_index
+  nodes, op_defs = source.graph_def.node, OpDefs(source.graph_def.library)
   for position in source.positions.tolist():
     node = result.node.add()
     node.CopyFrom(nodes[position])
     node.device = ""
     shape = source.feed_shapes.get(f"{node.name}:0")
     if node.name in source.cut_ops and node.op not in shapes.PLACEHOLDERS:
-      _make_placeholder(node, _fed_type(nodes[position], source.graph_def), shape)
+      _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)
     if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]
-    if "_class" in node.attr:
-      classes = node.attr["_class"].list.s
-      inside = [
-          value for value in classes
-          if value[len(_OWN_LOCATION):].decode("utf-8", "replace") in names]
-      if len(inside) < len(classes):
-        del node.attr["_class"]
-        if inside:
-          node.attr["_class"].list.s.extend(inside)
+  keep_known_classes(result.node, graph.op_index)
   return result
 
 
@@ -85,21 +76,12 @@ def rewritten_proto(graph: ComputationGraph) -> Any:
     return result
   if source.format == "saved_model":
     result = type(source.proto)()
-    for meta_graph in source.proto.meta_graphs:
-      copy = result.meta_graphs.add()
-      copy.CopyFrom(meta_graph)
+    result.CopyFrom(source.proto)
+    for meta_graph, copy in zip(source.proto.meta_graphs, result.meta_graphs):
       if meta_graph is source.meta_graph:
         copy.graph_def.CopyFrom(source.graph_def)
-    result.saved_model_schema_version = source.proto.saved_model_schema_version
     return result
   return source.graph_def
-
-
-def _fed_type(node: Any, graph_def: Any) -> int:
-  """DataType of the node's first output."""
-  from placeto_tf.graphs.op_defs import REF, OpDefs
-
-  return OpDefs(graph_def.library).signature(node).outputs[0] % REF
 
 
 def _make_placeholder(node: Any, dtype: int, shape: Any) -> None:

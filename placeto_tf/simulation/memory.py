@@ -18,8 +18,8 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.schedule import SimulationResult
 
 GB = 2**30
-PERSISTENT, TEMPORARY, OUTPUT, COPY = "persistent", "temporary", "output", "copy"
-_KINDS = (PERSISTENT, TEMPORARY, OUTPUT, COPY)
+KINDS = ("persistent", "temporary", "output", "copy")
+_MOST_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Lifetimes:
     since_us, until_us: [L] float64.
     sizes_bytes: [L] float64.
     ops: [L] int32, the op that the bytes belong to; of a copy, the producer.
-    kinds: [L] int8, index into ("persistent", "temporary", "output", "copy").
+    kinds: [L] int8, index into `KINDS`.
   """
 
   devices: np.ndarray
@@ -96,46 +96,28 @@ class Lifetimes:
     return moment_us, alive[np.argsort(-self.sizes_bytes[alive], kind="stable")]
 
 
-@dataclasses.dataclass(frozen=True)
-class Held:
-  """Bytes of one op at a peak; `kind` is "persistent", "temporary", "output" or "copy"."""
-
-  op_name: str
-  kind: str
-  size_bytes: float
-
-
-def held_at_peak(
-    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, device: int
-) -> Tuple[float, List[Held]]:
-  """When a device held the most, in us, and what it held then, the largest first."""
-  lifetimes = Lifetimes.of(graph, costs, result)
-  moment_us, alive = lifetimes.at_peak(device)
-  return moment_us, [
-      Held(graph.op_names[lifetimes.ops[k]], _KINDS[lifetimes.kinds[k]],
-           float(lifetimes.sizes_bytes[k]))
-      for k in alive]
-
-
 def memory_report(
-    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, *, largest: int = 3
-) -> List[str]:
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[str]:
   """A sentence for each device that cannot hold its peak; none if the placement fits.
 
   For example: "out of memory on /GPU:1 by 1.2 GB (13.2 GB at 5210 us, 12.0 GB there; largest:
   conv1/Conv2D output 0.5 GB)".
   """
-  sentences = []
   excess_bytes = result.peak_memory_bytes - result.cluster.memory_bytes
-  for device in np.flatnonzero(excess_bytes > 0).tolist():
-    moment_us, held = held_at_peak(graph, costs, result, device)
-    names = ", ".join(
-        f"{item.op_name} {item.kind} {_gigabytes(item.size_bytes)}" for item in held[:largest])
+  full = np.flatnonzero(excess_bytes > 0).tolist()
+  if not full:
+    return []
+  lifetimes, sentences = Lifetimes.of(graph, costs, result), []
+  for device in full:
+    moment_us, alive = lifetimes.at_peak(device)
+    largest = ", ".join(
+        f"{graph.op_names[lifetimes.ops[k]]} {KINDS[lifetimes.kinds[k]]} "
+        f"{_gigabytes(lifetimes.sizes_bytes[k])}" for k in alive[:_MOST_NAMED])
     sentences.append(
         f"out of memory on {result.cluster.device_names[device]} by "
         f"{_gigabytes(excess_bytes[device])} ({_gigabytes(result.peak_memory_bytes[device])} at "
         f"{moment_us:.0f} us, {_gigabytes(result.cluster.memory_bytes[device])} there; largest: "
-        f"{names})")
+        f"{largest})")
   return sentences
 
 

@@ -6,7 +6,7 @@ from extended_oracle import random_extensions
 from random_cases import make_cluster, make_costs, random_case
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.memory import Held, Lifetimes, held_at_peak, memory_report
+from placeto_tf.simulation.memory import KINDS, Lifetimes, memory_report
 from placeto_tf.simulation.simulator import Simulator
 
 
@@ -37,21 +37,25 @@ def over_full_case():
 def test_what_was_held_at_the_peak_is_listed_the_largest_first():
   graph, costs, cluster = over_full_case()
   result = Simulator(graph, costs, cluster).simulate([0, 1])
-  assert held_at_peak(graph, costs, result, 0) == (
-      0.0, [Held("big", "output", 3 * 2**30), Held("big", "persistent", 1.5 * 2**30)])
-  moment_us, held = held_at_peak(graph, costs, result, 1)
-  assert moment_us == 4.0
-  assert [(item.op_name, item.kind) for item in held] == [
-      ("big", "copy"), ("small", "temporary"), ("small", "output")]
+  lifetimes = Lifetimes.of(graph, costs, result)
+
+  def held(device):
+    moment_us, alive = lifetimes.at_peak(device)
+    return moment_us, [
+        (graph.op_names[lifetimes.ops[k]], KINDS[lifetimes.kinds[k]]) for k in alive]
+
+  assert held(0) == (0.0, [("big", "output"), ("big", "persistent")])
+  assert held(1) == (4.0, [("big", "copy"), ("small", "temporary"), ("small", "output")])
 
 
 def test_report_says_which_device_is_out_of_memory_and_by_how_much():
   graph, costs, cluster = over_full_case()
   simulator = Simulator(graph, costs, cluster)
-  assert memory_report(graph, costs, simulator.simulate([0, 1]), largest=1) == [
+  assert memory_report(graph, costs, simulator.simulate([0, 1])) == [
       "out of memory on /GPU:0 by 2.5 GB (4.5 GB at 0 us, 2.0 GB there; largest: big output "
-      "3.0 GB)",
-      "out of memory on /GPU:1 by 1.3 GB (3.3 GB at 4 us, 2.0 GB there; largest: big copy 3.0 GB)"]
+      "3.0 GB, big persistent 1.5 GB)",
+      "out of memory on /GPU:1 by 1.3 GB (3.3 GB at 4 us, 2.0 GB there; largest: "
+      "big copy 3.0 GB, small temporary 0.2 GB, small output 1.0 kB)"]
 
 
 def test_report_of_a_placement_that_fits_is_empty():
