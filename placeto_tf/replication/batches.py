@@ -64,14 +64,15 @@ class ReplicaSource:
     self._made: Dict[Any, ReplicatedGraph] = {}
 
   def replicas(
-      self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None
-  ) -> ReplicatedGraph:
+      self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None,
+      micro_batches: int = 1) -> ReplicatedGraph:
     """The graph as `count` replicas, which share variables or have their own.
 
     Args:
       count: R.
       mirrored: see `replicate`.
       cluster: for which replicas share the variables that must be on its hosts, even if mirrored.
+      micro_batches: see `replicate`.
 
     Raises:
       GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
@@ -81,12 +82,12 @@ class ReplicaSource:
     single: FrozenSet[str] = frozenset()
     if mirrored and cluster is not None:
       single = host_variables(self.part(count), cluster)
-    key = count, mirrored, single
+    key = count, mirrored, single, micro_batches
     if key not in self._made:
       part = self.part(count)
       made = replicate(
           part, count, whole=None if part is self.graph else self.graph, mirrored=mirrored,
-          single=single, batch_norm=self.batch_norm)
+          single=single, batch_norm=self.batch_norm, micro_batches=micro_batches)
       if part is self.graph and count > 1:
         made = dataclasses.replace(made, notes=(
             f"the batch grew from {made.global_batch // count} to {made.global_batch} examples: it "

@@ -44,7 +44,8 @@ def layouts(
     [B, N] int32; an op that may not run there is still to be moved.
   """
   graph = replicated.graph
-  of_replica = shares(devices, replicated.replicas)
+  of_replica = [share for share in shares(devices, replicated.groups)
+                for _ in range(replicated.micro_batches)]
   copied = replicated.replica_of_op != SHARED
   piece = np.zeros(graph.num_ops, dtype=np.int64)
   if pieces is not None:

@@ -1,6 +1,6 @@
 """`ReplicatedGraph`: the replicas of a training graph, and how a batch is cut for them.
 
-Legend: N needed ops of the replicated graph, R replicas.
+Legend: N needed ops of the replicated graph, R replicas, M micro-batches of a group.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 SHARED = -1
 
 
-def form_name(replicas: int, mirrored: bool) -> str:
+def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
   """A number of replicas and what they share, as tables and reports name it."""
+  if micro_batches > 1:
+    return f"{replicas // micro_batches} x {micro_batches}"
   return f"{replicas} mirrored" if mirrored else str(replicas)
 
 
@@ -40,6 +42,9 @@ class ReplicatedGraph:
     notes: sentences for the user to read.
     own_statistics: names of ops that normalize by each replica's own statistics.
     single: names of variables that replicas share though others are mirrored.
+    micro_batches: M; consecutive replicas are the micro-batches of a group, which are all placed
+      alike. With 1, each replica is a group.
+    written: what the replicas were written to, for `replicating.with_order`.
   """
 
   graph: ComputationGraph
@@ -54,11 +59,29 @@ class ReplicatedGraph:
   notes: Tuple[str, ...] = ()
   own_statistics: Tuple[str, ...] = ()
   single: FrozenSet[str] = frozenset()
+  micro_batches: int = 1
+  written: Any = dataclasses.field(default=None, repr=False)
 
   @property
   def form(self) -> str:
     """See `form_name`."""
-    return form_name(self.replicas, self.mirrored)
+    return form_name(self.replicas, self.mirrored, self.micro_batches)
+
+  @property
+  def groups(self) -> int:
+    """The number of groups."""
+    return self.replicas // self.micro_batches
+
+  @functools.cached_property
+  def micro_batch_of_op(self) -> np.ndarray:
+    """[N] the micro-batch of an op within its group, -1 for what a group or the graph has once."""
+    graph, owner = self.graph, self.replica_of_op
+    found = np.where(owner == SHARED, -1, owner % self.micro_batches)
+    ends = owner[graph.edge_producers]
+    adds_up = (self.original_of_op[graph.edge_consumers] < 0) & (ends != SHARED) & (
+        ends != owner[graph.edge_consumers])
+    found[graph.edge_consumers[adds_up]] = -1
+    return found
 
   @functools.cached_property
   def nearest_original(self) -> np.ndarray:
@@ -90,7 +113,8 @@ class ReplicatedGraph:
   def describe(self) -> Mapping[str, Any]:
     """The entry in a report, in plain values."""
     return {
-        "replicas": self.replicas, "mirrored_variables": self.mirrored,
+        "form": self.form, "replicas": self.replicas, "groups": self.groups,
+        "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
         "feeds": {name: list(tensors) for name, tensors in self.feeds.items()},
         "cutting": "each feed takes the whole batch, which the graph divides",

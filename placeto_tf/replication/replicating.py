@@ -28,7 +28,8 @@ Legend: N needed ops, R replicas.
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, List, Optional, Tuple
+import dataclasses
+from typing import AbstractSet, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def check_replicas(replicas: Any) -> int:
 
 def replicate(
     graph: Any, replicas: int, *, whole: Optional[ComputationGraph] = None, mirrored: bool = False,
-    single: AbstractSet[str] = frozenset(), batch_norm: str = REPLICA,
+    single: AbstractSet[str] = frozenset(), batch_norm: str = REPLICA, micro_batches: int = 1,
 ) -> ReplicatedGraph:
   """Makes R replicas of a training graph; see the module.
 
@@ -88,6 +89,8 @@ def replicate(
       share.
     batch_norm: "replica", each replica normalizes by its own statistics, or "synchronized", all by
       those of the global batch.
+    micro_batches: M: R / M groups of M replicas, whose gradients are added up inside a group first.
+      All replicas of a group are to be placed alike.
 
   Returns:
     The replicas; with R = 1 the unchanged graph.
@@ -102,6 +105,10 @@ def replicate(
   if batch_norm not in (REPLICA, SYNCHRONIZED):
     raise GraphError(f"batch_norm is {batch_norm!r}; expected {REPLICA!r} (each replica's own "
                      f"statistics) or {SYNCHRONIZED!r} (those of the whole batch)")
+  if micro_batches != 1 and (mirrored or replicas % micro_batches):
+    raise GraphError(
+        f"{replicas} replicas are no groups of {micro_batches} micro-batches; give a multiple of it"
+        if replicas % micro_batches else "micro-batches share variables; leave out mirrored")
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   source = graph.origin
   if source is None or source.graph_def is None:
@@ -125,7 +132,8 @@ def replicate(
   found = spread(flow, sparse_updates(flow), scaling, own)
   cut = find_cut(flow, found, fetched, run)
   mirrors = find_mirrors(flow, found, cut, single, mirrored)
-  written = rewriting.rewrite(flow, found, cut, mirrors, scaling, fetched, run)
+  written = rewriting.rewrite(
+      flow, found, cut, mirrors, scaling, fetched, run, micro_batches)
   result = _load(graph, written, replicas, live is not None)
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & cut.copies))
@@ -135,7 +143,34 @@ def replicate(
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
       found.batch * replicas, {name: (name,) for name in graph.feeds}, mirrored,
-      written.own_joins, _notes(statistics, mirrored), statistics, frozenset(single))
+      written.own_joins, _notes(statistics, mirrored), statistics, frozenset(single),
+      micro_batches, written)
+
+
+def with_order(
+    replicated: ReplicatedGraph, edges: Sequence[Tuple[str, str]]) -> ReplicatedGraph:
+  """The same replicas with control edges, which say in which order ops run.
+
+  Args:
+    replicated: what `replicate` made, of more than one replica.
+    edges: (op, op that waits for it) by name.
+  """
+  written = replicated.written
+  graph_def = type(written.graph_def)()
+  graph_def.CopyFrom(written.graph_def)
+  waits: Dict[str, List[str]] = {}
+  for awaited, waiting in edges:
+    waits.setdefault(waiting, []).append(awaited)
+  for node in graph_def.node:
+    there = set(node.input)
+    node.input.extend(
+        f"^{name}" for name in waits.get(node.name, ()) if f"^{name}" not in there)
+  written = dataclasses.replace(written, graph_def=graph_def)
+  loaded = _load(
+      replicated.original, written, replicated.replicas,
+      replicated.graph.origin.format == "tf_graph")
+  assert loaded.op_names == replicated.graph.op_names, "control edges add and remove no ops"
+  return dataclasses.replace(replicated, graph=loaded, written=written)
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:

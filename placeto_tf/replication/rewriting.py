@@ -64,7 +64,7 @@ class Rewritten:
 
 def rewrite(
     flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
-    fetched: Sequence[Tensor], run: Sequence[int]) -> Rewritten:
+    fetched: Sequence[Tensor], run: Sequence[int], micro_batches: int = 1) -> Rewritten:
   """Writes the replicas; see `replicate`.
 
   Args:
@@ -75,18 +75,19 @@ def rewrite(
     scaling: what grows with the batch, for R replicas.
     fetched: tensors that are fetched.
     run: ops that are fetched without a result.
+    micro_batches: M consecutive replicas are a group, whose parts are added up first.
   """
-  return _Writer(flow, spread, cut, mirrors, scaling, fetched, run).run()
+  return _Writer(flow, spread, cut, mirrors, scaling, fetched, run, micro_batches).run()
 
 
 class _Writer:
 
   def __init__(
       self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
-      fetched: Sequence[Tensor], run: Sequence[int]):
+      fetched: Sequence[Tensor], run: Sequence[int], micro_batches: int):
     self._flow, self._spread, self._cut, self._mirrors = flow, spread, cut, mirrors
     self._scaling, self._replicas = scaling, scaling.replicas
-    replicas = scaling.replicas
+    replicas, self._micro_batches = scaling.replicas, micro_batches
     self._fetched, self._run_ops = set(fetched), run
     source = flow.graph.origin.graph_def
     self._source = source
@@ -123,9 +124,11 @@ class _Writer:
     sums = {tensor: [f"{name}/sum" for name in names] for tensor, names in self._joined.items()}
     # Written first, for they name what is joined; put last, behind what they read.
     whole, self._writer = self._writer, NodeWriter(type(self._source)())
+    # A pack of micro-batches would have its first stage wait for the gradients of its last.
     packs = find_packs(
         flow, self._spread, cut, self._replicas, frozenset(self._fetched),
-        in_pieces=bool(self._mirrors.needed) and not self._own_means)
+        in_pieces=bool(self._mirrors.needed) and not self._own_means) if (
+            self._micro_batches == 1) else []
     for k, pack in enumerate(packs):
       sums.update(self._pack(k, pack))
     packed, self._writer = self._result, whole
@@ -439,12 +442,24 @@ class _Writer:
       self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Any,
       anchor: Optional[str] = None) -> str:
     """What the parts combine to; returns the op that combines them."""
+    if how == "sum" and 1 < self._micro_batches < len(parts):
+      parts = self._sums_of_groups(name, parts, dtype)
     total = self._writer.combine(f"{name}/sum", parts, dtype, how)
     if factor is None:
       self._writer.new(name, "Identity", [total], T=dtype)
     else:
       self._writer.scale(name, total, factor, dtype, anchor)
     return total
+
+  def _sums_of_groups(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
+    """What each group adds up by itself."""
+    sums = []
+    for first in range(0, len(parts), self._micro_batches):
+      with self._owned(first):
+        sums.append(self._writer.combine(
+            f"{name}/{self._prefixes[first]}", parts[first:first + self._micro_batches], dtype,
+            "sum"))
+    return sums
 
   def _pack(self, k: int, pack: Pack) -> Dict[Tensor, List[str]]:
     """Writes the mean of a pack; returns the ops that sum each tensor."""

@@ -97,9 +97,9 @@ def _best_layout(
   """The best layout [N], and the order of devices that it is of."""
   found: List[np.ndarray] = []
   order_of: List[List[int]] = []
-  for devices in device_orders(problem, replicated.replicas):
+  for devices in device_orders(problem, replicated.groups):
     some = list(layouts(replicated, problem.costs, devices))
-    size = len(devices) // replicated.replicas
+    size = len(devices) // replicated.groups
     if size > 1:
       pieces = _pieces(problem, replicated, devices[:size])
       some += list(layouts(replicated, problem.costs, devices, pieces))
@@ -124,7 +124,8 @@ def anneal_symmetric(
   placement, devices = _best_layout(problem, replicated, budget)
   if problem.exhausted(budget):
     return best_so_far(problem, placement)
-  images = device_images(devices, problem.num_devices, replicated.replicas)
+  images = np.repeat(
+      device_images(devices, problem.num_devices, replicated.groups), replicated.micro_batches, axis=0)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = stream(seed)
   quotient = _Quotient(problem, replicated)

@@ -1,0 +1,276 @@
+"""The order in which the devices of a pipeline work, as the control edges that hold it.
+
+TensorFlow runs what is ready, in no promised order: all micro-batches then go forward side by side,
+no stage is done with its first one before the next stage could begin, and all activations are held
+at once. Here a device goes on with a micro-batch while it can, then takes the oldest one, so that a
+backward pass goes before the next forward pass ("one forward, one backward": Narayanan et al.,
+PipeDream, 2019; Fan et al., DAPPLE, 2021), and a micro-batch begins only when few enough are under
+way. Scheduling one step so gives the sequence of micro-batches on each device, in runs of ops. A
+control edge from the end of each run to the ops with which the next begins holds that sequence.
+
+Edges go from what the schedule starts earlier to what it starts later, so that there is no cycle;
+they change when an op runs, never what it computes. An edge from an op in a branch that is not taken
+would switch off what waits for it, and no edge may lead into a loop: such graphs get no order.
+
+Legend: N ops, E edges, D devices, M micro-batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+
+# Which micro-batch goes first: the oldest one, so that backward passes go before forward passes; or
+# the one that has got least far, so that forward passes go first (GPipe, Huang et al. 2019).
+OLDEST, SHALLOWEST = "oldest", "shallowest"
+_CONTROL_FLOW = ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter")
+
+
+def can_be_ordered(graph: ComputationGraph) -> bool:
+  """Whether control edges may be added: there are neither branches nor loops."""
+  return not set(graph.op_types) & set(_CONTROL_FLOW)
+
+
+def order_edges(
+    graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
+    micro_batch_of_op: np.ndarray, group_of_op: np.ndarray, in_flight: int, first: str = OLDEST,
+) -> Optional[List[Tuple[int, int]]]:
+  """(op, op that waits for it) of the edges that hold the order.
+
+  Args:
+    graph, costs, cluster: of the replicas.
+    placement: [N] the stages.
+    micro_batch_of_op: [N] of each op, -1 for what runs once.
+    group_of_op: [N] the group of micro-batches; they are under way by group.
+    in_flight: how many micro-batches of a group may be under way.
+    first: which of the ready micro-batches a device takes: `OLDEST` or `SHALLOWEST`.
+
+  Returns:
+    None if a micro-batch cannot end before a later one begins, because a value of both is joined
+    on the way.
+  """
+  started = _Schedule(
+      graph, costs, cluster, placement, micro_batch_of_op, group_of_op, in_flight, first).run()
+  if started is None:
+    return None
+  lane = group_of_op.astype(np.int64) * (int(micro_batch_of_op.max()) + 1) + micro_batch_of_op
+  once = micro_batch_of_op < 0
+  lane[once] = -1
+  # What comes before the micro-batches is not held back, sums and updates are: till the device has
+  # done its last micro-batch.
+  works = (costs.compute_us.max(axis=1) > 0) & (
+      ~once | _reaching(graph.edge_producers, graph.edge_consumers, graph.depths, ~once))
+  run_of_op = np.full(graph.num_ops, -1, dtype=np.int64)
+  # Of each run the op that starts last, and the deepest one, which ends last if dealt with in turn.
+  ends_of_run: List[List[int]] = []
+  depths = graph.depths.tolist()
+  before: List[int] = []  # the run before on the same device, or -1
+  current: Dict[int, Tuple[int, int]] = {}  # device -> (lane, run)
+  for op in started:
+    device = int(placement[op])
+    here = current.get(device)
+    if here is None or here[0] != lane[op]:
+      if not works[op]:
+        continue
+      before.append(-1 if here is None else here[1])
+      current[device] = here = (int(lane[op]), len(ends_of_run))
+      ends_of_run.append([op, op])
+    run_of_op[op] = here[1]
+    if works[op]:
+      ends = ends_of_run[here[1]]
+      ends[0], ends[1] = op, max(op, ends[1], key=depths.__getitem__)
+  position = np.empty(graph.num_ops, dtype=np.int64)
+  position[started] = np.arange(graph.num_ops)
+  return [(end, op) for op, run in _first_of_runs(graph, run_of_op, works, position)
+          if before[run] >= 0 for end in set(ends_of_run[before[run]])]
+
+
+def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> ComputationGraph:
+  """The graph's arrays with these control edges; its source stays as it was."""
+  added = np.array(edges, dtype=np.int64).reshape(-1, 2)
+  rows = np.concatenate([
+      np.stack([graph.edge_producers, graph.edge_ports, graph.edge_consumers], axis=1),
+      np.stack([added[:, 0], np.full(len(added), CONTROL), added[:, 1]], axis=1)])
+  rows = np.unique(rows, axis=0).astype(np.int32)
+  return dataclasses.replace(
+      graph, edge_producers=rows[:, 0].copy(), edge_ports=rows[:, 1].copy(),
+      edge_consumers=rows[:, 2].copy())
+
+
+def _reaching(
+    ends: np.ndarray, others: np.ndarray, depths: np.ndarray, ops: np.ndarray) -> np.ndarray:
+  """[N] whether a way along edges leads from one of `ops` [N], bool; by depths [N] of the ends."""
+  found = ops.tolist()
+  order = np.argsort(depths[others], kind="stable")
+  for u, v in zip(ends[order].tolist(), others[order].tolist()):
+    if found[u]:
+      found[v] = True
+  return np.array(found)
+
+
+def _first_of_runs(
+    graph: ComputationGraph, run_of_op: np.ndarray, works: np.ndarray, position: np.ndarray
+) -> List[Tuple[int, int]]:
+  """(op, run) of the ops of a run before which no op of the run works."""
+  behind = np.zeros(graph.num_ops, dtype=bool)
+  producers, consumers = graph.edge_producers, graph.edge_consumers
+  inside = (run_of_op[producers] == run_of_op[consumers]) & (run_of_op[producers] >= 0)
+  order = np.flatnonzero(inside)
+  order = order[np.argsort(position[consumers[order]], kind="stable")]
+  for u, v in zip(producers[order].tolist(), consumers[order].tolist()):
+    if works[u] or behind[u]:
+      behind[v] = True
+  first = np.flatnonzero(works & (run_of_op >= 0) & ~behind)
+  return list(zip(first.tolist(), run_of_op[first].tolist()))
+
+
+class _Schedule:
+  """One step in which each device takes micro-batches in order; links as in the simulator."""
+
+  def __init__(
+      self, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
+      micro_batch_of_op: np.ndarray, group_of_op: np.ndarray, in_flight: int, first: str):
+    n = graph.num_ops
+    self._count = int(micro_batch_of_op.max()) + 1
+    self._in_flight = in_flight
+    self._depth = graph.depths.tolist() if first == SHALLOWEST else [0] * n
+    self._place = placement.tolist()
+    self._cost_us = costs.compute_us[np.arange(n), cluster.device_kinds[placement]].tolist()
+    self._overhead_us = cluster.op_overhead_us
+    self._bandwidth = cluster.bandwidth_bytes_per_us.tolist()
+    self._latency_us = cluster.latency_us.tolist()
+    self._bytes = costs.edge_bytes(graph).tolist()
+    self._begin = np.searchsorted(graph.edge_producers, np.arange(n + 1)).tolist()
+    self._ports, self._consumers = graph.edge_ports.tolist(), graph.edge_consumers.tolist()
+    self._missing = np.bincount(graph.edge_consumers, minlength=n).tolist()
+    # A lane is a micro-batch of a group. What runs once comes before all of them where one needs it,
+    # else after.
+    once = micro_batch_of_op < 0
+    needed = once & _reaching(graph.edge_consumers, graph.edge_producers, -graph.depths, ~once)
+    lane = micro_batch_of_op.astype(np.int64) + group_of_op * self._count
+    self._lanes = int(group_of_op.max() + 1) * self._count
+    self._lane = np.where(needed, -1, np.where(once, self._lanes, lane)).tolist()
+    self._left = np.bincount(lane[~once], minlength=self._lanes).tolist()
+    self._held: Dict[int, List[int]] = {}
+    self._rank = _ranks(graph, costs.compute_us.min(axis=1)).tolist()
+    # Ready ops by device and lane.
+    self._ready: List[Dict[int, List[Tuple[int, int]]]] = [
+        {} for _ in range(cluster.num_devices)]
+    self._working_on = [-1] * cluster.num_devices
+    self._busy = [False] * cluster.num_devices
+    self._bus_free_us = [0.0] * cluster.num_devices
+    self._events: List[Tuple[float, int, int, int]] = []  # instant, number, kind, op or device
+    self._numbers = itertools.count()
+    self._touched: set = set()
+
+  def run(self) -> Optional[List[int]]:
+    """[N] the ops in the order in which they start; None if some never do."""
+    started: List[int] = []
+    for op, missing in enumerate(self._missing):
+      if not missing:
+        self._make_ready(op)
+    now = 0.0
+    while True:
+      for device in sorted(self._touched):
+        if not self._busy[device]:
+          self._start(device, now, started)
+      self._touched.clear()
+      if not self._events:
+        return started if len(started) == len(self._place) else None
+      now = self.end = self._events[0][0]
+      while self._events and self._events[0][0] == now:
+        _, _, kind, item = heapq.heappop(self._events)
+        if kind == 0:
+          self._end(item, now)
+        elif kind == 1:
+          self._lose(item)
+        else:
+          self._busy[item] = False
+          self._touched.add(item)
+
+  def _push(self, when: float, kind: int, item: int) -> None:
+    heapq.heappush(self._events, (when, next(self._numbers), kind, item))
+
+  def _turn(self, lane: int, op: int) -> Tuple[int, int, int, int]:
+    """What is smallest for the lane that goes first, whose next op is given."""
+    if not 0 <= lane < self._lanes:
+      return lane, 0, 0, 0
+    return 0, self._depth[op], lane % self._count, lane
+
+  def _make_ready(self, op: int) -> None:
+    lane = self._lane[op]
+    earlier = lane - self._in_flight
+    if 0 <= lane < self._lanes and lane % self._count >= self._in_flight and self._left[earlier]:
+      self._held.setdefault(earlier, []).append(op)
+      return
+    device = self._place[op]
+    queue = self._ready[device].setdefault(lane, [])
+    heapq.heappush(queue, (self._rank[op], op))
+    self._touched.add(device)
+
+  def _start(self, device: int, now: float, started: List[int]) -> None:
+    ready = self._ready[device]
+    if not ready:
+      return
+    lane = self._working_on[device]
+    if lane not in ready:
+      lane = min(ready, key=lambda lane: self._turn(lane, ready[lane][0][1]))
+      self._working_on[device] = lane
+    op = heapq.heappop(ready[lane])[1]
+    if not ready[lane]:
+      del ready[lane]
+    started.append(op)
+    self._busy[device] = True
+    self._push(now + self._cost_us[op], 0, op)
+
+  def _end(self, op: int, now: float) -> None:
+    device, cost_us = self._place[op], self._cost_us[op]
+    self._push(now + (self._overhead_us if cost_us else 0.0), 2, device)
+    e, last = self._begin[op], self._begin[op + 1]
+    while e < last:
+      port, begin, slowest, wait_us = self._ports[e], e, np.inf, -1.0
+      while e < last and self._ports[e] == port:
+        target = self._place[self._consumers[e]]
+        if target == device:
+          self._lose(self._consumers[e])
+        else:
+          slowest = min(slowest, self._bandwidth[device][target])
+          wait_us = max(wait_us, self._latency_us[device][target])
+        e += 1
+      if wait_us >= 0:
+        arrived = max(now, self._bus_free_us[device]) + self._bytes[begin] / slowest
+        self._bus_free_us[device] = arrived + wait_us
+        for other in range(begin, e):
+          if self._place[self._consumers[other]] != device:
+            self._push(arrived, 1, self._consumers[other])
+    lane = self._lane[op]
+    if 0 <= lane < self._lanes:
+      self._left[lane] -= 1
+      if not self._left[lane]:
+        for waiting in self._held.pop(lane, ()):
+          self._make_ready(waiting)
+
+  def _lose(self, op: int) -> None:
+    self._missing[op] -= 1
+    if not self._missing[op]:
+      self._make_ready(op)
+
+
+def _ranks(graph: ComputationGraph, cost_us: np.ndarray) -> np.ndarray:
+  """[N] 0 for the op with the longest way to the end, and so on."""
+  to_end = cost_us.tolist()
+  order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
+  own = list(to_end)
+  for u, v in zip(graph.edge_producers[order].tolist(), graph.edge_consumers[order].tolist()):
+    to_end[u] = max(to_end[u], own[u] + to_end[v])
+  rank = np.empty(graph.num_ops, dtype=np.int64)
+  rank[np.lexsort((graph.depths, -np.array(to_end)))] = np.arange(graph.num_ops)
+  return rank

@@ -1,0 +1,160 @@
+"""Stages of a pipeline: which device has which layers of a micro-batch.
+
+A layer is what `layer_positions` says: a variable and all ops near it, forward, backward and
+update, so that stages are folded. Layers are first cut along the depth into stages of equal work;
+then single layers move to where the estimated step is shorter. So an embedding and a head that share
+a table come together, and cuts go to where least is sent. A device may have several stretches of
+layers ("interleaved stages", Narayanan et al. 2021).
+
+The estimate: with M micro-batches, the busiest device or bus is busy M times, and before and after
+that the first and the last micro-batch run alone:
+
+  (M - 1) * max(work of a device, time of its bus) + work of all + all transfers + work done once
+
+A clean cut sends one tensor forward and one back; each time a micro-batch waits, say, for a quarter
+of what the device does with another one. More tensors mean that it goes to and fro. `Simulator`
+tells how long a pipeline takes.
+
+Legend: N0 ops of one micro-batch, L layers, D devices, T tensors that more than one layer uses.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, Sequence
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
+from placeto_tf.search.expert import balanced_cuts
+from placeto_tf.search.layers import layer_positions
+
+_PASSES = 20
+_FURTHEST = 24  # layers by which a cut moves at once
+
+
+class Stages:
+  """The layers of one micro-batch, and the search for their devices.
+
+  Attributes:
+    layer: [N0] int64, of each op.
+  """
+
+  def __init__(
+      self, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, devices: Sequence[int],
+      repeated: np.ndarray, micro_batches: int):
+    """Args:
+      graph, costs: of one micro-batch.
+      cluster: the devices.
+      devices: indices of those that get layers.
+      repeated: [N0] bool, whether every micro-batch has the op.
+      micro_batches: M.
+    """
+    self._devices, self._micro_batches = list(devices), micro_batches
+    found = np.unique(layer_positions(graph), return_inverse=True)[1].reshape(-1)
+    self.layer = found
+    count = int(found.max()) + 1
+    kinds = cluster.device_kinds[self._devices]
+    us = costs.compute_us[:, kinds]
+    us = us + cluster.op_overhead_us * (us > 0)  # [N0, D]
+    self._work_us = _by_layer(found, us * repeated[:, None], count)
+    self._once_us = _by_layer(found, us * ~repeated[:, None], count)
+    self._room_bytes = cluster.memory_bytes[self._devices]
+    # A gradient is kept from its micro-batch until all are added up.
+    outputs, consumers = graph.edge_outputs, graph.edge_consumers
+    kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
+    tensors, first = np.unique(outputs[kept], return_index=True)
+    self._held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
+        found[graph.edge_producers[kept][first]], micro_batches * costs.output_bytes[tensors],
+        minlength=count)
+    self._prepare_tensors(graph, costs, repeated)
+    bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]
+    latency_us = cluster.latency_us[np.ix_(self._devices, self._devices)]
+    same = np.eye(len(self._devices), dtype=bool)
+    self._us_per_byte = np.where(same, 0.0, 1 / np.where(same, 1.0, bandwidth))
+    self._latency_us = np.where(same, 0.0, latency_us)
+
+  def _prepare_tensors(
+      self, graph: ComputationGraph, costs: OpCosts, repeated: np.ndarray) -> None:
+    """(tensor, layer that reads it) pairs [P] of what other layers read, sorted by tensor."""
+    outputs, layer = graph.edge_outputs, self.layer
+    sent = (outputs >= 0) & repeated[graph.edge_producers] & repeated[graph.edge_consumers] & (
+        layer[graph.edge_producers] != layer[graph.edge_consumers])
+    pairs, first = np.unique(np.stack(
+        [outputs[sent], layer[graph.edge_consumers[sent]]], axis=1), axis=0, return_index=True)
+    tensors, self._tensor_begin = np.unique(pairs[:, 0], return_index=True)
+    self._readers = pairs[:, 1]
+    self._makers = layer[graph.edge_producers[sent][first]]  # [P]
+    self._bytes = costs.output_bytes[tensors]  # [T]
+    self._maker_of_tensor = self._makers[self._tensor_begin]
+
+  def estimate_us(self, stage: np.ndarray) -> float:
+    """The estimate in the module, for the devices [L] of the layers, with a penalty for memory.
+
+    A device is meant by its position among `devices`.
+    """
+    count = len(self._devices)
+    layers = np.arange(len(stage))
+    work = np.bincount(stage, self._work_us[layers, stage], minlength=count)
+    once = np.bincount(stage, self._once_us[layers, stage], minlength=count)
+    bus, waits_us = np.zeros(count), 0.0
+    if len(self._bytes):
+      makers, readers = stage[self._makers], stage[self._readers]
+      rate = np.maximum.reduceat(self._us_per_byte[makers, readers], self._tensor_begin)
+      latency = np.maximum.reduceat(self._latency_us[makers, readers], self._tensor_begin)
+      bus = np.bincount(
+          stage[self._maker_of_tensor], self._bytes * rate + latency * (rate > 0), minlength=count)
+      waits_us = np.count_nonzero(rate) * work.sum() / count / 4
+    held = np.bincount(stage, self._held_bytes, minlength=count)
+    over = np.maximum(held - self._room_bytes, 0).sum()
+    return float(
+        (self._micro_batches - 1) * max(work.max(), bus.max()) + work.sum() + bus.sum()
+        + once.max() + waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
+
+  def cut(self) -> np.ndarray:
+    """[L] stages of equal work along the depth."""
+    speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
+    cuts = balanced_cuts(self._work_us.min(axis=1), speeds / speeds.sum())
+    return np.searchsorted(cuts, np.arange(len(self._work_us)), side="right")
+
+  def improved(self, stage: np.ndarray) -> np.ndarray:
+    """[L] after moves of cuts and of single layers that shorten the estimate."""
+    best = self.estimate_us(stage)
+    for _ in range(_PASSES):
+      before = best
+      for moves in (_moved_cuts, self._moved_layers):
+        for moved in moves(stage):
+          estimate = self.estimate_us(moved)
+          if estimate < best * (1 - 1e-9):
+            stage, best = moved, estimate
+      if best == before:
+        break
+    return stage
+
+  def _moved_layers(self, stage: np.ndarray) -> Iterator[np.ndarray]:
+    """Each layer elsewhere."""
+    for layer in range(len(stage)):
+      for device in range(len(self._devices)):
+        moved = stage.copy()
+        moved[layer] = device
+        yield moved
+
+
+def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
+  """Each cut some layers earlier or later."""
+  for cut in (np.flatnonzero(np.diff(stage)) + 1).tolist():
+    for width in range(1, _FURTHEST + 1):
+      for layers, device in (
+          (slice(max(0, cut - width), cut), stage[cut]), (slice(cut, cut + width), stage[cut - 1])):
+        moved = stage.copy()
+        moved[layers] = device
+        yield moved
+
+
+def _by_layer(layer: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+  """[L, D] sums of [N0, D]."""
+  found = np.zeros((count, values.shape[1]))
+  np.add.at(found, layer, values)
+  return found
