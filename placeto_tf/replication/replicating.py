@@ -151,6 +151,8 @@ def with_order(
     replicated: ReplicatedGraph, edges: Sequence[Tuple[str, str]]) -> ReplicatedGraph:
   """The same replicas with control edges, which say in which order ops run.
 
+  Ops of a live graph may be numbered otherwise than before.
+
   Args:
     replicated: what `replicate` made, of more than one replica.
     edges: (op, op that waits for it) by name.
@@ -169,8 +171,10 @@ def with_order(
   loaded = _load(
       replicated.original, written, replicated.replicas,
       replicated.graph.origin.format == "tf_graph")
-  assert loaded.op_names == replicated.graph.op_names, "control edges add and remove no ops"
-  return dataclasses.replace(replicated, graph=loaded, written=written)
+  before = np.array([replicated.graph.op_index[name] for name in loaded.op_names])
+  return dataclasses.replace(
+      replicated, graph=loaded, written=written, replica_of_op=replicated.replica_of_op[before],
+      original_of_op=replicated.original_of_op[before])
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:

@@ -9,8 +9,8 @@ way. Scheduling one step so gives the sequence of micro-batches on each device, 
 control edge from the end of each run to the ops with which the next begins holds that sequence.
 
 Edges go from what the schedule starts earlier to what it starts later, so that there is no cycle;
-they change when an op runs, never what it computes. An edge from an op in a branch that is not taken
-would switch off what waits for it, and no edge may lead into a loop: such graphs get no order.
+they change when an op runs, never what it computes. An edge from an op in a branch that is not
+taken would switch off what waits for it, and no edge may lead into a loop: such graphs get none.
 
 Legend: N ops, E edges, D devices, M micro-batches.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
@@ -34,9 +34,9 @@ OLDEST, SHALLOWEST = "oldest", "shallowest"
 _CONTROL_FLOW = ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter")
 
 
-def can_be_ordered(graph: ComputationGraph) -> bool:
-  """Whether control edges may be added: there are neither branches nor loops."""
-  return not set(graph.op_types) & set(_CONTROL_FLOW)
+def can_be_ordered(op_types: Iterable[str]) -> bool:
+  """Whether control edges may be added to ops of these types: there are no branches and loops."""
+  return not set(op_types) & set(_CONTROL_FLOW)
 
 
 def order_edges(
@@ -151,8 +151,8 @@ class _Schedule:
     self._begin = np.searchsorted(graph.edge_producers, np.arange(n + 1)).tolist()
     self._ports, self._consumers = graph.edge_ports.tolist(), graph.edge_consumers.tolist()
     self._missing = np.bincount(graph.edge_consumers, minlength=n).tolist()
-    # A lane is a micro-batch of a group. What runs once comes before all of them where one needs it,
-    # else after.
+    # A lane is a micro-batch of a group. What runs once comes before all of them where one of them
+    # needs it, else after.
     once = micro_batch_of_op < 0
     needed = once & _reaching(graph.edge_consumers, graph.edge_producers, -graph.depths, ~once)
     lane = micro_batch_of_op.astype(np.int64) + group_of_op * self._count

@@ -2,9 +2,8 @@
 
 A layer is what `layer_positions` says: a variable and all ops near it, forward, backward and
 update, so that stages are folded. Layers are first cut along the depth into stages of equal work;
-then single layers move to where the estimated step is shorter. So an embedding and a head that share
-a table come together, and cuts go to where least is sent. A device may have several stretches of
-layers ("interleaved stages", Narayanan et al. 2021).
+then cuts and single layers move to where the estimated step is shorter. So an embedding and a head
+that share a table come together, and cuts go to where least is sent.
 
 The estimate: with M micro-batches, the busiest device or bus is busy M times, and before and after
 that the first and the last micro-batch run alone:
@@ -40,6 +39,7 @@ class Stages:
 
   Attributes:
     layer: [N0] int64, of each op.
+    held_bytes: [L] of variables, and of gradients until all are added up.
   """
 
   def __init__(
@@ -66,7 +66,7 @@ class Stages:
     outputs, consumers = graph.edge_outputs, graph.edge_consumers
     kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
     tensors, first = np.unique(outputs[kept], return_index=True)
-    self._held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
+    self.held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
         found[graph.edge_producers[kept][first]], micro_batches * costs.output_bytes[tensors],
         minlength=count)
     self._prepare_tensors(graph, costs, repeated)
@@ -90,28 +90,29 @@ class Stages:
     self._bytes = costs.output_bytes[tensors]  # [T]
     self._maker_of_tensor = self._makers[self._tensor_begin]
 
-  def estimate_us(self, stage: np.ndarray) -> float:
+  def estimate_us(self, stage: np.ndarray, waits: bool = True) -> float:
     """The estimate in the module, for the devices [L] of the layers, with a penalty for memory.
 
-    A device is meant by its position among `devices`.
+    A device is meant by its position among `devices`. `waits` is whether waiting counts.
     """
     count = len(self._devices)
     layers = np.arange(len(stage))
     work = np.bincount(stage, self._work_us[layers, stage], minlength=count)
     once = np.bincount(stage, self._once_us[layers, stage], minlength=count)
-    bus, waits_us = np.zeros(count), 0.0
+    busiest_us = sent_us = waits_us = 0.0
     if len(self._bytes):
       makers, readers = stage[self._makers], stage[self._readers]
       rate = np.maximum.reduceat(self._us_per_byte[makers, readers], self._tensor_begin)
       latency = np.maximum.reduceat(self._latency_us[makers, readers], self._tensor_begin)
       bus = np.bincount(
           stage[self._maker_of_tensor], self._bytes * rate + latency * (rate > 0), minlength=count)
+      busiest_us, sent_us = bus.max(), bus.sum()
       waits_us = np.count_nonzero(rate) * work.sum() / count / 4
-    held = np.bincount(stage, self._held_bytes, minlength=count)
+    held = np.bincount(stage, self.held_bytes, minlength=count)
     over = np.maximum(held - self._room_bytes, 0).sum()
     return float(
-        (self._micro_batches - 1) * max(work.max(), bus.max()) + work.sum() + bus.sum()
-        + once.max() + waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
+        (self._micro_batches - 1) * max(work.max(), busiest_us) + work.sum() + sent_us
+        + once.max() + waits * waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
 
   def cut(self) -> np.ndarray:
     """[L] stages of equal work along the depth."""

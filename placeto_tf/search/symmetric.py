@@ -39,6 +39,7 @@ from placeto_tf.search.annealing import (
 )
 from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
+from placeto_tf.search.pipelines import stage_devices
 from placeto_tf.search.random_streams import stream
 
 # Units of one replica and the share of the budget at each level.
@@ -121,11 +122,15 @@ def anneal_symmetric(
   replicated = problem.replicated
   if replicated is None:
     return anneal(problem, budget, seed)
-  placement, devices = _best_layout(problem, replicated, budget)
+  if replicated.micro_batches > 1 and problem.best_placement is not None:  # a pipeline's stages
+    placement = problem.best_known
+    devices = stage_devices(problem.cluster, replicated.groups).ravel().tolist()
+  else:
+    placement, devices = _best_layout(problem, replicated, budget)
   if problem.exhausted(budget):
     return best_so_far(problem, placement)
-  images = np.repeat(
-      device_images(devices, problem.num_devices, replicated.groups), replicated.micro_batches, axis=0)
+  images = device_images(devices, problem.num_devices, replicated.groups)
+  images = np.repeat(images, replicated.micro_batches, axis=0)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
   rng = stream(seed)
   quotient = _Quotient(problem, replicated)

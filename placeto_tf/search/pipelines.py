@@ -1,0 +1,186 @@
+"""Pipelines: micro-batches placed alike in stages, in an order that is written into the graph.
+
+`promising` tells in a second, from the graph of one micro-batch, whether a pipeline can be faster
+than what is known; `pipeline` chooses stages for the replicated graph, tries orders, and returns
+the graph that holds the best one, to be searched on and placed as it is.
+
+Legend: N ops, N0 ops of one micro-batch, D devices, M micro-batches of each of G groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs.estimate import from_work, work_of
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.replication.replicating import with_order
+from placeto_tf.search.micro_batch_order import (
+  OLDEST,
+  SHALLOWEST,
+  can_be_ordered,
+  order_edges,
+  with_edges,
+)
+from placeto_tf.search.pipeline_stages import Stages
+from placeto_tf.simulation.simulator import Simulator
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pipeline:
+  """Micro-batches in an order, and their stages.
+
+  Attributes:
+    replicated: the replicas with the edges that hold the order.
+    placement: [N] int32.
+  """
+
+  replicated: ReplicatedGraph
+  placement: np.ndarray
+
+
+def promising(
+    part: ComputationGraph, cluster: Cluster, groups: int, micro_batches: int, best_us: float
+) -> bool:
+  """Whether the estimate of a pipeline is below a step time.
+
+  Args:
+    part: the graph of one micro-batch; all but the updates of variables counts as repeated.
+    cluster, groups, micro_batches: of the pipeline.
+    best_us: of a step of all micro-batches; infinite where nothing fits.
+  """
+  if len(stage_devices(cluster, groups)[0]) < 2:
+    return False
+  if not np.isfinite(best_us):
+    return True
+  costs = from_work(part, cluster, work_of(part))
+  repeated = np.array([not op_roles.is_update(op_type) for op_type in part.op_types])
+  stages = Stages(part, costs, cluster, stage_devices(cluster, groups)[0], repeated, micro_batches)
+  return stages.estimate_us(stages.improved(stages.cut()), waits=False) < best_us
+
+
+def pipeline(
+    replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, allowed: np.ndarray
+) -> Pipeline:
+  """The best of the pipelines that are tried.
+
+  Args:
+    replicated: G groups of M micro-batches.
+    costs: of its graph.
+    cluster: whose devices are dealt out to the groups, each a stage.
+    allowed: [N, D] bool.
+
+  Raises:
+    GraphError: micro-batches have branches or loops, into which no edges may lead.
+  """
+  graph = replicated.graph
+  repeated = replicated.micro_batch_of_op >= 0
+  if not can_be_ordered([graph.op_types[op] for op in np.flatnonzero(repeated)]):
+    raise GraphError(
+        "the order of micro-batches cannot be written into a graph whose examples go through "
+        "branches or loops of TensorFlow; leave the number of micro-batches out")
+  placement = _placed(replicated, cluster, allowed)
+  found = _best_order(replicated, costs, cluster, placement)
+  if found is None:
+    raise GraphError("micro-batches wait for one another in a circle")
+  return _written(replicated, found[0], placement)
+
+
+def reordered(
+    replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
+    objective_us: float) -> Optional[Pipeline]:
+  """The replicas in an order that suits a placement [N], where that is faster; else None.
+
+  Args:
+    replicated: without an order.
+    costs, cluster: of its graph.
+    placement: [N].
+    objective_us: of the placement in the order that there is.
+  """
+  found = _best_order(replicated, costs, cluster, placement)
+  if found is None or found[1] >= objective_us:
+    return None
+  return _written(replicated, found[0], placement)
+
+
+def _written(
+    replicated: ReplicatedGraph, edges: List[Tuple[int, int]], placement: np.ndarray) -> Pipeline:
+  names, index = replicated.graph.op_names, replicated.graph.op_index
+  ordered = with_order(replicated, [(names[u], names[v]) for u, v in edges])
+  return Pipeline(ordered, placement[[index[name] for name in ordered.graph.op_names]])
+
+
+def _best_order(
+    replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray
+) -> Optional[Tuple[List[Tuple[int, int]], float]]:
+  """(edges, objective_us) of the best order.
+
+  Fewer micro-batches are under way if memory is short.
+  """
+  graph, count = replicated.graph, replicated.micro_batches
+  group = np.maximum(replicated.replica_of_op, 0) // count
+  best: Optional[Tuple[bool, float, List[Tuple[int, int]]]] = None
+  for in_flight in sorted({count, count // 2, min(count, 4), min(count, 2)} - {0, 1}, reverse=True):
+    for first in (OLDEST, SHALLOWEST):
+      edges = order_edges(
+          graph, costs, cluster, placement, replicated.micro_batch_of_op, group, in_flight, first)
+      if edges is None:
+        continue
+      found = Simulator(with_edges(graph, edges), costs, cluster).simulate(placement)
+      excess = np.maximum(found.peak_memory_bytes - cluster.memory_bytes, 0).sum()
+      rank = (excess > 0, found.step_time_us + MEMORY_PENALTY_US_PER_BYTE * float(excess), edges)
+      if best is None or rank[:2] < best[:2]:
+        best = rank
+    if best is not None and not best[0]:
+      break
+  return None if best is None else (best[2], best[1])
+
+
+def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
+  """[N] int32 the stages of all groups, each on a share of the devices."""
+  graph, original = replicated.graph, replicated.original
+  of_group = stage_devices(cluster, replicated.groups)
+  copies = (replicated.micro_batch_of_op >= 0) & (replicated.original_of_op >= 0)
+  repeated = np.zeros(original.num_ops, dtype=bool)
+  repeated[replicated.original_of_op[copies]] = True
+  own = from_work(original, cluster, work_of(original))
+  stages = Stages(original, own, cluster, of_group[0], repeated, replicated.micro_batches)
+  stage = stages.improved(stages.cut())
+  # What all groups share is, layer by layer, with the group that has least of it.
+  home = np.zeros(len(stage), dtype=np.int64)
+  load = np.zeros(of_group.shape)
+  for layer in np.argsort(-stages.held_bytes, kind="stable").tolist():
+    home[layer] = int(load[:, stage[layer]].argmin())
+    load[home[layer], stage[layer]] += stages.held_bytes[layer]
+  layer = stages.layer[replicated.nearest_original]
+  shared = replicated.replica_of_op == SHARED
+  group = np.where(shared, home[layer], replicated.replica_of_op // replicated.micro_batches)
+  placement = of_group[group, stage[layer]]
+  # A copy that must be with an op that exists once goes where that is.
+  of_set = np.full(graph.num_ops, -1, dtype=np.int64)
+  order = np.concatenate([np.flatnonzero(shared), np.flatnonzero(~shared)])[::-1]
+  of_set[graph.colocation[order]] = placement[order]
+  placement = of_set[graph.colocation]
+  hosts = np.array([device.host for device in cluster.devices])
+  fallback = (allowed * (1 + hosts)).argmax(axis=1)
+  return np.where(
+      allowed[np.arange(graph.num_ops), placement], placement, fallback).astype(np.int32)
+
+
+def stage_devices(cluster: Cluster, groups: int) -> np.ndarray:
+  """[G, stages] the devices that have the same stage in all groups are neighbours.
+
+  Groups exchange more (variables, gradients) than stages. Hosts have no stage unless all are.
+  """
+  devices = [d for d, device in enumerate(cluster.devices) if not device.host] or list(
+      range(cluster.num_devices))
+  stages = len(devices) // groups
+  return np.array(devices[:stages * groups], dtype=np.int64).reshape(stages, groups).T

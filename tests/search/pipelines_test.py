@@ -1,0 +1,252 @@
+"""Pipelines: what they compute, the order that is held, stages, and memory."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+import placeto_tf as placeto
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.replication import ReplicaSource, replicated_costs
+from placeto_tf.replication.replicated_graph import SHARED
+from placeto_tf.search import micro_batch_order, pipelines
+from placeto_tf.search.pipeline_stages import Stages
+from placeto_tf.simulation import Simulator
+
+LAYERS, WIDTH, BATCH = 6, 512, 4096
+SLOW = Cluster.parse("k80:2")
+LOOP_OPS = {"Enter", "Switch", "Merge"}
+
+
+def training_graph(clip=False, branch=False):
+  """Dense layers of one width; momentum."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    v1.set_random_seed(0)
+    value = v1.placeholder(tf.float32, [None, WIDTH], name="x")
+    for i in range(LAYERS):
+      weights = v1.get_variable(f"w{i}", [WIDTH, WIDTH], use_resource=True)
+      value = tf.nn.tanh(value @ weights)
+    if branch:
+      ahead, behind = tf.raw_ops.Switch(data=value, pred=tf.reduce_max(value) > 0)
+      value = tf.raw_ops.Merge(inputs=[ahead, behind * 2.0])[0]
+    loss = tf.reduce_mean(tf.square(value), name="loss")
+    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    if clip:
+      gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
+    optimizer.apply_gradients(zip(gradients, variables), name="train")
+    v1.global_variables_initializer()
+  return graph
+
+
+def source(batch=BATCH, **options):
+  return ReplicaSource(
+      training_graph(**options), {"fetches": ["train", "loss:0"], "batch_size": batch})
+
+
+def step_us(cluster, found):
+  """The simulated step time of a pipeline."""
+  return Simulator(found.replicated.graph, replicated_costs(found.replicated, cluster),
+                   cluster).simulate(found.placement).step_time_us
+
+
+@pytest.fixture(scope="module", params=[(1, 2), (1, 4), (2, 2), (2, 4)],
+                ids=lambda form: "{} x {}".format(*form), name="made")
+def made_fixture(request):
+  """(cluster, costs, replicas without an order, pipeline)."""
+  groups, count = request.param
+  cluster = Cluster.parse("k80:2" if groups == 1 else "k80:4")
+  replicated = source().replicas(groups * count, micro_batches=count)
+  costs = replicated_costs(replicated, cluster)
+  return cluster, costs, replicated, pipelines.pipeline(
+      replicated, costs, cluster, allowed_devices(replicated.graph, cluster))
+
+
+def test_groups_and_micro_batches_stand_in_the_graph(made):
+  _, _, replicated, _ = made
+  assert replicated.form == f"{replicated.groups} x {replicated.micro_batches}"
+  assert replicated.replicas == replicated.groups * replicated.micro_batches
+  assert replicated.global_batch == BATCH
+  names = replicated.graph.op_names
+  for op, (owner, micro_batch) in enumerate(zip(
+      replicated.replica_of_op.tolist(), replicated.micro_batch_of_op.tolist())):
+    if names[op].startswith("replica_"):
+      assert owner == int(names[op].split("/")[0][len("replica_"):])
+      assert micro_batch == owner % replicated.micro_batches
+    elif owner != SHARED:  # a sum within a group
+      assert micro_batch == -1 and "/sum" not in names[op]
+
+
+def test_gradients_are_added_up_inside_a_group_first(made):
+  _, _, replicated, _ = made
+  graph = replicated.graph
+  inputs = {}
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    if port != CONTROL:
+      inputs.setdefault(consumer, []).append(producer)
+  sums = [op for op, kind in enumerate(graph.op_types)
+          if kind == "AddN" and replicated.original_of_op[op] < 0 and len(inputs[op]) > 1]
+  within = [op for op in sums if replicated.replica_of_op[op] != SHARED]
+  assert len(sums) >= LAYERS
+  assert len(within) == (0 if replicated.groups == 1 else len(sums) * 2 // 3)
+  for op in within:
+    owners = sorted(replicated.replica_of_op[producer] for producer in inputs[op])
+    first = replicated.replica_of_op[op]
+    assert owners == list(range(first, first + replicated.micro_batches))
+
+
+def test_a_pipeline_trains_what_the_graph_trains(made):
+  *_, found = made
+  small = source(batch=16)
+  count = found.replicated.replicas
+  replicated = small.replicas(count, micro_batches=found.replicated.micro_batches)
+  names = found.replicated.graph.op_names
+  edges = [(names[u], names[v]) for u, port, v in zip(
+      found.replicated.graph.edge_producers.tolist(), found.replicated.graph.edge_ports.tolist(),
+      found.replicated.graph.edge_consumers.tolist()) if port == CONTROL]
+  ordered = pipelines.with_order(replicated, edges)
+  assert ordered.graph.num_edges > replicated.graph.num_edges
+  check = placeto.compare_training(small.graph, ordered, steps=3)
+  assert check.checked and check.largest_difference < 1e-5
+
+
+def test_what_was_simulated_is_what_the_written_graph_takes(made):
+  cluster, costs, replicated, found = made
+  index, ordered = replicated.graph.op_index, found.replicated.graph
+  placement = np.empty_like(found.placement)
+  placement[[index[name] for name in ordered.op_names]] = found.placement
+  there = set(zip(
+      *(np.array(replicated.graph.op_names)[ends] for ends in (
+          replicated.graph.edge_producers, replicated.graph.edge_consumers))))
+  edges = [(index[ordered.op_names[u]], index[ordered.op_names[v]]) for u, v in zip(
+      ordered.edge_producers.tolist(), ordered.edge_consumers.tolist())]
+  names = replicated.graph.op_names
+  expected = Simulator(micro_batch_order.with_edges(replicated.graph, [
+      (u, v) for u, v in edges if (names[u], names[v]) not in there]), costs, cluster)
+  assert step_us(cluster, found) == pytest.approx(expected.simulate(placement).step_time_us)
+
+
+def test_the_order_holds_and_is_faster_than_none(made):
+  cluster, costs, replicated, found = made
+  index = found.replicated.graph.op_index
+  without = Simulator(replicated.graph, costs, cluster).simulate(
+      found.placement[[index[name] for name in replicated.graph.op_names]])
+  assert step_us(cluster, found) <= without.step_time_us
+  added = found.replicated.graph.num_edges - replicated.graph.num_edges
+  assert 0 < added < replicated.graph.num_ops / 2
+
+
+def test_a_stage_has_a_layers_forward_and_backward_pass_and_its_variable(made):
+  found = made[-1]
+  replicated = found.replicated
+  graph, group_size = replicated.graph, replicated.micro_batches
+  of_layer = {}
+  for op, name in enumerate(graph.op_names):
+    layer = re.search(r"/(matmul(_\d)?)(_grad)?(/|$)", name)  # forward, and both backward
+    if layer and graph.op_types[op] == "MatMul":
+      group = int(replicated.replica_of_op[op]) // group_size
+      of_layer.setdefault((group, layer[1]), set()).add(int(found.placement[op]))
+  assert len(of_layer) == LAYERS * replicated.groups and all(
+      len(devices) == 1 for devices in of_layer.values())
+  for group in range(replicated.groups):
+    used = set().union(*(devices for (of, _), devices in of_layer.items() if of == group))
+    assert len(used) == 2  # two stages each
+
+
+def test_edges_never_make_a_cycle():
+  replicated = source().replicas(4, micro_batches=4)
+  costs = replicated_costs(replicated, SLOW)
+  rng = np.random.default_rng(0)
+  devices = [d for d, device in enumerate(SLOW.devices) if not device.host]
+  group = np.zeros(replicated.graph.num_ops, dtype=int)
+  for first in (micro_batch_order.OLDEST, micro_batch_order.SHALLOWEST):
+    for in_flight in (1, 2, 4):
+      placement = rng.choice(devices, replicated.graph.num_ops).astype(np.int32)
+      edges = micro_batch_order.order_edges(
+          replicated.graph, costs, SLOW, placement, replicated.micro_batch_of_op, group, in_flight,
+          first)
+      ordered = micro_batch_order.with_edges(replicated.graph, edges)
+      depths = ordered.depths  # raises where there is a cycle
+      assert all(depths[u] < depths[v] for u, v in edges)
+
+
+def test_fewer_micro_batches_under_way_hold_less_memory():
+  replicated = source(batch=16384).replicas(8, micro_batches=8)
+  costs = replicated_costs(replicated, SLOW)
+  allowed = allowed_devices(replicated.graph, SLOW)
+  found = pipelines.pipeline(replicated, costs, SLOW, allowed)
+  index = found.replicated.graph.op_index
+  placement = found.placement[[index[name] for name in replicated.graph.op_names]]
+  group = np.zeros(replicated.graph.num_ops, dtype=int)
+  peaks = []
+  for in_flight in (8, 2):
+    edges = micro_batch_order.order_edges(
+        replicated.graph, costs, SLOW, placement, replicated.micro_batch_of_op, group, in_flight)
+    ordered = micro_batch_order.with_edges(replicated.graph, edges)
+    peaks.append(Simulator(ordered, costs, SLOW).simulate(placement).peak_memory_bytes.max())
+  assert peaks[1] < 0.7 * peaks[0]
+  # Where only that fits, it is what `pipeline` takes.
+  short = dataclasses.replace(SLOW, devices=tuple(
+      dataclasses.replace(device, memory_bytes=int(sum(peaks) / 2)) for device in SLOW.devices))
+  limited = pipelines.pipeline(replicated, costs, short, allowed)
+  result = Simulator(limited.replicated.graph, replicated_costs(limited.replicated, short),
+                     short).simulate(limited.placement)
+  assert result.fits and result.step_time_us > step_us(SLOW, found)
+
+
+def test_a_value_that_all_micro_batches_join_forbids_to_begin_few():
+  """The norm of all gradients is known once every micro-batch has ended."""
+  replicated = source(clip=True).replicas(4, micro_batches=4)
+  costs = replicated_costs(replicated, SLOW)
+  found = pipelines.pipeline(replicated, costs, SLOW, allowed_devices(replicated.graph, SLOW))
+  assert step_us(SLOW, found) > 0
+
+
+def test_branches_are_refused():
+  replicated = source(branch=True).replicas(2, micro_batches=2)
+  assert LOOP_OPS & set(replicated.graph.op_types)
+  costs = replicated_costs(replicated, SLOW)
+  with pytest.raises(GraphError, match="branches or loops"):
+    pipelines.pipeline(replicated, costs, SLOW, allowed_devices(replicated.graph, SLOW))
+
+
+def test_micro_batches_share_variables_and_fill_groups():
+  with pytest.raises(GraphError, match="no groups of 3"):
+    source().replicas(4, micro_batches=3)
+  with pytest.raises(GraphError, match="leave out mirrored"):
+    source().replicas(4, True, micro_batches=2)
+
+
+def test_a_pipeline_is_promising_where_links_are_slow_only():
+  part = source(batch=65536).part(4)
+  alone = ReplicaSource(training_graph(), {
+      "fetches": ["train", "loss:0"], "batch_size": 65536}).graph
+  from placeto_tf.costs import estimate_costs
+
+  single_us = Simulator(alone, estimate_costs(alone, SLOW), SLOW).simulate(
+      np.zeros(alone.num_ops, dtype=np.int32)).step_time_us
+  assert pipelines.promising(part, SLOW, 1, 4, np.inf)
+  assert not pipelines.promising(part, SLOW, 1, 4, single_us / 4)
+  assert not pipelines.promising(part, SLOW, 2, 2, np.inf)  # two devices are no two pipelines
+
+
+def test_moves_of_stages_only_shorten_the_estimate():
+  part = load_graph(training_graph(), fetches=["train", "loss:0"], batch_size=64)
+  from placeto_tf.costs import estimate_costs
+
+  stages = Stages(part, estimate_costs(part, SLOW), SLOW, [0, 2],
+                  np.ones(part.num_ops, dtype=bool), 4)
+  cut = stages.cut()
+  better = stages.improved(cut)
+  assert stages.estimate_us(better) <= stages.estimate_us(cut)
+  assert stages.estimate_us(better, waits=False) <= stages.estimate_us(better)
