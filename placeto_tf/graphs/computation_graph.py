@@ -43,6 +43,8 @@ class GraphSource:
     positions: [N] int64, index of each op among the nodes of `graph_def` or of the CostGraphDef.
     feed_shapes: feed (tensor name) -> dimensions, every one of them known.
     meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
+    iterator_shapes: op that takes the next batch of an iterator -> shapes of its outputs, where the
+      batch size was bound.
     cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
     fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
       function captures.
@@ -57,6 +59,8 @@ class GraphSource:
   graph_def: Any = dataclasses.field(default=None, repr=False)
   positions: Optional[np.ndarray] = dataclasses.field(default=None, repr=False)  # [N]
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  iterator_shapes: Mapping[str, Tuple[Optional[Tuple[int, ...]], ...]] = dataclasses.field(
+      default_factory=dict)
   cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
   meta_graph: Any = dataclasses.field(default=None, repr=False)
   fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)

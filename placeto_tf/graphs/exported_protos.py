@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Dict, List, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
+
+_RESOURCE = 20  # DataType
 
 
 def analysis_graph_def(graph: ComputationGraph) -> Any:
@@ -34,12 +36,23 @@ def analysis_graph_def(graph: ComputationGraph) -> Any:
   result.versions.CopyFrom(source.graph_def.versions)
   result.library.CopyFrom(source.graph_def.library)
   nodes, op_defs = source.graph_def.node, OpDefs(source.graph_def.library)
+  fed: Dict[str, List[int]] = {}
+  for name in source.feed_shapes:
+    op, _, port = name.rpartition(":")
+    fed.setdefault(op, []).append(int(port))
   for position in source.positions.tolist():
     node = result.node.add()
     node.CopyFrom(nodes[position])
     node.device = ""
     shape = source.feed_shapes.get(f"{node.name}:0")
-    if node.name in source.cut_ops and node.op not in shapes.PLACEHOLDERS:
+    if node.name in source.iterator_shapes:
+      _state_shapes(node, source.iterator_shapes[node.name])
+    later = [port for port in fed.get(node.name, ()) if port]
+    if later:
+      _make_iterator(
+          result, node, [each % REF for each in op_defs.signature(node).outputs],
+          [source.feed_shapes.get(f"{node.name}:{port}") for port in range(max(later) + 1)])
+    elif node.name in source.cut_ops and node.op not in shapes.PLACEHOLDERS:
       _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)
@@ -82,6 +95,27 @@ def rewritten_proto(graph: ComputationGraph) -> Any:
         copy.graph_def.CopyFrom(source.graph_def)
     return result
   return source.graph_def
+
+
+def _state_shapes(node: Any, stated: Sequence[shapes.Shape]) -> None:
+  """Has an iterator's node give outputs of these shapes."""
+  node.attr["output_shapes"].list.ClearField("shape")
+  for shape in stated:
+    shapes.write_shape(node.attr["output_shapes"].list.shape.add(), shape)
+
+
+def _make_iterator(
+    graph_def: Any, node: Any, types: Sequence[int], known: Sequence[shapes.Shape]) -> None:
+  """Turns a node of which several outputs are fed into one that gives a batch of their types."""
+  del node.input[:]
+  node.attr.clear()
+  node.op = "IteratorGetNext"
+  node.attr["output_types"].list.type.extend(types)
+  _state_shapes(node, [*known, *[None] * (len(types) - len(known))])
+  source = graph_def.node.add(name=f"{node.name}/fed", op="FakeParam")
+  source.attr["dtype"].type = _RESOURCE
+  shapes.set_shape(source.attr["shape"], ())
+  node.input.append(source.name)
 
 
 def _make_placeholder(node: Any, dtype: int, shape: Any) -> None:

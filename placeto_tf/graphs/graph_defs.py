@@ -66,7 +66,7 @@ def from_graph_def(
   given = shapes.check_given(batch_size, feed_shapes)
   step = prune(table, wanted, (*(feeds or ()), *fed_defaults(table, batch_size, given)))
   positions = step.positions
-  bound, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
+  bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
   loops = _loops(table, step, trip_count, bound)
   support = KernelSupport(table.op_defs)
   together = np.full(len(positions), -1) if split_loops else loops.outermost
@@ -99,6 +99,7 @@ def from_graph_def(
       feeds=tuple(bound),
       source=dataclasses.replace(
           read.source, graph_def=graph_def, positions=positions, feed_shapes=bound,
+          iterator_shapes=iterators,
           cut_ops=frozenset(table.names[i] for i in positions.tolist() if step.cut[i]),
           trip_count=trip_count, split_loops=split_loops),
       notes=notes + loops.notes + shape_notes,

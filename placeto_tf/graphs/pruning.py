@@ -88,8 +88,10 @@ def fed_defaults(
 def bind_feeds(
     table: NodeTable, step: Step, shape_hint: Any, batch_size: Optional[int],
     given: Mapping[str, Tuple[int, ...]],
-) -> Tuple[Dict[str, Tuple[int, ...]], Tuple[str, ...]]:
-  """Tensor name -> shape of all feeds, placeholders included, and notes.
+) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, Tuple[shapes.Shape, ...]], Tuple[str, ...]]:
+  """Tensor name -> shape of all feeds, placeholders included; of iterators; and notes.
+
+  An iterator's batches have shapes that it states; an unknown first dimension is the batch size.
 
   Args:
     table, step: the ops.
@@ -106,9 +108,16 @@ def bind_feeds(
           f"a shape is given for {name!r}, which is no op of the graph; correct feed_shapes")
   bound: Dict[str, Tuple[int, ...]] = {}
   unknown: List[shapes.UnknownShape] = []
+  iterators: Dict[str, Tuple[shapes.Shape, ...]] = {}
   binds_batch = False
   for i in step.positions.tolist():
     node = table.nodes[i]
+    if node.op in shapes.ITERATORS and i not in step.fed:
+      stated = shapes.stated_by_iterator(node)
+      if any(shape and shape[0] == -1 for shape in stated):
+        binds_batch = True
+        iterators[node.name] = shapes.with_batch(node.name, stated, batch_size)
+      continue
     if not (i in step.fed or node.op in shapes.PLACEHOLDERS):
       continue
     for port in sorted(step.fed.get(i, {0})):
@@ -127,8 +136,9 @@ def bind_feeds(
       f"the shape given for {name!r} is not used: the fetches do not need it fed"
       for name in given if f"{name}:0" not in bound]
   if batch_size is not None and not binds_batch:
-    unused.append(f"batch size {batch_size} is not used: no feed has an unknown first dimension")
-  return bound, tuple(unused)
+    unused.append(f"batch size {batch_size} is not used: no feed, and no iterator, has an "
+        "unknown first dimension")
+  return bound, iterators, tuple(unused)
 
 
 def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:

@@ -10,6 +10,7 @@ from placeto_tf.graphs.tensor_names import op_of
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 WITH_DEFAULT = "PlaceholderWithDefault"
+ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
 
 
@@ -90,6 +91,26 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
   return tuple(shape)
 
 
+def stated_by_iterator(node: Any) -> Tuple[Shape, ...]:
+  """The shapes of the outputs of an op that takes the next batch of an iterator."""
+  return tuple(_dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
+
+
+def with_batch(
+    name: str, stated: Sequence[Shape], batch_size: Optional[int]) -> Tuple[Shape, ...]:
+  """The shapes of an iterator's outputs, unknown first dimensions being the batch size.
+
+  Raises:
+    GraphError: there is no batch size.
+  """
+  if batch_size is None:
+    raise GraphError(
+        f"the batches of the iterator {name!r} have unknown sizes "
+        f"({', '.join(format_shape(shape) for shape in stated)}), without which no step time "
+        "means anything; give batch_size=32 (--batch_size=32) or the like")
+  return tuple((batch_size, *shape[1:]) if shape and shape[0] == -1 else shape for shape in stated)
+
+
 def check_given(
     batch_size: Any, feed_shapes: Optional[Mapping[str, Sequence[int]]]
 ) -> Mapping[str, Tuple[int, ...]]:
@@ -114,9 +135,15 @@ def check_given(
 def set_shape(attr: Any, shape: Tuple[int, ...]) -> None:
   """Writes a known shape into an AttrValue."""
   attr.shape.Clear()
-  attr.shape.SetInParent()
-  for dim in shape:
-    attr.shape.dim.add().size = dim
+  write_shape(attr.shape, shape)
+
+
+def write_shape(proto: Any, shape: Shape) -> None:
+  """Writes a shape into an empty TensorShapeProto."""
+  proto.SetInParent()
+  proto.unknown_rank = shape is None
+  for dim in shape or ():
+    proto.dim.add().size = dim
 
 
 def format_shape(shape: Shape) -> str:

@@ -1,0 +1,62 @@
+"""Graphs that take their batches from a tf.data iterator inside."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import placeto_tf as placeto
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
+
+
+@pytest.fixture(scope="module", name="meta_graph")
+def meta_graph_fixture():
+  """A step on batches of which the first dimension is not known."""
+  with tf.Graph().as_default() as graph:
+    x, y = np.zeros([32, 64], np.float32), np.zeros([32, 8], np.float32)
+    data = tf.compat.v1.data.make_one_shot_iterator(
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(16))
+    features, targets = data.get_next()
+    weights = tf.compat.v1.get_variable("weights", [64, 8], use_resource=False)
+    loss = tf.reduce_mean((tf.matmul(features, weights, name="product") - targets)**2, name="loss")
+    del loss
+    return tf.compat.v1.train.export_meta_graph(graph=graph)
+
+
+def _costs(graph):
+  costs = placeto.estimate_costs(graph, placeto.Cluster.parse("k80:1"), cache=False)
+  return costs.compute_us[graph.op_index["product"], 0], costs.notes
+
+
+def test_the_batch_size_counts_for_what_an_iterator_gives(meta_graph):
+  small, large = (
+      _costs(load_graph(meta_graph, fetches=["loss"], batch_size=size)) for size in (256, 4096))
+  assert large[0] > 8 * small[0]
+  assert not any("unknown" in note or "not used" in note for note in large[1])
+
+
+def test_without_a_batch_size_an_error_says_what_to_give(meta_graph):
+  with pytest.raises(GraphError, match=r"IteratorGetNext.*\[\?, 64\].*--batch_size=32"):
+    load_graph(meta_graph, fetches=["loss"])
+
+
+def test_all_outputs_of_an_iterator_can_be_fed_instead(meta_graph):
+  graph = load_graph(
+      meta_graph, fetches=["loss"], feeds=["IteratorGetNext:0", "IteratorGetNext:1"],
+      batch_size=4096)
+  assert set(graph.feeds) == {"IteratorGetNext:0", "IteratorGetNext:1"}
+  found, notes = _costs(graph)
+  iterated, _ = _costs(load_graph(meta_graph, fetches=["loss"], batch_size=4096))
+  assert found == iterated
+  assert not any("unknown" in note for note in notes)
+  assert "OneShotIterator" not in graph.op_types
+
+
+def test_the_placed_graph_has_the_iterator_as_it_was(meta_graph):
+  result = placeto.place(
+      load_graph(meta_graph, fetches=["loss"], batch_size=256), "k80:2", method="single",
+      max_evaluations=5)
+  placed = result.placement.apply(meta_graph).graph_def
+  before = {node.name: node for node in meta_graph.graph_def.node}["IteratorGetNext"]
+  after = {node.name: node for node in placed.node}["IteratorGetNext"]
+  assert after.attr["output_shapes"] == before.attr["output_shapes"]
