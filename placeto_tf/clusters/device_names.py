@@ -43,6 +43,13 @@ def canonical(name: str) -> Optional[str]:
   return f"{places}/device:{fields['type']}:{int(fields['index'])}"
 
 
+def short_name(name: str) -> str:
+  """A device as people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
+  for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
+    name = name.replace(part, "")
+  return name.replace("/task:0/", "/").lstrip("/")
+
+
 def match(names: Iterable[str], cluster_names: Iterable[str]) -> Dict[str, Optional[int]]:
   """Name -> index of the cluster's device of that name in whatever spelling, or None."""
   index = {(canonical(name) or name): i for i, name in enumerate(cluster_names)}

@@ -191,7 +191,7 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
   rows.append(bound + [""] * (len(rows[0]) - len(bound)))
   lines = _align(rows)
   lines.insert(1, "-" * max(map(len, lines)))
-  lines += ["", verdict(result)]
+  lines += ["", verdict(result), f"What bounds the step: {result.explanation}."]
   if result.replication is not None:
     lines[:0] = [*replica_table(result.replication), ""]
   for name in order:

@@ -17,6 +17,7 @@ from placeto_tf.graphs.concrete_functions import is_concrete_function, is_functi
 from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.explaining import Explanation, explain
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -159,6 +160,11 @@ class PlacingResult:
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
   replication: Optional[Replication] = None
+
+  @property
+  def explanation(self) -> Explanation:
+    """What bounds the step, from the critical path of its simulation."""
+    return explain(self.graph, self.simulated, self.lower_bound_us)
 
   def __repr__(self) -> str:
     """The result in one line."""

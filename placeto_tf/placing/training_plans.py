@@ -285,7 +285,7 @@ def check_devices(cluster: Cluster) -> None:
   absent = [name for name in cluster.device_names
             if device_names.find_device(present, name) is None]
   if absent:
-    here = ", ".join(short_name(name) for name in present)
+    here = ", ".join(device_names.short_name(name) for name in present)
     raise ClusterError(
         f"this process has {here}, but not {listed(absent)}; place on its own devices with "
         "\"local\", or plan for devices elsewhere with placeto_tf.plan_training")
@@ -303,16 +303,9 @@ def function_of(graph: ComputationGraph) -> Any:
   return graph.source.tf_graph
 
 
-def short_name(device: str) -> str:
-  """A device as people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
-  for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
-    device = device.replace(part, "")
-  return device.replace("/task:0/", "/").lstrip("/")
-
-
 def short_names(cluster: Cluster) -> str:
   """The first devices of a cluster, and how many more there are."""
-  return listed([short_name(name) for name in cluster.device_names], most=8)
+  return listed([device_names.short_name(name) for name in cluster.device_names], most=8)
 
 
 def _graph_of(function: Any, shapes: Sequence[Tuple[int, ...]]) -> ComputationGraph:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, List
 
+from placeto_tf.clusters.device_names import short_name
 from placeto_tf.errors import listed
-from placeto_tf.placing.training_plans import short_name, short_names
+from placeto_tf.placing.training_plans import short_names
 
 
 def describe(training: Any) -> str:
@@ -27,6 +28,8 @@ def describe(training: Any) -> str:
   result = plan.result
   bound = f", no placement is below {result.lower_bound_us / 1e3:,.1f} ms" if result else ""
   lines.append(f"Simulated: {plan.step_time_us / 1e3:,.1f} ms placed{gain}{bound}.")
+  if result is not None:
+    lines.append(f"What bounds it, as simulated: {result.explanation}.")
   lines += _replicas(plan)
   if training.applied is not None:
     placed = training.applied.placed
