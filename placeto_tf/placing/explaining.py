@@ -49,6 +49,8 @@ class Explanation:
   bound_us: Optional[float] = None
 
   def __str__(self) -> str:
+    if not self.step_time_us:
+      return "nothing takes time"
     parts = []
     for what, times in (("compute", self.compute_us), ("transfers", self.transfer_us)):
       shown = sorted(times, key=lambda name: -times[name])
@@ -59,21 +61,20 @@ class Explanation:
     parts += [(self.launches_us, "launches"), (self.waiting_us, "waiting")]
     parts.sort(key=lambda part: -part[0])
     line = ", ".join(f"{self._share(us)} {text}" for us, text in parts
-                     if us >= 0.005 * self.step_time_us) or "nothing takes time"
+                     if us >= 0.005 * self.step_time_us)
     if self.alone and self.alone_us >= 0.05 * self.step_time_us:
-      line += (f"; {self.alone} works {self.alone_us / 1e3:,.1f} ms before anything can run beside "
-               "it")
+      line += f"; {self.alone} works {self.alone_us / 1e3:,.1f} ms before anything runs beside it"
     if self.bound_us:
-      over = self.step_time_us / self.bound_us - 1
-      line += ("; the best possible" if over < 5e-4 else f"; at most {100 * over:.{1 if over < 0.1 else 0}f} % "
-               "above the best possible")
+      over = 100 * (self.step_time_us / self.bound_us - 1)
+      line += "; the best possible" if over < 0.05 else (
+          f"; at most {over:.{int(over < 10)}f} % above the best possible")
     if self.costliest:
       line += "; costliest: " + ", ".join(
           f"{op} ({us / 1e3:,.2f} ms)" for op, _, us in self.costliest)
     return line
 
   def _share(self, us: float) -> str:
-    return f"{100 * us / max(self.step_time_us, 1e-12):.0f} %"
+    return f"{100 * us / self.step_time_us:.0f} %"
 
 
 def explain(

@@ -34,7 +34,7 @@ def test_a_chain_on_two_devices_is_compute_and_a_transfer():
   assert found.costliest == (("op0", "GPU:0", 100.0), ("op1", "GPU:1", 50.0))
   assert str(found) == (
       "75 % compute (GPU:0 50 %, GPU:1 25 %), 25 % transfers GPU:0 -> GPU:1; GPU:0 works 0.1 ms "
-      "before anything can run beside it; at most 33 % above the best possible; costliest: op0 "
+      "before anything runs beside it; at most 33 % above the best possible; costliest: op0 "
       "(0.10 ms), op1 (0.05 ms)")
 
 
