@@ -19,6 +19,7 @@ FLAGS = flags.FLAGS
 shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 shared_flags.define_budget_flags(max_seconds=60)
+shared_flags.define_stop_within_flag()
 flags.DEFINE_string("out", None, "Directory to write; its earlier results are replaced only when "
                     "all new ones are there.", required=True)
 flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same without "
@@ -64,7 +65,8 @@ def main() -> None:
 
   config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
-      seed=FLAGS.seed, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups, costs=FLAGS.costs,
+      stop_within=FLAGS.stop_within, seed=FLAGS.seed, grouping=FLAGS.grouping,
+      max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,

@@ -14,6 +14,9 @@ budget is used up or the best placement meets the lower bound:
    where the policies began, from where it ends lower. The rest goes, slice by slice, to the search
    that gained most per slice the last time it ran.
 
+With `Budget.stop_within`, policies and searches get an eighth of the budget, then searches as much
+again as all before, and the run ends when twice as much gained less than that share of the step.
+
 With a limit on evaluations alone, shares are shares of evaluations, nothing depends on the clock,
 and a seed gives the same placement again.
 
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
@@ -33,7 +37,7 @@ from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.ledger import NO_BUDGET, OPTIMUM_FOUND, TOO_LITTLE_TIME, Called, Ledger
+from placeto_tf.problem.ledger import NO_BUDGET, NOTHING_LEFT, TOO_LITTLE_TIME, Called, Ledger
 from placeto_tf.problem.method import AutoPart, Method, Progress, Stage
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
@@ -45,6 +49,8 @@ DEFAULT_BUDGET = Budget(max_seconds=60.0)
 EXACT_GROUPS = 20  # more are rarely proven
 EXACT_SHARE, EXACT_NODES = 0.4, 200_000
 TRIAL_SHARE = 0.1  # of what is left of the budget, at most, for each start
+# With `stop_within`, how long the policies and searches run at least before they are judged.
+FIRST_SECONDS, FIRST_EVALUATIONS, MOST_DOUBLINGS = 5.0, 2000, 3
 SLICES = 4  # of what is left after all searches have run
 # A generous estimate of the time to make units for a search; with less, none begins.
 SETUP_SECONDS_AN_OP = 1e-4
@@ -80,8 +86,9 @@ class Auto:
     self.ledger = ledger or Ledger(problem)
     self._problem, self._seed, self._root_dir = problem, seed, root_dir
     self._policies = registry.parts_of_auto(Stage.POLICY) if policies is None else policies
+    bound_us = self.ledger.bound_us
     # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
-    self._optimum_us = lower_bound_us(problem) * (1 + 2e-9)
+    self._optimum_us = (lower_bound_us(problem) if bound_us is None else bound_us) * (1 + 2e-9)
     self._budget = dataclasses.replace(
         budget, target_us=max(budget.target_us or 0.0, self._optimum_us))
 
@@ -108,13 +115,41 @@ class Auto:
       self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
     begin = self._begin(reference)
     evaluations, seconds = problem.evaluations, problem.seconds
-    for method in self._policies:
-      self._improve(method)
-    # Without policies there is nothing to begin before.
-    left = problem.expected_evaluations(budget, evaluations, seconds) if self._policies else 0
-    self._search(begin, left)
+    whole, doublings = self._budget, self._doublings()
+    for k in range(doublings, -1, -1):
+      before_us = problem.best_objective_us
+      # Each takes as long as all before it; the last one ends with the budget.
+      self._budget = whole.share(problem, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
+      if k == doublings:
+        for method in self._policies:
+          self._improve(method)
+      # Without policies there is nothing to begin before.
+      left = (problem.expected_evaluations(self._budget, evaluations, seconds)
+              if self._policies else 0)
+      self._search(begin, left)
+      gain_us = before_us - problem.best_objective_us
+      if 0 < k < doublings and not ledger.proven and not problem.exhausted(whole) and (
+          problem.best_fits and gain_us < (whole.stop_within or 0.0) * before_us):
+        ledger.no_more = True
+        break
     ledger.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
     return problem.best_known.copy()
+
+  def _doublings(self) -> int:
+    """How often the policies and searches run, each time as long as all before; 0: once.
+
+    The more often, the sooner it can be seen that there is no more to gain, and the less time the
+    last ones have, which plan for their time.
+    """
+    problem, budget = self._problem, self._budget
+    if not budget.stop_within:
+      return 0
+    left = math.inf
+    if budget.max_seconds is not None:
+      left = (budget.max_seconds - problem.seconds) / FIRST_SECONDS
+    if budget.max_evaluations is not None:
+      left = min(left, (budget.max_evaluations - problem.evaluations) / FIRST_EVALUATIONS)
+    return min(MOST_DOUBLINGS, int(math.log2(max(1.0, left))))
 
   def _construct(self, method: Method, budget: Budget) -> None:
     share = _part(method).share
@@ -161,7 +196,7 @@ class Auto:
       used_up = problem.exhausted(dataclasses.replace(budget, target_us=None))
       self.ledger.skip(
           method.name, NO_BUDGET if used_up and not self.ledger.proven
-          else OPTIMUM_FOUND)
+          else NOTHING_LEFT)
       return
     setup_seconds = part.setup_seconds + part.setup_seconds_an_op * problem.graph.num_ops
     if share.max_seconds is not None and share.max_seconds - problem.seconds < setup_seconds:

@@ -13,6 +13,7 @@ from placeto_tf.search.islands import check_islands
 from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
+DEFAULT_STOP_WITHIN = 0.01  # docs/results/bounds.md
 MOST_DEFAULT_ISLANDS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
 
@@ -30,6 +31,9 @@ class PlacingConfig:
     max_seconds: search time; loading and costing are not counted. 60 if no limit is given.
     max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
       function of the seed.
+    stop_within: the search ends early within this share of a lower bound of the step time, and
+      `auto` once twice the time gained less than it; 0: neither. By default 0.01 where time is the
+      limit, and 0 with `max_evaluations`, so that it alone says how many placements are evaluated.
     seed: of everything random.
     grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; with "learned"
       the hierarchical policy learns it with half of the budget, for one method other than auto.
@@ -63,6 +67,7 @@ class PlacingConfig:
   method: str = "auto"
   max_seconds: Optional[float] = None
   max_evaluations: Optional[int] = None
+  stop_within: Optional[float] = None
   seed: int = 0
   grouping: str = "heavy_edge"
   max_groups: int = 128
@@ -113,10 +118,13 @@ class PlacingConfig:
   @property
   def budget(self) -> Budget:
     """The limits, with the default where none is given."""
-    seconds = self.max_seconds
+    seconds, within = self.max_seconds, self.stop_within
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
-    return Budget(max_evaluations=self.max_evaluations, max_seconds=seconds)
+    if within is None:
+      within = DEFAULT_STOP_WITHIN if self.max_evaluations is None else 0.0
+    return Budget(
+        max_evaluations=self.max_evaluations, max_seconds=seconds, stop_within=within or None)
 
   @property
   def num_islands(self) -> int:

@@ -101,7 +101,8 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "peak_memory_bytes": dict(zip(
           result.cluster.device_names, result.peak_memory_bytes.tolist())),
       "evaluations": result.evaluations, "seconds": result.seconds,
-      "interrupted": result.interrupted,
+      "at_most_above_the_best": _above(result), "stop_within": config.budget.stop_within,
+      "interrupted": result.interrupted, "ended": result.ended,
       "baselines": {
           name: {
               "step_time_us": row.step_time_us, "fits": row.fits, "evaluations": row.evaluations,
@@ -318,8 +319,9 @@ def verdict(result: PlacingResult) -> str:
   """One or two sentences: the gain, or that there is nothing to gain."""
   current = result.baselines["current"]
   bound = ("no placement is faster, as was proven" if result.proven
-           else f"no placement can be faster than {_ms(result.lower_bound_us)}")
-  stopped = " The search was stopped early." if result.interrupted else ""
+           else f"at most {_above(result):.1%} above the best possible")
+  stopped = f" The search ended after {result.seconds:.1f} s: {result.ended}." if (
+      result.ended) else ""
   if not current.fits:
     return (f"The current placement does not fit in memory; the one found does and takes "
             f"{_ms(result.step_time_us)} a step ({bound}).{stopped}")
@@ -330,6 +332,11 @@ def verdict(result: PlacingResult) -> str:
   return (f"A step takes {_ms(result.step_time_us)} instead of {_ms(current.step_time_us)} "
           f"({_ratio(current.step_time_us, result.step_time_us):.2f}x) after "
           f"{result.evaluations:,} placements evaluated; {bound}.{stopped}")
+
+
+def _above(result: PlacingResult) -> float:
+  """The share by which the step is above its lower bound; that is 0 only if the step is."""
+  return max(0.0, result.step_time_us / max(result.lower_bound_us, 1e-9) - 1)
 
 
 def _ratio(over: Optional[float], under: Optional[float]) -> float:

@@ -135,6 +135,7 @@ class PlacingResult:
     proven: whether the placement is known to be optimal.
     notes: assumptions that were made, for the user to read.
     interrupted: whether Ctrl-C ended the search before its budget did.
+    ended: what ended the search, in words.
     graph, costs, cluster, config: the inputs and options of the run.
     measured: the measurements of real sessions, with cost="measured"; else None.
     replication: the numbers of replicas that were tried; None if one was asked for.
@@ -160,6 +161,7 @@ class PlacingResult:
   config: PlacingConfig
   measured: Optional[MeasuredSearch] = None
   replication: Optional[Replication] = None
+  ended: str = ""
 
   @property
   def explanation(self) -> Explanation:

@@ -36,6 +36,7 @@ from placeto_tf.placing import (
   replica_search,
   running,
 )
+from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig, Progress
 from placeto_tf.placing.result import Baseline, PlacingResult
 from placeto_tf.problem.budget import Budget
@@ -156,10 +157,15 @@ def place_with(
         max_groups=config.max_groups, allowed_ops=allowed)
   progress = progress or (lambda problem, stage: None)
   with _islands(problem, config) as config:
-    problem = problem.renewed()  # the clock begins once Ray is there
+    compile_ahead(problem, registry.find(config.method), stage)
+    bound_us = lower_bound_us(problem)
+    problem = problem.renewed()  # the clock begins once all is there
     started = time.monotonic()
     ledger = Ledger(problem)
-    interrupted = _search(problem, ledger, config, root_dir, progress)
+    ledger.bound_us = bound_us
+    budget = _with_target(config.budget, bound_us)
+    interrupted = _search(problem, ledger, config, budget, root_dir, progress)
+    ended = "Ctrl-C" if interrupted else _ended(problem, ledger, budget)
   rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
 
   best = problem.best_known
@@ -183,7 +189,6 @@ def place_with(
       notes += (measured_search.describe(measured),)
   fixed = fixed_cost_note(problem.simulator, best)
   notes += (fixed,) if fixed else ()
-  bound_us = lower_bound_us(problem)
   placement = Placement.from_indices(
       graph, cluster, best, method=config.method, seed=config.seed,
       evaluations=problem.evaluations, step_time_us=simulated.step_time_us,
@@ -197,7 +202,27 @@ def place_with(
       lower_bound_us=bound_us, evaluations=problem.evaluations,
       seconds=time.monotonic() - started, history=list(problem.history), indices=best,
       simulated=simulated, proven=proven, notes=notes, interrupted=interrupted, graph=graph,
-      costs=costs, cluster=cluster, config=config, measured=measured)
+      costs=costs, cluster=cluster, config=config, measured=measured, ended=ended)
+
+
+def _with_target(budget: Budget, bound_us: float) -> Budget:
+  """The budget that also ends where its `stop_within` says, given a lower bound."""
+  if not budget.stop_within or not bound_us > 0:
+    return budget
+  return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
+
+
+def _ended(problem: PlacementProblem, ledger: Ledger, budget: Budget) -> str:
+  """What ended a search that was not interrupted, in words."""
+  if ledger.proven:
+    return "the best is proven"
+  if budget.target_us is not None and problem.best_fits and (
+      problem.best_objective_us <= budget.target_us):
+    return f"the bound is met within {budget.stop_within:.1%}"
+  if ledger.no_more:
+    return f"twice the time gained less than {budget.stop_within:.1%}"
+  unlimited = dataclasses.replace(budget, target_us=None)
+  return "the budget is used" if problem.exhausted(unlimited) else "the method has come to its end"
 
 
 @contextlib.contextmanager
@@ -233,14 +258,14 @@ def _measure(
 
 
 def _search(
-    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, root_dir: Optional[str],
-    progress: Progress) -> bool:
+    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, budget: Budget,
+    root_dir: Optional[str], progress: Progress) -> bool:
   """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
 
   Returns:
     Whether Ctrl-C was pressed.
   """
-  method, budget, stage = registry.find(config.method), config.budget, [""]
+  method, stage = registry.find(config.method), [""]
 
   def announce(name: str) -> None:
     stage[0] = name

@@ -28,11 +28,14 @@ class Budget:
   Attributes:
     max_evaluations, max_seconds: counted from when the problem was made.
     target_us: the search may end once a placement that fits is at least as good.
+    stop_within: `auto` may end once twice as much search gained less than this share of the step
+      time; who sets it sets `target_us` to a lower bound and this share of it.
   """
 
   max_evaluations: Optional[int] = None
   max_seconds: Optional[float] = None
   target_us: Optional[float] = None
+  stop_within: Optional[float] = None
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
@@ -41,7 +44,7 @@ class Budget:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
   def share(self, used: Used, share: float) -> Budget:
-    """The budget that ends after this share of what `used` has left of this one."""
+    """The budget that ends after this share of what `used` has left, or at its target."""
     evaluations, seconds = self.max_evaluations, self.max_seconds
     if evaluations is not None:
       left = max(0, evaluations - used.evaluations)

@@ -16,10 +16,10 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 # The type of function that a ledger runs; a `Placer` is one.
 Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
-OPTIMUM_FOUND = "the optimum was found before"
+NOTHING_LEFT = "nothing was left to gain"
 TOO_LITTLE_TIME = "there was too little time"
 # Reasons not to run a placer that are no errors.
-ORDINARY_REASONS = (NO_BUDGET, OPTIMUM_FOUND, TOO_LITTLE_TIME)
+ORDINARY_REASONS = (NO_BUDGET, NOTHING_LEFT, TOO_LITTLE_TIME)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +51,8 @@ class Ledger:
     entries: one per placer, in the order in which placers first ran.
     announce: called with the name of each placer before it runs.
     proven: whether a placer has shown that the best placement is optimal.
+    bound_us: a lower bound on the step time, where it is known before the placers run.
+    no_more: whether the search ended because more of it was not expected to gain enough.
   """
 
   def __init__(
@@ -59,7 +61,8 @@ class Ledger:
     self.entries: List[Entry] = []
     self._problem = problem
     self.announce = announce or (lambda name: None)
-    self.proven = False
+    self.proven, self.no_more = False, False
+    self.bound_us: Optional[float] = None
 
   def run(
       self, name: str, placer: Called, budget: Budget, seed: int,

@@ -86,6 +86,14 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
       upper_bound=10**12)
 
 
+def define_stop_within_flag() -> None:
+  """--stop_within."""
+  flags.DEFINE_float(
+      "stop_within", None, "The search ends early within this share of a lower bound of the step "
+      "time, or once twice the time gained less than it; 0: neither. 0.01, but with "
+      "--max_evaluations 0.", lower_bound=0, upper_bound=1)
+
+
 def define_islands_flag(default: str) -> None:
   """--islands; `default` says what holds where it is not given."""
   flags.DEFINE_integer(

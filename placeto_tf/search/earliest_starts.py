@@ -248,7 +248,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
     When v starts at the earliest then, -inf if nothing has to share its device; and the least
     start above x at which some op is no longer late.
   """
-  size, count = 0, 0
+  size, count = np.int64(0), np.int64(0)  # of a type that is not a literal's
   ends, change = -np.inf, np.inf
   w, passed_us = v, 0.0  # an op on v's device, and what passes from its start to v's
   while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from placeto_tf.simulation import event_loop, extended_loop
 from placeto_tf.simulation.compiling import compiled
 
@@ -14,10 +16,12 @@ def simulate_step(placements, arguments, start_us, step_time_us, peak_bytes):
     arguments: of an engine, `engine.arguments(workspace)`. The length of the tuple says which loop
       takes them; the compiler leaves the other one out.
   """
+  first = np.int64(0)  # numba would compile the whole loop once more for the literals 0 and 1
   if len(arguments) == 2:
     event_loop.simulate_range(
-        placements, 0, 1, arguments[0], arguments[1], start_us, step_time_us, peak_bytes)
+        placements, first, first + 1, arguments[0], arguments[1], start_us, step_time_us,
+        peak_bytes)
   else:
     extended_loop.simulate_range(
-        placements, 0, 1, arguments[0], arguments[1], arguments[2], start_us, step_time_us,
-        peak_bytes)
+        placements, first, first + 1, arguments[0], arguments[1], arguments[2], start_us,
+        step_time_us, peak_bytes)

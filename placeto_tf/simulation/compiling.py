@@ -38,11 +38,11 @@ def compiled(**options):
   """
 
   def decorate(function):
-    folder = _folder()
-    if folder is None:
+    own = folder()
+    if own is None:
       return numba.njit(**options)(function)
     config: Any = numba.core.config
-    before, config.CACHE_DIR = config.CACHE_DIR, folder  # read while a function is decorated
+    before, config.CACHE_DIR = config.CACHE_DIR, own  # read while a function is decorated
     try:
       return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # it cannot be written
@@ -54,15 +54,15 @@ def compiled(**options):
 
 
 @functools.cache
-def _folder() -> Optional[str]:
+def folder() -> Optional[str]:
   """Where compiled code is kept, or None for nowhere."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")
   try:
-    folder = private_folder.make_private(
+    states = private_folder.make_private(
         os.path.join(chosen, "placeto_tf") if chosen else private_folder.cache_folder(_NAME))
-    own = private_folder.make_private(os.path.join(folder, _state_of_sources()))
+    own = private_folder.make_private(os.path.join(states, _state_of_sources()))
     os.utime(own)
-    for state in pathlib.Path(folder).iterdir():
+    for state in pathlib.Path(states).iterdir():
       if state.stat().st_mtime < time.time() - _KEPT_SECONDS:
         shutil.rmtree(state, ignore_errors=True)
     return own

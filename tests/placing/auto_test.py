@@ -193,8 +193,32 @@ def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   run.run()
   assert problem.best_objective_us == pytest.approx(lower_bound_us(problem))
   assert run.proven and not called and problem.evaluations < 100
-  assert _rows(run)["policy"].skipped == "the optimum was found before"
+  assert _rows(run)["policy"].skipped == "nothing was left to gain"
   assert set(_rows(run)) >= {method.name for method in registry.references()}
+
+
+def test_it_stops_once_twice_the_search_gains_less_than_was_asked_for(
+    make_problem, make_cluster, monkeypatch):
+  monkeypatch.setattr(auto, "FIRST_EVALUATIONS", 100)
+  used = {}
+  for within in (None, 0.001, 0.9):
+    problem = _wide(make_problem, make_cluster)
+    run = Auto(problem, Budget(max_evaluations=4000, stop_within=within), policies=())
+    run.run()
+    used[within] = problem.evaluations, run.ledger.no_more
+  assert used[None] == (4000, False)
+  # An eighth, then as much again: the gain of the second eighth is below 90 %.
+  assert used[0.9][1] and 1000 < used[0.9][0] < 1200
+  assert used[0.9][0] < used[0.001][0]
+
+
+@pytest.mark.parametrize("within, evaluations, doublings", [
+    (None, 10**6, 0), (0.01, 3999, 0), (0.01, 4000, 1), (0.01, 10**6, 3)])
+def test_the_search_is_divided_only_as_often_as_its_first_part_is_long_enough(
+    within, evaluations, doublings, make_problem, make_cluster):
+  run = Auto(_wide(make_problem, make_cluster),
+             Budget(max_evaluations=evaluations, stop_within=within), policies=())
+  assert run._doublings() == doublings
 
 
 def test_it_stops_when_the_optimum_is_proven(make_problem, make_cluster):

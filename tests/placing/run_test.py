@@ -12,6 +12,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing import measured_search, registry, run
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
 
@@ -244,3 +245,20 @@ def test_whatever_measuring_does_the_result_of_the_search_is_there(
   assert any(re.search(note, each) for each in result.notes)
   assert result.interrupted is interrupted and result.measured is None
   assert result.step_time_us <= result.baselines["metis"].step_time_us
+
+
+def test_the_search_ends_within_a_share_of_the_bound_and_says_so(graph):
+  found = place(graph, "k80:2", "auto_unlearned", max_evaluations=400, stop_within=1e3)
+  assert found.ended.startswith("the bound is met within") or found.proven
+  assert found.evaluations < 400
+  used_up = place(graph, "k80:2", "annealing", max_evaluations=60)
+  assert used_up.ended == "the budget is used" and used_up.evaluations == 60
+
+
+def test_only_a_limit_of_time_is_cut_short_unless_it_is_asked_for():
+  assert PlacingConfig(max_evaluations=5).budget.stop_within is None
+  assert PlacingConfig(max_evaluations=5, stop_within=0.1).budget.stop_within == 0.1
+  assert PlacingConfig().budget.stop_within == 0.01
+  assert PlacingConfig(stop_within=0).budget.stop_within is None
+  with pytest.raises(PlacementError, match="stop_within is -1"):
+    PlacingConfig(stop_within=-1)

@@ -1,0 +1,94 @@
+"""Compiles what a search needs before its clock starts, once per installation.
+
+Every part of the search runs for a moment on a problem of a few ops with the same engine, so that
+it compiles what it will need; numba keeps the code. A file beside the code says for which engine
+and method this was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from typing import Any, Callable, ContextManager, List, Optional, Set
+
+import numpy as np
+from numba.core.registry import cpu_target
+
+from placeto_tf.costs import OpCosts
+from placeto_tf.errors import SetupError
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing import registry, running
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.method import Kind, Method, Stage
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.simulation import compiling
+
+STAGE = "Compiling, once per installation"
+_OPS, _EVALUATIONS = 40, 100
+_done: Set[str] = set()  # in this process, where no code can be kept
+
+
+def compile_ahead(
+    problem: PlacementProblem, method: Method,
+    stage: Callable[[str], ContextManager] = contextlib.nullcontext) -> None:
+  """Compiles what placing a problem by a method needs, unless that was done before.
+
+  Args:
+    problem: that will be placed.
+    method: that will place it.
+    stage: a context manager of a name, entered around the compiling.
+  """
+  name = f"{type(problem.simulator.engine).__name__}.{method.name}"
+  folder = compiling.folder()
+  marker = None if folder is None else os.path.join(folder, name)
+  target = repr(cpu_target.target_context.codegen().magic_tuple())
+  if name in _done or _read(marker) == target:
+    return
+  with stage(STAGE):
+    small = _small(problem)
+    lower_bound_us(small)
+    for part in _parts(problem, method):
+      try:
+        running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
+      except SetupError:  # the libraries of a policy are not installed; it will not run either
+        pass
+  _done.add(name)
+  if marker is not None:
+    with contextlib.suppress(OSError), open(marker, "w", encoding="utf-8") as file:
+      file.write(target)
+
+
+def _read(path: Optional[str]) -> Optional[str]:
+  """The text of a file, None without one."""
+  try:
+    with open(path or "", encoding="utf-8") as file:
+      return file.read()
+  except OSError:
+    return None
+
+
+def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
+  """The method, or what `auto` consists of for this problem, as it runs there."""
+  if method.kind is not Kind.AUTO:
+    return [*registry.references(), method]
+  stages = [each for each in Stage if each is not Stage.POLICY or method.name == "auto"]
+  parts: List[Any] = [
+      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
+  return [dataclasses.replace(each, load=part.load or each.load)
+          for each, part in parts if part.condition(problem)]
+
+
+def _small(problem: PlacementProblem) -> PlacementProblem:
+  """A problem of a few ops on the same cluster, with as many kinds of edges as there are."""
+  rng = np.random.default_rng(0)
+  edges = [(int(u), int(rng.integers(-1, 1)), v) for v in range(1, _OPS)
+           for u in rng.integers(max(0, v - 6), v, 2)]
+  graph = ComputationGraph.from_edges(
+      [f"op{i}" for i in range(_OPS)], ["MatMul"] * _OPS, [1] * _OPS, edges)
+  kinds = len(problem.cluster.kind_devices)
+  costs = OpCosts(
+      np.repeat(rng.uniform(10, 20, (_OPS, 1)), kinds, axis=1), rng.uniform(1e3, 1e5, _OPS),
+      np.zeros(_OPS), np.zeros(_OPS))
+  return PlacementProblem.build(graph, problem.cluster, costs=costs, max_groups=_OPS // 2 + 4)

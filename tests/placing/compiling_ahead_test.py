@@ -1,0 +1,69 @@
+"""What a search needs is compiled once, before its clock starts."""
+
+import contextlib
+import os
+
+import pytest
+
+from placeto_tf.placing import compiling_ahead, registry
+from placeto_tf.placing.compiling_ahead import STAGE, compile_ahead
+
+
+@pytest.fixture(name="stages")
+def stages_fixture(tmp_path, monkeypatch):
+  """Names of stages, in a folder and a process in which nothing was compiled ahead."""
+  monkeypatch.setattr(compiling_ahead.compiling, "folder", lambda: str(tmp_path))
+  monkeypatch.setattr(compiling_ahead, "_done", set())
+  return []
+
+
+def _stage(stages):
+  @contextlib.contextmanager
+  def stage(name):
+    stages.append(name)
+    yield
+  return stage
+
+
+def test_each_engine_and_method_is_compiled_once(
+    stages, tmp_path, monkeypatch, make_problem, make_cluster):
+  ran = []
+  monkeypatch.setattr(
+      compiling_ahead.running, "run", lambda problem, method, budget: ran.append(method.name))
+  plain, extended = (make_problem([1.0] * 3, cluster=make_cluster(2, **extension))
+                     for extension in ({}, {"transfer_per_destination": True}))
+  annealing = registry.find("annealing")
+  for problem in (plain, plain, extended):
+    compile_ahead(problem, annealing, _stage(stages))
+  assert stages == [STAGE] * 2 and ran.count("annealing") == 2
+  assert sorted(os.listdir(tmp_path)) == ["ExtendedEngine.annealing", "ReferenceEngine.annealing"]
+  monkeypatch.setattr(compiling_ahead, "_done", set())  # another process
+  compile_ahead(plain, annealing, _stage(stages))
+  assert len(stages) == 2
+
+
+def test_code_of_another_processor_does_not_count(
+    stages, tmp_path, monkeypatch, make_problem, make_cluster):
+  monkeypatch.setattr(compiling_ahead.running, "run", lambda *_: None)
+  (tmp_path / "ReferenceEngine.annealing").write_text("another")
+  compile_ahead(make_problem([1.0] * 3, cluster=make_cluster(2)), registry.find("annealing"),
+                _stage(stages))
+  assert stages == [STAGE]
+
+
+def test_auto_compiles_its_parts_without_touching_the_problem(
+    stages, monkeypatch, make_problem, make_cluster):
+  ran = []
+  monkeypatch.setattr(compiling_ahead.running, "run", lambda problem, method, budget: ran.append(
+      (method.name, len(problem.graph.op_names))))
+  problem = make_problem([1.0] * 30, cluster=make_cluster(3, host=True))
+  compile_ahead(problem, registry.find("auto_unlearned"), _stage(stages))
+  assert {"single", "metis", "heft", "annealing", "local_search"} <= {name for name, _ in ran}
+  assert "device_pointer" not in {name for name, _ in ran}
+  assert problem.evaluations == 0 and {ops for _, ops in ran} == {40}
+
+
+def test_a_method_really_runs(stages, tmp_path, make_problem, make_cluster):
+  compile_ahead(make_problem([1.0] * 3, cluster=make_cluster(2)), registry.find("local_search"),
+                _stage(stages))
+  assert stages == [STAGE] and os.listdir(tmp_path) == ["ReferenceEngine.local_search"]
