@@ -9,12 +9,14 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import tempfile
 
 import pytest
 
 from placeto_tf.errors import SetupError
 from placeto_tf.graphs import private_folder
+from placeto_tf.runtime import loopback
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -44,6 +46,16 @@ for _number, _handler in (
     (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
   if signal.getsignal(_number) is signal.SIG_IGN:
     signal.signal(_number, _handler)
+
+
+@pytest.fixture(scope="session")
+def socket_filters():
+  """Skips where this user may attach no filter to a socket: workers then refuse to start."""
+  with socket.socket() as server:
+    try:
+      loopback.attach(server)
+    except OSError as error:
+      pytest.skip(f"no filters for sockets here ({error.strerror})")
 
 
 def pytest_collection_finish():

@@ -7,6 +7,6 @@ from placeto_tf.runtime.workers import LocalWorkers
 
 
 @pytest.fixture(name="workers", scope="session")
-def workers_fixture():
+def workers_fixture(socket_filters):
   with LocalWorkers(2) as workers:
     yield workers

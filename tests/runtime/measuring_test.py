@@ -88,7 +88,7 @@ def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, ha
 
 
 @pytest.fixture(name="own_workers", scope="module")
-def own_workers_fixture():
+def own_workers_fixture(socket_filters):
   """Workers to break; `restart` mends them."""
   with LocalWorkers(2) as workers:
     yield workers

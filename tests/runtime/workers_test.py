@@ -58,6 +58,7 @@ def _start_parent():
   return parent, pid, port
 
 
+@pytest.mark.usefixtures("socket_filters")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_worker_and_no_port_outlive_the_parent(how):
   parent, pid, port = _start_parent()
@@ -89,6 +90,7 @@ def test_a_port_that_stays_in_use_is_an_error(monkeypatch):
       LocalWorkers(1).start()
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
   free = workers_lib.free_ports
   with socket.socket() as taken:
@@ -143,6 +145,7 @@ def _listening_ports(pid):
   return found
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_local_workers_are_reached_over_loopback_alone():
   address = _external_address()
   if address is None:
@@ -156,6 +159,7 @@ def test_local_workers_are_reached_over_loopback_alone():
           assert probe.connect_ex((address, listening)) != 0
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
   # Else the test above would show nothing.
   address = _external_address()
@@ -180,6 +184,7 @@ def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
         assert connection.recv(3) == b"all"
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_connections_from_elsewhere_that_came_before_are_ended():
   address = _external_address()
   if address is None:
@@ -208,6 +213,7 @@ def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(tmp_path, monke
   assert workers.closed
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(tmp_path, monkeypatch):
   (tmp_path / "sitecustomize.py").write_text(
       "import os\n"
@@ -253,6 +259,7 @@ def test_a_listener_that_is_no_worker_is_named_in_time(says):
       connection.close()
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_a_worker_killed_or_stopped_as_it_starts_gets_another_try():
   workers = LocalWorkers(2)
   original, hurt = workers._start_processes, [signal.SIGKILL, signal.SIGSTOP]

@@ -115,6 +115,7 @@ def test_place_lets_real_sessions_decide(run_program, files):
   Placement.load(str(files / "placed" / "placement.json"))
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_workers_that_do_not_come_back_lose_nothing_of_the_search(
     run_program, files, monkeypatch):
   # The first worker is killed in the first step that is timed, and the second one whenever the
