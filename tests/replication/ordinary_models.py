@@ -1,8 +1,11 @@
-"""Models that people have, trained beside their replicas: `ordinary_models.py 2|3 [NAME ...]`.
+"""Models that people have, trained beside their replicas.
 
-Prints a row for each model, way of reading it and form of replicas, and at the end all as JSON. The
-ways: "live" (a function that trains a live model), "free" and "fixed" (the model in a TF1 graph,
-written as a .meta with an unknown or a known batch).
+  ordinary_models.py 2|3 [NAME | NAME/WAY | NAME/WAY/FORM ...]
+
+Prints a row for each model, way of reading it and form of replicas ("2", "4 mirrored", ...), and at
+the end all as JSON. The ways: "live" (a function that trains a live model), "free" and "fixed" (the
+model in a TF1 graph, written as a .meta with an unknown or a known batch). The names that begin
+with hf_ need transformers below 5, hub_bert keras-hub.
 """
 
 import inspect
@@ -17,6 +20,7 @@ import keras_step
 FORMS = ((2, False), (4, False), (2, True), (4, True))
 PER_REPLICA = 2
 MODELS = {}
+GRAPHS = {}
 SIZES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
 APPLICATIONS = (
     "ConvNeXtTiny DenseNet121 EfficientNetB0 EfficientNetV2B0 InceptionResNetV2 InceptionV3 "
@@ -101,6 +105,110 @@ def separable_convolutions(keras):
       layers.Dense(3)]), ([16, 16, 3], "float32"), ([3], "float32"), "mse")
 
 
+def _hf(build):
+  """A language model of transformers with a layer on top."""
+  def made(keras):
+    tokens = keras.Input([6], dtype="int32")
+    found = keras.layers.Dense(3)(build(tokens)[:, 0])
+    return keras.Model(tokens, found), ([6], "int32"), ([3], "float32"), "mse"
+
+  return made
+
+
+def _hf_bert(tokens):
+  import transformers
+
+  return transformers.TFBertModel(transformers.BertConfig(
+      num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=16,
+      vocab_size=20, max_position_embeddings=8))(tokens)[0]
+
+
+def _hf_gpt2(tokens):
+  import transformers
+
+  return transformers.TFGPT2Model(transformers.GPT2Config(
+      n_layer=2, n_embd=8, n_head=2, vocab_size=20, n_positions=8))(tokens)[0]
+
+
+def _hf_t5(tokens):
+  import transformers
+
+  return transformers.TFT5Model(transformers.T5Config(
+      num_layers=2, d_model=8, d_kv=4, num_heads=2, d_ff=16, vocab_size=20))(
+          input_ids=tokens, decoder_input_ids=tokens)[0]
+
+
+MODELS.update(hf_bert=_hf(_hf_bert), hf_gpt2=_hf(_hf_gpt2), hf_t5=_hf(_hf_t5))
+
+
+@model
+def hub_bert(keras):
+  import keras_hub
+
+  backbone = keras_hub.models.BertBackbone(
+      vocabulary_size=20, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16,
+      max_sequence_length=6)
+  tokens = keras.Input([6], dtype="int32")
+  ones, zeros = (keras.ops.ones_like(tokens), keras.ops.zeros_like(tokens))
+  found = backbone({"token_ids": tokens, "padding_mask": ones, "segment_ids": zeros})
+  return (keras.Model(tokens, keras.layers.Dense(3)(found["pooled_output"])), ([6], "int32"),
+          ([3], "float32"), "mse")
+
+
+def graph_model(function):
+  GRAPHS[function.__name__] = function
+  return function
+
+
+@graph_model
+def dlrm_with_unique(batch):
+  """Sparse features of which each is looked up once, dense ones, and their products."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  ids = v1.placeholder(tf.int32, [batch, 3], name="x")
+  dense = v1.placeholder(tf.float32, [batch, 4], name="dense")
+  clicks = v1.placeholder(tf.float32, [batch, 1], name="y")
+  table = v1.get_variable("table", [30, 8])
+  different, where = tf.unique(tf.reshape(ids, [-1]))
+  embedded = tf.reshape(tf.gather(tf.gather(table, different), where), [-1, 3, 8])
+  bottom = tf.nn.relu(tf.matmul(dense, v1.get_variable("bottom", [4, 8])))
+  features = tf.concat([embedded, bottom[:, None]], 1)
+  products = tf.reshape(tf.matmul(features, features, transpose_b=True), [-1, 16])
+  logits = tf.matmul(tf.concat([products, bottom], 1), v1.get_variable("top", [24, 1]))
+  loss = tf.reduce_mean(
+      tf.nn.sigmoid_cross_entropy_with_logits(labels=clicks, logits=logits), name="loss")
+  v1.train.AdagradOptimizer(0.1).minimize(loss, name="train")
+  return ["train", "loss:0"]
+
+
+@graph_model
+def gan_with_two_optimizers(batch):
+  """The noise is drawn for each example."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  real = v1.placeholder(tf.float32, [batch, 6], name="x")
+
+  def network(value, name, out):
+    with v1.variable_scope(name, reuse=v1.AUTO_REUSE):
+      hidden = tf.nn.leaky_relu(tf.matmul(value, v1.get_variable("w0", [value.shape[-1], 8])))
+      return tf.matmul(hidden, v1.get_variable("w1", [8, out]))
+
+  fake = network(tf.random.normal([tf.shape(real)[0], 4]), "generator", 6)
+  of_real, of_fake = (network(value, "critic", 1) for value in (real, fake))
+
+  def cross_entropy(logits, target):
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(
+        labels=tf.fill(tf.shape(logits), target), logits=logits))
+
+  losses = {"critic": cross_entropy(of_real, 1.0) + cross_entropy(of_fake, 0.0),
+            "generator": cross_entropy(of_fake, 1.0)}
+  tf.group(*(v1.train.AdamOptimizer(0.01, name=f"adam_{name}").minimize(
+      loss, var_list=v1.trainable_variables(name)) for name, loss in losses.items()), name="train")
+  return ["train", tf.identity(losses["critic"], name="loss").name]
+
+
 def steps(keras, name, *batches):
   """Training steps of one live model at some batches, as ComputationGraphs."""
   import tensorflow as tf
@@ -137,6 +245,10 @@ def in_a_graph(keras, name, batch):
   graph = tf.Graph()
   with graph.as_default():
     v1.set_random_seed(1)
+    if name in GRAPHS:
+      fetches = GRAPHS[name](batch)
+      v1.global_variables_initializer()
+      return graph, fetches
     found, (x_shape, x_dtype), (y_shape, y_dtype), loss = MODELS[name](keras)
     x = v1.placeholder(x_dtype, [batch, *x_shape], name="x")
     y = v1.placeholder(y_dtype, [batch, *y_shape], name="y")
@@ -185,25 +297,33 @@ def compared(keras, name, way, replicas, mirrored):
 def main(version, *names):
   keras = keras_step.the_keras(version)
   keras.backend.set_floatx("float32")
-  ways = ("live", "free", "fixed") if version == "2" else ("live",)
   rows = []
-  for name in names or MODELS:
+  for name, way, replicas, mirrored in wanted(version, names or [*MODELS, *GRAPHS]):
     keras.backend.clear_session()
-    for way in ways:
-      for replicas, mirrored in FORMS:
-        if way == "live" and mirrored:
-          continue  # a function's variables are shared
-        started = time.time()
-        try:
-          made, said, found = compared(keras, name, way, replicas, mirrored)
-          row = [name, version, way, made.form, said,
-                 found.largest_difference if found else None, round(time.time() - started, 1)]
-        except Exception as error:  # pylint: disable=broad-except  told in the table
-          row = [name, version, way, f"{replicas}{' mirrored' if mirrored else ''}",
-                 f"{type(error).__name__}: {error}", None, round(time.time() - started, 1)]
-        rows.append(row)
-        print(*row, sep=" | ", flush=True)
+    started = time.time()
+    form, difference = f"{replicas}{' mirrored' if mirrored else ''}", None
+    try:
+      _, said, found = compared(keras, name, way, replicas, mirrored)
+      difference = found.largest_difference if found else None
+    except Exception as error:  # pylint: disable=broad-except  told in the table
+      said = f"{type(error).__name__}: {error}"
+    rows.append([name, version, way, form, said, difference, round(time.time() - started, 1)])
+    print(*rows[-1], sep=" | ", flush=True)
   print(json.dumps(rows))
+
+
+def wanted(version, names):
+  """(name, way, replicas, mirrored) of what is named."""
+  for text in names:
+    name, _, rest = text.partition("/")
+    way, _, form = rest.partition("/")
+    ways = ("free", "fixed") if name in GRAPHS else ("live", "free", "fixed") if (
+        version == "2") else ("live",)
+    for each in ways:
+      for replicas, mirrored in FORMS:
+        if way in ("", each) and form in ("", f"{replicas}{' mirrored' if mirrored else ''}") and (
+            each != "live" or not mirrored):  # a function's variables are shared
+          yield name, each, replicas, mirrored
 
 
 if __name__ == "__main__":

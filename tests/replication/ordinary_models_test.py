@@ -8,11 +8,12 @@ import pytest
 import keras_step
 import ordinary_models
 
-SMALL = [name for name in ordinary_models.MODELS if name not in ordinary_models.APPLICATIONS]
+LIBRARIES = {"hf": "transformers", "hub": "keras_hub"}
+SMALL = [name for name in (*ordinary_models.MODELS, *ordinary_models.GRAPHS)
+         if name not in ordinary_models.APPLICATIONS and name.partition("_")[0] not in LIBRARIES]
 CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
          for names, small in ((SMALL, True), (ordinary_models.APPLICATIONS, False))
-         for name in names for way in ("live", "free", "fixed")
-         for replicas, mirrored in ordinary_models.FORMS if not (mirrored and way == "live")
+         for name, way, replicas, mirrored in ordinary_models.wanted("2", names)
          for marks in [[] if small and (replicas, mirrored) == (2, False) and way == "free" else [
              pytest.mark.heavy]]]
 
