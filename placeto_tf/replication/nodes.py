@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+import contextlib
+import math
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,10 +19,39 @@ class NodeWriter:
 
   Attributes:
     graph_def: what is written.
+    replica_of: name of each op that belongs to a replica -> the replica.
+    original_of: name of each op that copies an op of the source -> that op's name.
   """
 
   def __init__(self, graph_def: Any):
     self.graph_def = graph_def
+    self.replica_of: Dict[str, int] = {}
+    self.original_of: Dict[str, str] = {}
+
+  def beside(self) -> NodeWriter:
+    """Another writer, of nodes that are put elsewhere but belong to the same graph."""
+    other = NodeWriter(type(self.graph_def)())
+    other.replica_of, other.original_of = self.replica_of, self.original_of
+    return other
+
+  @contextlib.contextmanager
+  def owned(self, r: Optional[int]) -> Iterator[None]:
+    """Gives the ops that are written inside to replica r, if it is not None."""
+    first = len(self.graph_def.node)
+    yield
+    if r is not None:
+      self.replica_of.update((node.name, r) for node in self.graph_def.node[first:])
+
+  def copy(self, original: Any, name: str, replica: Optional[int]) -> Any:
+    """A node of the source under another name, without inputs."""
+    node = self.graph_def.node.add()
+    node.CopyFrom(original)
+    del node.input[:]
+    node.name = name
+    if replica is not None:
+      self.replica_of[name] = replica
+    self.original_of[name] = original.name
+    return node
 
   def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> Any:
     """A node; `types` are its attributes that are types."""
@@ -64,6 +95,25 @@ class NodeWriter:
           name if last else f"{name}/{i}", _REDUCING[how], [found, part], **types).name
     return found
 
+  def reduce(
+      self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Any,
+      anchor: Optional[str] = None) -> str:
+    """What the parts combine to, times a factor if it is not None; returns what combines them."""
+    total = self.combine(f"{name}/sum", parts, dtype, how)
+    if factor is None:
+      self.new(name, "Identity", [total], T=dtype)
+    else:
+      self.scale(name, total, factor, dtype, anchor)
+    return total
+
+  def laid_out(
+      self, name: str, tensors: Sequence[str], shapes: Sequence[Sequence[int]], dtype: int) -> str:
+    """Tensors of these shapes, laid end to end."""
+    flat = [text if len(shape) == 1 else self.reshape(
+        f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
+            for i, (text, shape) in enumerate(zip(tensors, shapes))]
+    return flat[0] if len(flat) == 1 else self.concat(name, f"{name}/axis", flat, dtype)
+
   def reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
     """A Reshape."""
     wanted = self.constant(f"{name}/shape", list(shape))
@@ -105,7 +155,7 @@ class NodeWriter:
     return [tensor_name(name, i) for i in range(len(sizes))]
 
 
-def endpoint(text: str) -> tuple[str, int]:
+def endpoint(text: str) -> Tuple[str, int]:
   """("op", port) of a tensor's name."""
   name, colon, port = text.rpartition(":")
   return (name, int(port)) if colon and port.isdecimal() else (text, 0)

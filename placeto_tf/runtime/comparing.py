@@ -14,16 +14,12 @@ loss may weigh them by their position.)
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
-import re
 import time
-import zlib
 from typing import (
   Any,
   Dict,
-  Iterable,
   Iterator,
   List,
   Mapping,
@@ -44,32 +40,25 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
-from placeto_tf.replication.dataflow import DRAW_SHAPE, analyse_dataflow, known_dims
+from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.free_batch import has_free_batch
-from placeto_tf.replication.rebatching import frozen
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate
 from placeto_tf.runtime.feeds import make_feeds
+from placeto_tf.runtime.tensor_differences import difference, rounded, tolerance, varied
+from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
 from placeto_tf.runtime.variables import initializers
 from placeto_tf.simulation import Simulator
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LISTED = 3
-_REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
-# Relative to the largest element of a tensor, by bits of its type.
-_TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _NOISE_FACTOR = 20.0
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
-_DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
-_ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _EXAMPLES_PER_REPLICA = 4
 _PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after the other
 # Of variables that are read or written at a time: each run of a session with other ends costs a
 # pass over the graph, so that one for each variable would take longer than training.
 _CHUNK_BYTES = 256e6
-_LONG_S = 1e6  # as long as no limit
-_NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
-_BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +91,8 @@ class TrainingComparison:
     if not self.checked:
       return f"not checked: {self.reason}"
     untold = f" ({self.untold} of them hold rounding alone)" if self.untold else ""
-    return (f"checked: {self.steps} steps, {self.variables} variables{untold}, largest difference "
+    steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+    return (f"checked: {steps}, {self.variables} variables{untold}, largest difference "
             f"{self.largest_difference:.0e}, {self.seconds:.0f} s")
 
 
@@ -128,10 +118,22 @@ def compare_training(
     ReplicaMismatchError: a variable or a fetch differs by more than rounding.
   """
   started = time.monotonic() if started is None else started
-  deadline = started + time_limit_s
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
-  if replicated.replicas == 1:
-    return TrainingComparison(False, "one replica is the unchanged graph")
+  try:
+    if replicated.replicas == 1:
+      raise NotRunnable("one replica is the unchanged graph")
+    found = _compare(graph, replicated, steps, started, time_limit_s, seed)
+  except NotRunnable as problem:
+    found = TrainingComparison(False, str(problem))
+  return dataclasses.replace(found, seconds=time.monotonic() - started)
+
+
+def _compare(
+    graph: ComputationGraph, replicated: ReplicatedGraph, steps: int, started: float,
+    time_limit_s: float, seed: int) -> TrainingComparison:
+  """`compare_training`, which raises NotRunnable where it cannot be run."""
+  import tensorflow as tf
+
   own = replicated if replicated.own_statistics else None
   try:
     if own is not None:
@@ -141,34 +143,28 @@ def compare_training(
     comparison = _Comparison(graph, replicated, seed, norms=own is not None)
   except ReplicaMismatchError:
     raise
-  except _NotRunnable as problem:
-    return TrainingComparison(False, str(problem))
   except GraphError as problem:
-    return TrainingComparison(
-        False, f"with synchronized statistics: {problem}" if own is not None else str(problem))
-  import tensorflow as tf
-
+    raise NotRunnable(
+        f"with synchronized statistics: {problem}" if own is not None else str(problem)) from None
+  deadline = started + time_limit_s
   try:
     largest, done = comparison.run(steps, started, deadline)
-    untold = comparison.untold
     if own is not None:
       comparison.run_alone(own, deadline)
-  except _NotRunnable as problem:
-    return TrainingComparison(False, str(problem))
   except tf.errors.DeadlineExceededError:
-    return TrainingComparison(False, f"it takes more than {time_limit_s:g} s on this machine")
+    raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
   except (tf.errors.OpError, MemoryError) as problem:
     said = _first_sentence(problem)
     if comparison.in_replicas:
       raise ReplicaMismatchError(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
-    return TrainingComparison(False, f"the graph does not run on this machine ({said})")
-  if comparison.variables and len(untold) == len(comparison.variables):
-    return TrainingComparison(
-        False, "other roundings alone change every variable by more than a comparison could tell")
+    raise NotRunnable(f"the graph does not run on this machine ({said})") from None
+  variables, untold = len(comparison.variables), len(comparison.untold)
+  if variables and untold == variables:
+    raise NotRunnable(
+        "other roundings alone change every variable by more than a comparison could tell")
   return TrainingComparison(
-      True, "", done, len(comparison.variables), comparison.num_fetches, largest, len(untold),
-      time.monotonic() - started)
+      True, "", done, variables, comparison.num_fetches, largest, untold)
 
 
 def _first_sentence(problem: Exception) -> str:
@@ -177,100 +173,6 @@ def _first_sentence(problem: Exception) -> str:
   told = [line for line in lines if line and not line.startswith(
       ("Graph execution error", "Detected at node", "Node:", "File ", "[[", "Original stack"))]
   return told[0] if told else repr(problem)
-
-
-class _NotRunnable(Exception):
-  """Why the check cannot be run."""
-
-
-class _Runnable:
-  """A graph in a session of its own, its draws replaced."""
-
-  def __init__(self, graph: ComputationGraph):
-    import tensorflow as tf
-
-    self.values = _captured(graph)
-    if graph.origin.format == "tf_graph":
-      graph = frozen(graph)
-    self.graph = graph
-    source = graph.origin
-    graph_def = type(source.graph_def)()
-    graph_def.CopyFrom(source.graph_def)
-    for node in graph_def.node:
-      node.device = ""
-      _stand_in(graph_def, node)  # of initializers, too: see _begin
-    self.tf_graph = tf.Graph()
-    try:
-      with self.tf_graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
-    except ValueError as problem:
-      raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
-    self._setters: Dict[str, Tuple[Any, Any]] = {}
-    self._readers: Dict[str, Any] = {}
-    self.session: Any = None
-
-  def again(self) -> _Runnable:
-    """The same graph for another session."""
-    other = copy.copy(self)
-    other.session = None
-    return other
-
-  def open(self, init: Sequence[Any] = (), fed: Optional[Mapping[Any, Any]] = None) -> None:
-    """Begins a session."""
-    import tensorflow as tf
-
-    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
-    if init:
-      self.session.run(list(init), fed)
-
-  def close(self) -> None:
-    """Ends the session."""
-    if self.session is not None:
-      self.session.close()
-
-  def add(self, names: Iterable[str]) -> None:
-    """Adds ops that read and write variables."""
-    import tensorflow as tf
-
-    with self.tf_graph.as_default(), tf.device(None):
-      for name in names:
-        op = self.tf_graph.get_operation_by_name(name)
-        dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
-        value = tf.compat.v1.placeholder(dtype)
-        if op.type == "VarHandleOp":
-          read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
-          write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
-        else:
-          read = tf.identity(op.outputs[0])
-          write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
-        self._readers[name], self._setters[name] = read, (write, value)
-
-  def read(self, names: Sequence[str]) -> List[np.ndarray]:
-    """The values of variables."""
-    return self.session.run([self._readers[name] for name in names])
-
-  def write(self, values: Mapping[str, np.ndarray]) -> None:
-    """Sets variables."""
-    setters = [self._setters[name] for name in values]
-    self.session.run([write for write, _ in setters],
-                     {fed: value for (_, fed), value in zip(setters, values.values())})
-
-  def step(self, feed: Mapping[str, np.ndarray], deadline: float = math.inf) -> List[np.ndarray]:
-    """One run of the fetches; the values of those that are tensors.
-
-    Raises:
-      DeadlineExceededError: it was not done by the deadline (of the monotonic clock).
-    """
-    import tensorflow as tf
-
-    left_s = deadline - time.monotonic()
-    options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
-        timeout_in_ms=max(1, int(1000 * left_s)))
-    tensors = [name for name in self.graph.fetches if ":" in name]
-    ops = [name for name in self.graph.fetches if ":" not in name]
-    return self.session.run([tensors, ops], feed, options=options)[0]
 
 
 class _Seen(NamedTuple):
@@ -296,25 +198,25 @@ class _Comparison:
 
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int,
-      whole: Optional[_Runnable] = None, norms: bool = False):
+      whole: Optional[TrainableGraph] = None, norms: bool = False):
     """Args:
       whole: the graph, if it was made runnable before; else None.
       norms: whether batch normalizations are written out among the replicas.
     """
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
-      raise _NotRunnable("it reads an input pipeline, which gives each graph other examples")
+      raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
     if whole is None:
       _check_memory(graph, replicated)
-    self._whole = _Runnable(graph) if whole is None else whole.again()
+    self._whole = TrainableGraph(graph) if whole is None else whole.again()
     try:
-      self._parts = _Runnable(replicated.graph)
+      self._parts = TrainableGraph(replicated.graph)
     except GraphError as problem:
       raise ReplicaMismatchError(
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
       ) from None
     self._replicated = replicated
     self._seed, self._norms = seed, norms
-    self._other: Optional[_Runnable] = None  # with other roundings; made when it is needed
+    self._other: Optional[TrainableGraph] = None  # with other roundings; made when it is needed
     self._other_steps = 0
     self._other_fetches: List[np.ndarray] = []
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
@@ -365,7 +267,7 @@ class _Comparison:
                      if ours.get(name) in theirs}
     for name in list(found):
       if name not in by_original:
-        raise _NotRunnable(f"variable {name!r} is not found among the replicas")
+        raise NotRunnable(f"variable {name!r} is not found among the replicas")
       found[name] = by_original[name]
     return found
 
@@ -397,7 +299,7 @@ class _Comparison:
         self.in_replicas = True
         found = self._parts.step(self._replicated.feed(feed), deadline)
         self.in_replicas = False
-        seen = [_Seen(name, _difference(one, part), _tolerance(one))
+        seen = [_Seen(name, difference(one, part), tolerance(one))
                 for name, one, part in zip(self._tensors, expected, found)]
         for names in self._chunks:
           seen += self._compared(names)
@@ -438,7 +340,7 @@ class _Comparison:
   def _compared(self, names: Sequence[str]) -> List[_Seen]:
     """Some variables of the graph beside their copies."""
     found = iter(self._parts.read([each for name in names for each in self._copies[name]]))
-    return [_Seen(name, _difference(part, next(found)), _tolerance(part))
+    return [_Seen(name, difference(part, next(found)), tolerance(part))
             for name, value in zip(names, self._whole.read(names))
             for part in self._by_copy(name, value).values()]
 
@@ -446,13 +348,13 @@ class _Comparison:
       self, wanted: Set[str], expected: Sequence[np.ndarray], step: int, deadline: float) -> None:
     """How far other roundings alone take some fetches and variables in the steps so far."""
     if self._other is None:
-      self._other = self._whole.again() if not self._norms else _Runnable(
+      self._other = self._whole.again() if not self._norms else TrainableGraph(
           with_plain_batch_norm(self._whole.graph))
       if self._norms:
         self._other.add(self.variables)
       rng = np.random.default_rng(self._seed + 1)
       for values in self._first_values(self._other):
-        self._other.write({name: _rounded(value, rng) for name, value in values.items()})
+        self._other.write({name: rounded(value, rng) for name, value in values.items()})
     while self._other_steps <= step:
       self._other_fetches = self._other.step(self._feed(self._other_steps), deadline)
       self._other_steps += 1
@@ -463,7 +365,7 @@ class _Comparison:
       if names:
         pairs += zip(names, self._whole.read(names), self._other.read(names))
     for name, one, again in pairs:
-      self._noise[name] = max(self._noise.get(name, 0.0), _difference(one, again))
+      self._noise[name] = max(self._noise.get(name, 0.0), difference(one, again))
 
   def _begin(self) -> None:
     """Initialises the graph, and its replicas alike."""
@@ -472,13 +374,13 @@ class _Comparison:
       self._whole.write(values)
       self._set_parts(values)
 
-  def _first_values(self, graph: _Runnable) -> Iterator[Dict[str, np.ndarray]]:
+  def _first_values(self, graph: TrainableGraph) -> Iterator[Dict[str, np.ndarray]]:
     """Initialises the graph; gives its variables with elements that differ, a chunk at a time."""
     graph.open(*(([], {}) if graph.values else initializers(graph.graph, graph.tf_graph)))
     rng = np.random.default_rng(self._seed)
     for names in self._chunks:
       given = [graph.values[name] for name in names] if graph.values else graph.read(names)
-      yield {name: _varied(value, rng) for name, value in zip(names, given)}
+      yield {name: varied(value, rng) for name, value in zip(names, given)}
 
   def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
     self._parts.write({copy_: part for name, value in values.items()
@@ -531,7 +433,7 @@ class _Comparison:
               f"{joined}:0", self._replicated.feed(feed))
         except Exception:  # pylint: disable=broad-except  in a branch that is not taken
           continue
-        if _difference(one, other) > _tolerance(one):
+        if difference(one, other) > tolerance(one):
           found.append(name)
     return found
 
@@ -545,7 +447,7 @@ def _parts_of_feeds(graph: ComputationGraph) -> int:
 
 
 def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph) -> None:
-  """Raises _NotRunnable where variables and a step's tensors do not fit into memory."""
+  """Raises NotRunnable where variables and a step's tensors do not fit into memory."""
   variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in _VARIABLES)
   held = _CHUNK_BYTES + variables * (2 + (replicated.replicas if replicated.mirrored else 1))
@@ -558,7 +460,7 @@ def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph) -> None:
   needed = held + _PARALLEL_OPS * float(
       step.peak_memory_bytes.max() - costs.persistent_bytes.sum())
   if needed > free:
-    raise _NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
+    raise NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
                        f"{free / 1e9:.1f} left")
 
 
@@ -600,122 +502,8 @@ def _free_bytes() -> float:
     return math.inf
 
 
-def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
-  """The values of the variables that a live function captures, by op."""
-  function = graph.origin.tf_graph
-  if graph.origin.format != "concrete_function":
-    return {}
-  found = {}
-  for each in resource_captures(function):
-    if each.variable is None:
-      raise _NotRunnable(f"the function captures {each.op!r}, which is no variable")
-    found[each.op] = each.variable.numpy()
-  outside = [inner.op.name for outer, inner in function.graph.captures
-             if inner.op.name not in found and inner.op.type == "Placeholder"]
-  if outside:
-    raise _NotRunnable(f"the function captures the value {outside[0]!r}")
-  return found
-
-
 def _is_generator(graph: ComputationGraph, name: str) -> bool:
   """Whether the variable is the state of a random generator, which each replica advances."""
   op = graph.op_index[name]
   readers = graph.edge_consumers[graph.edge_producers == op].tolist()
   return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
-
-
-def _stand_in(graph_def: Any, node: Any) -> None:
-  """Turns an op that draws into one that gives a fixed number."""
-  kind = node.op
-  if kind == "RandomShuffle":
-    node.op = "Identity"
-    for key in [key for key in node.attr if key != "T"]:
-      del node.attr[key]
-    return
-  drawing = (op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.KEYED_NOISE
-             | op_roles.VARIABLE_NOISE) - op_roles.KEYS - {"RngSkip"}
-  if kind not in drawing:
-    return
-  uniform = "Uniform" in kind
-  if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
-      "Parameterized" in kind):
-    raise _NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
-  data = [text for text in node.input if not text.startswith("^")]
-  controls = [text for text in node.input if text.startswith("^")]
-  shape = data[DRAW_SHAPE.get(kind, 0)]
-  if kind in _BOUNDED:
-    value = data[_BOUNDED[kind]]  # the least whole number
-    dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
-  else:
-    dtype = node.attr["dtype"].type
-    name = f"{node.name}/fixed_draw"
-    const = graph_def.node.add(name=name, op="Const", input=[f"^{shape.partition(':')[0]}"])
-    const.attr["dtype"].type = dtype
-    _set_constant(const, node.name, uniform, dtype)
-    value = name
-  index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
-                if key in node.attr and node.attr[key].type in (3, 9)), 3)
-  node.op = "Fill"
-  del node.input[:]
-  node.input.extend([shape, value, *controls])
-  for key in list(node.attr):
-    del node.attr[key]
-  node.attr["T"].type, node.attr["index_type"].type = dtype, index
-
-
-def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:
-  import tensorflow as tf
-
-  # Another number for each op, so that two draws are not taken for one another.
-  share = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
-  value = (_UNIFORM_DRAW if uniform else _NORMAL_DRAW) + share
-  const.attr["value"].tensor.CopyFrom(
-      tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
-
-
-def _difference(one: Any, other: Any) -> float:
-  """The largest difference relative to the largest element; infinite for other shapes."""
-  one, other = np.asarray(one), np.asarray(other)
-  if one.shape != other.shape:
-    return float("inf")
-  if not one.size:
-    return 0.0
-  if one.dtype.kind not in "fiub" and "float" not in str(one.dtype):
-    return 0.0 if np.array_equal(one, other) else float("inf")
-  if one.dtype not in (np.float32, np.float64):
-    one, other = one.astype(np.float64), other.astype(np.float64)
-  with np.errstate(invalid="ignore", over="ignore"):
-    gap, largest = np.abs(one - other).max(), np.abs(one).max()
-  if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    gap = np.where(same, 0.0, np.abs(one - other)).max()
-    finite = np.abs(one[np.isfinite(one)])
-    largest = finite.max() if finite.size else 0.0
-  return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
-
-
-def _tolerance(value: Any) -> float:
-  """The largest difference that is taken for rounding in any graph."""
-  dtype = np.asarray(value).dtype
-  return 0.0 if dtype.kind in "iub" else _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
-
-
-def _varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """A first value, with elements that differ.
-
-  What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
-  and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
-  numbers round one way. Weights of one sign enlarge roundings the least.
-  """
-  if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
-    return value
-  drawn = rng.random(value.shape, np.float32)
-  return ((value.flat[0] or 0.04) * (0.5 + drawn)).astype(value.dtype)
-
-
-def _rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """A value changed by as much as some roundings would."""
-  if value.dtype.kind != "f":
-    return value
-  change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
-  return (value * (1 + change * (rng.random(value.shape, np.float32) - 0.5))).astype(value.dtype)

@@ -1,0 +1,187 @@
+"""`Joins`: writes the ops that make one value of what the replicas have; see `rewriting`.
+
+Legend: R replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import AbstractSet, Any, Dict, FrozenSet, Iterator, List, Sequence, Set, Tuple
+
+import numpy as np
+
+from placeto_tf.replication import cuts
+from placeto_tf.replication.cuts import Cut
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.kinds import Own
+from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.naming import Names
+from placeto_tf.replication.nodes import NodeWriter
+from placeto_tf.replication.packing import Pack, find_packs
+from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.scaling import Scaling
+
+
+class Joins:
+  """The joins of one graph.
+
+  Attributes:
+    read: tensor that is joined -> [R] its joined value, as each replica reads it.
+    packs: the ops of packs, which come last, behind what they read.
+  """
+
+  def __init__(
+      self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
+      fetched: AbstractSet[Tensor], names: Names, writer: NodeWriter, micro_batches: int):
+    """Writes packs, and what is not in a pack when `write` is called.
+
+    Args:
+      flow, spread, cut, mirrors, scaling: see `rewriting.rewrite`.
+      fetched: tensors that keep a join of their own.
+      names: of the replicated graph.
+      writer: of it.
+      micro_batches: M consecutive replicas are a group, whose parts are added up first.
+    """
+    self._flow, self._spread, self._cut, self._scaling = flow, spread, cut, scaling
+    self._fetched, self._names, self._writer = fetched, names, writer
+    self._replicas, self._mirrored = scaling.replicas, bool(mirrors.needed)
+    self._micro_batches = micro_batches
+    # Of two, each takes the means itself: as many bytes as by halves, and one transfer less to wait
+    # for. Of more, that would be more bytes.
+    self._own_means = self._mirrored and self._replicas == 2
+    self.read = {tensor: self._read_as(tensor) for tensor in sorted(cut.joined)}
+    self._sums = {tensor: [f"{name}/sum" for name in found] for tensor, found in self.read.items()}
+    self._packed: Set[Tensor] = set()
+    self.packs = writer.beside()
+    # A pack of micro-batches would have its first stage wait for the gradients of its last.
+    for k, pack in enumerate([] if micro_batches > 1 else find_packs(
+        flow, spread, cut, self._replicas, frozenset(fetched),
+        in_pieces=self._mirrored and not self._own_means)):
+      self._write_pack(f"{names.joined}/pack_{k}", pack)
+    self._by_op: Dict[int, List[Tensor]] = {}
+    for tensor in self.read:
+      if tensor not in self._packed:
+        self._by_op.setdefault(tensor[0], []).append(tensor)
+
+  def own(self) -> FrozenSet[str]:
+    """Names of ops that sum only what each replica could do without; see `ReplicatedGraph`."""
+    own: Set[str] = set()
+    others: Set[str] = set()
+    for tensor, join in self._cut.joined.items():
+      if join.how == "sum":
+        dispensable = tensor in self._fetched or isinstance(self._spread.kind(tensor), Own)
+        (own if dispensable else others).update(self._sums[tensor])
+    return frozenset(own - others)
+
+  def _read_as(self, tensor: Tensor) -> List[str]:
+    """[R] the joined value of a tensor that is in no pack."""
+    join = self._cut.joined[tensor]
+    name = self._names.join(tensor)
+    if join.how == cuts.FIRST:
+      if self._factor(tensor) is None:
+        return [self._names.of_replica(tensor, r if self._mirrored else 0)
+                for r in range(self._replicas)]
+      return self._names.for_each(name)
+    own = join.rows_of_gradient or (
+        join.how == "sum" and self._own_means and tensor not in self._fetched)
+    return self._names.for_each(name) if own else [name] * self._replicas
+
+  def _factor(self, tensor: Tensor) -> Any:
+    """By what a joined tensor is multiplied to be the global value, or None."""
+    join = self._cut.joined[tensor]
+    if join.how == cuts.FIRST and not join.power:
+      factors = self._scaling.factors(tensor) if self._flow.is_integer(tensor) else None
+      return None if factors is None or (factors == 1).all() else factors
+    if not join.power:
+      return None
+    factor = self._replicas ** -join.power
+    return int(factor) if self._flow.is_integer(tensor) else factor
+
+  def _each(self, writer: NodeWriter, names: Sequence[str]) -> Iterator[Tuple[int, str]]:
+    """(replica, op to write) of what replicas have of their own, or (0, op) of a single one."""
+    found = list(dict.fromkeys(names))
+    for r, name in enumerate(found):
+      with writer.owned(r if len(found) > 1 else None):
+        yield r, name
+
+  def write(self, op: int) -> None:
+    """Writes the joins of an op's tensors that are in no pack."""
+    for tensor in self._by_op.get(op, ()):
+      self._write(tensor)
+
+  def _write(self, tensor: Tensor) -> None:
+    join, factor = self._cut.joined[tensor], self._factor(tensor)
+    if join.how == cuts.FIRST and factor is None:
+      return
+    dtype = self._flow.dtype(tensor) % 100
+    parts = [self._names.of_replica(tensor, r) for r in range(self._replicas)]
+    anchor = parts[0] if self._flow.frames[tensor[0]] else None
+    writer = self._writer
+    for r, name in self._each(writer, self.read[tensor]):
+      if join.how == cuts.FIRST:
+        writer.scale(name, parts[r], factor, dtype, anchor)
+      elif join.how == cuts.ROWS:
+        if join.positions:
+          parts = [writer.offset(f"{name}/part_{q}", part, q, dtype, anchor)
+                   for q, part in enumerate(parts)]
+        writer.concat(
+            name if factor is None else f"{name}/rows", f"{name}/axis", parts, dtype, join.axis,
+            anchor)
+        if factor is not None:
+          writer.scale(name, f"{name}/rows", factor, dtype, anchor)
+      else:
+        if join.how == "sum" and 1 < self._micro_batches < self._replicas:
+          parts = self._sums_of_groups(name, parts, dtype)
+        writer.reduce(name, parts, dtype, join.how, factor, anchor)
+
+  def _sums_of_groups(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
+    """What each group adds up by itself."""
+    sums = []
+    for first in range(0, len(parts), self._micro_batches):
+      with self._writer.owned(first):
+        sums.append(self._writer.combine(
+            f"{name}/{self._names.prefixes[first]}", parts[first:first + self._micro_batches],
+            dtype, "sum"))
+    return sums
+
+  def _write_pack(self, name: str, pack: Pack) -> None:
+    """Writes the sum of tensors that are laid end to end, or of one in pieces."""
+    writer, tensors = self.packs, pack.tensors
+    dtype = self._flow.dtype(tensors[0]) % 100
+    factor = self._factor(tensors[0])
+    shapes = [known_dims(self._flow.shape(tensor)) for tensor in tensors]
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = np.arange(pack.pieces + 1) * sum(sizes) // pack.pieces
+    parts = []  # [R][pieces]
+    for r, prefix in enumerate(self._names.prefixes):
+      with writer.owned(r):
+        flat = writer.laid_out(
+            f"{name}/{prefix}", [self._names.of_replica(tensor, r) for tensor in tensors], shapes,
+            dtype)
+        parts.append(writer.cut_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
+    means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
+    # [R][pieces], or [1][pieces] for means that all replicas read.
+    of_replicas = [[f"{mean}/{prefix}/mean" for mean in means] for prefix in self._names.prefixes
+                   ] if self._own_means else [means]
+    sums = []
+    for r, each in enumerate(of_replicas):
+      with writer.owned(r if self._own_means else None):
+        sums += [writer.reduce(mean, piece, dtype, "sum", factor)
+                 for mean, piece in zip(each, zip(*parts))]
+    joined = [list(self.read[tensor]) if self._own_means else self._names.for_each(
+        self.read[tensor][0]) for tensor in tensors]
+    for r, own in self._each(writer, self._names.for_each(f"{name}/split")):
+      means = of_replicas[r % len(of_replicas)]
+      mean = means[0]
+      if len(means) > 1:
+        mean = writer.concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
+      for i, piece in enumerate(writer.cut_up(own, mean, sizes, dtype)):
+        if len(shapes[i]) == 1:
+          joined[i][r] = piece
+        else:
+          writer.reshape(joined[i][r], piece, shapes[i], dtype)
+    for tensor, found in zip(tensors, joined):
+      # One split serves all replicas unless each has its own.
+      self.read[tensor] = found if self._mirrored else [found[0]] * self._replicas
+      self._sums[tensor] = sums
+    self._packed.update(tensors)

@@ -1,0 +1,71 @@
+"""`Names`: what ops and tensors of the replicated graph are called; see `rewriting`.
+
+Legend: R replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+from placeto_tf.replication.cuts import Cut
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.nodes import tensor_name
+
+
+class Names:
+  """Names of copies, of what exists once or is mirrored, and of joins.
+
+  Attributes:
+    prefixes: [R] "replica_r", with which the names of a replica's ops begin.
+    joined: "joined", with which the names of ops that join replicas begin.
+  """
+
+  def __init__(self, flow: Dataflow, cut: Cut, mirrors: Mirrors, replicas: int):
+    taken = {node.name.partition("/")[0] for node in flow.graph.origin.graph_def.node}
+    self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(replicas)]
+    self.joined = _fresh("joined", taken)
+    self._flow, self._cut, self._mirrors = flow, cut, mirrors
+
+  def is_copy(self, name: str) -> bool:
+    """Whether an op of the graph exists as copies alone."""
+    op = self._flow.graph.op_index.get(name)
+    return op in self._cut.copies and op not in self._cut.shared
+
+  def owners(self, name: str) -> Sequence[int]:
+    """The replicas that have an op which is no copy; 0 alone if there is one of it."""
+    return range(len(self.prefixes)) if name in self._mirrors else (0,)
+
+  def once(self, name: str, r: int) -> str:
+    """An op that is no copy, as replica r reads it."""
+    if not r or name not in self._mirrors:
+      return name
+    copied = self._flow.graph.op_index.get(name) in self._cut.copies
+    return f"{self.prefixes[r]}/" + (f"{self.joined}/{name}" if copied else name)
+
+  def in_replica(self, name: str, r: int) -> str:
+    """An op as the copies of replica r read it."""
+    op = self._flow.graph.op_index.get(name)
+    return f"{self.prefixes[r]}/{name}" if op in self._cut.copies else self.once(name, r)
+
+  def of_replica(self, tensor: Tensor, r: int) -> str:
+    """A tensor as the copies of replica r read it."""
+    op, port = tensor
+    return tensor_name(self.in_replica(self._flow.graph.op_names[op], r), port)
+
+  def join(self, tensor: Tensor) -> str:
+    """The op that joins a tensor."""
+    return f"{self.joined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
+
+  def for_each(self, name: str) -> List[str]:
+    """[R] a joining op as each replica reads it, of which each has its own if mirrored."""
+    return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self.prefixes]
+
+
+def _fresh(name: str, taken: Any) -> str:
+  found, count = name, 0
+  while found in taken:
+    count += 1
+    found = f"{name}_{count}"
+  taken.add(found)
+  return found

@@ -1,0 +1,60 @@
+"""How far two tensors are from one another, and how far roundings alone may take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# Relative to the largest element of a tensor, by bits of its type.
+_TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
+_DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
+_ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
+
+
+def difference(one: Any, other: Any) -> float:
+  """The largest difference relative to the largest element; infinite for other shapes."""
+  one, other = np.asarray(one), np.asarray(other)
+  if one.shape != other.shape:
+    return float("inf")
+  if not one.size:
+    return 0.0
+  if one.dtype.kind not in "fiub" and "float" not in str(one.dtype):
+    return 0.0 if np.array_equal(one, other) else float("inf")
+  if one.dtype not in (np.float32, np.float64):
+    one, other = one.astype(np.float64), other.astype(np.float64)
+  with np.errstate(invalid="ignore", over="ignore"):
+    gap, largest = np.abs(one - other).max(), np.abs(one).max()
+  if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    gap = np.where(same, 0.0, np.abs(one - other)).max()
+    finite = np.abs(one[np.isfinite(one)])
+    largest = finite.max() if finite.size else 0.0
+  return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
+
+
+def tolerance(value: Any) -> float:
+  """The largest difference that is taken for rounding in any graph."""
+  dtype = np.asarray(value).dtype
+  return 0.0 if dtype.kind in "iub" else _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
+
+
+def varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """A first value, with elements that differ.
+
+  What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
+  and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
+  numbers round one way. Weights of one sign enlarge roundings the least.
+  """
+  if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
+    return value
+  drawn = rng.random(value.shape, np.float32)
+  return ((value.flat[0] or 0.04) * (0.5 + drawn)).astype(value.dtype)
+
+
+def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """A value changed by as much as some roundings would."""
+  if value.dtype.kind != "f":
+    return value
+  change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
+  return (value * (1 + change * (rng.random(value.shape, np.float32) - 0.5))).astype(value.dtype)

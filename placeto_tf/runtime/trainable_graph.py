@@ -1,0 +1,191 @@
+"""`TrainableGraph`: a graph in a session of its own, with fixed numbers in place of random ones."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import time
+import zlib
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.dataflow import DRAW_SHAPE
+from placeto_tf.replication.rebatching import frozen
+
+_REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
+_LONG_S = 1e6  # as long as no limit
+_NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
+_BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
+
+
+class NotRunnable(Exception):
+  """Why a graph cannot be trained here."""
+
+
+class TrainableGraph:
+  """See the module.
+
+  Attributes:
+    graph: what is run.
+    tf_graph: it in TensorFlow, to which ops may be added.
+    values: of the variables that a live function captures, by op; empty for other graphs.
+    session: None before it is opened.
+  """
+
+  def __init__(self, graph: ComputationGraph):
+    import tensorflow as tf
+
+    self.values = _captured(graph)
+    if graph.origin.format == "tf_graph":
+      graph = frozen(graph)
+    self.graph = graph
+    source = graph.origin
+    graph_def = type(source.graph_def)()
+    graph_def.CopyFrom(source.graph_def)
+    for node in graph_def.node:
+      node.device = ""
+      _stand_in(graph_def, node)  # of initializers, too
+    self.tf_graph = tf.Graph()
+    try:
+      with self.tf_graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    except ValueError as problem:
+      raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
+    self._setters: Dict[str, Tuple[Any, Any]] = {}
+    self._readers: Dict[str, Any] = {}
+    self.session: Any = None
+
+  def again(self) -> TrainableGraph:
+    """The same graph for another session."""
+    other = copy.copy(self)
+    other.session = None
+    return other
+
+  def open(self, init: Sequence[Any] = (), fed: Optional[Mapping[Any, Any]] = None) -> None:
+    """Begins a session."""
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+    if init:
+      self.session.run(list(init), fed)
+
+  def close(self) -> None:
+    """Ends the session."""
+    if self.session is not None:
+      self.session.close()
+
+  def add(self, names: Iterable[str]) -> None:
+    """Adds ops that read and write variables."""
+    import tensorflow as tf
+
+    with self.tf_graph.as_default(), tf.device(None):
+      for name in names:
+        op = self.tf_graph.get_operation_by_name(name)
+        dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
+        value = tf.compat.v1.placeholder(dtype)
+        if op.type == "VarHandleOp":
+          read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
+          write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+        else:
+          read = tf.identity(op.outputs[0])
+          write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
+        self._readers[name], self._setters[name] = read, (write, value)
+
+  def read(self, names: Sequence[str]) -> List[np.ndarray]:
+    """The values of variables."""
+    return self.session.run([self._readers[name] for name in names])
+
+  def write(self, values: Mapping[str, np.ndarray]) -> None:
+    """Sets variables."""
+    setters = [self._setters[name] for name in values]
+    self.session.run([write for write, _ in setters],
+                     {fed: value for (_, fed), value in zip(setters, values.values())})
+
+  def step(self, feed: Mapping[str, np.ndarray], deadline: float = math.inf) -> List[np.ndarray]:
+    """One run of the fetches; the values of those that are tensors.
+
+    Raises:
+      DeadlineExceededError: it was not done by the deadline (of the monotonic clock).
+    """
+    import tensorflow as tf
+
+    left_s = deadline - time.monotonic()
+    options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
+        timeout_in_ms=max(1, int(1000 * left_s)))
+    tensors = [name for name in self.graph.fetches if ":" in name]
+    ops = [name for name in self.graph.fetches if ":" not in name]
+    return self.session.run([tensors, ops], feed, options=options)[0]
+
+
+def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
+  """The values of the variables that a live function captures, by op."""
+  function = graph.origin.tf_graph
+  if graph.origin.format != "concrete_function":
+    return {}
+  found = {}
+  for each in resource_captures(function):
+    if each.variable is None:
+      raise NotRunnable(f"the function captures {each.op!r}, which is no variable")
+    found[each.op] = each.variable.numpy()
+  outside = [inner.op.name for outer, inner in function.graph.captures
+             if inner.op.name not in found and inner.op.type == "Placeholder"]
+  if outside:
+    raise NotRunnable(f"the function captures the value {outside[0]!r}")
+  return found
+
+
+def _stand_in(graph_def: Any, node: Any) -> None:
+  """Turns an op that draws into one that gives a fixed number."""
+  kind = node.op
+  if kind == "RandomShuffle":
+    node.op = "Identity"
+    for key in [key for key in node.attr if key != "T"]:
+      del node.attr[key]
+    return
+  drawing = (op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.KEYED_NOISE
+             | op_roles.VARIABLE_NOISE) - op_roles.KEYS - {"RngSkip"}
+  if kind not in drawing:
+    return
+  uniform = "Uniform" in kind
+  if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
+      "Parameterized" in kind):
+    raise NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
+  data = [text for text in node.input if not text.startswith("^")]
+  controls = [text for text in node.input if text.startswith("^")]
+  shape = data[DRAW_SHAPE.get(kind, 0)]
+  if kind in _BOUNDED:
+    value = data[_BOUNDED[kind]]  # the least whole number
+    dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
+  else:
+    dtype = node.attr["dtype"].type
+    name = f"{node.name}/fixed_draw"
+    const = graph_def.node.add(name=name, op="Const", input=[f"^{shape.partition(':')[0]}"])
+    const.attr["dtype"].type = dtype
+    _set_constant(const, node.name, uniform, dtype)
+    value = name
+  index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
+                if key in node.attr and node.attr[key].type in (3, 9)), 3)
+  node.op = "Fill"
+  del node.input[:]
+  node.input.extend([shape, value, *controls])
+  for key in list(node.attr):
+    del node.attr[key]
+  node.attr["T"].type, node.attr["index_type"].type = dtype, index
+
+
+def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:
+  import tensorflow as tf
+
+  # Another number for each op, so that two draws are not taken for one another.
+  share = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
+  value = (_UNIFORM_DRAW if uniform else _NORMAL_DRAW) + share
+  const.attr["value"].tensor.CopyFrom(
+      tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
