@@ -139,7 +139,8 @@ def _compare(
     if own is not None:
       replicated = replicate(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
-          single=replicated.single, batch_norm=SYNCHRONIZED)
+          single=replicated.single, batch_norm=SYNCHRONIZED,
+          micro_batches=replicated.micro_batches)
     comparison = _Comparison(graph, replicated, seed, norms=own is not None)
   except ReplicaMismatchError:
     raise
