@@ -48,7 +48,7 @@ def serve(connection: Connection) -> None:
 
 
 def _reply(connection: Connection, request: Any, graph: bytes) -> None:
-  """Has a fork answer. Raises EOFError where the other side ended meanwhile."""
+  """Lets a fork answer. Raises EOFError where the other side ended meanwhile."""
   reader, writer = Pipe(duplex=False)
   server = os.getpid()
   with reader, tempfile.TemporaryFile() as said:
@@ -75,7 +75,7 @@ def _reply(connection: Connection, request: Any, graph: bytes) -> None:
 
 
 def end_with(parent: int) -> None:
-  """Has the system end this fork with its parent, of whose locks and pipes it has copies."""
+  """Asks the system to end this fork with its parent, of whose locks and pipes it has copies."""
   with contextlib.suppress(AttributeError, OSError):  # not Linux
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -3,7 +3,8 @@
 Where Python would raise, grappler and shape functions end the whole process with a failed check,
 or never return. So a fork of `analysis_server` does the analysis, and its last message becomes the
 reason of a `CostError`. The server is a fork of a program that has just imported TensorFlow
-(`prepare`); a process that may have threads starts it anew, which takes seconds, once.
+(`prepare`); a process that may have threads starts a new interpreter instead, which takes
+seconds, once.
 
 Limits are of CPU time, which the system counts and ends the fork by: a busy machine, or one that
 was suspended, takes nothing from an analysis that goes on.

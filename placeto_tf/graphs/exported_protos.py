@@ -98,7 +98,7 @@ def rewritten_proto(graph: ComputationGraph) -> Any:
 
 
 def _state_shapes(node: Any, stated: Sequence[shapes.Shape]) -> None:
-  """Has an iterator's node give outputs of these shapes."""
+  """Sets the shapes of an iterator's outputs."""
   node.attr["output_shapes"].list.ClearField("shape")
   for shape in stated:
     shapes.write_shape(node.attr["output_shapes"].list.shape.add(), shape)

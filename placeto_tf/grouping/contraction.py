@@ -165,7 +165,7 @@ def _patterns(allowed):
 
 @compiled(nogil=True)
 def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
-  """Has `allowed` [M, D] and `rank` [M] hold what all ops of a node may use, and the first rank."""
+  """Fills `allowed` [M, D] with what all ops of a node may use, `rank` [M] with its first rank."""
   for op in range(node_of_op.shape[0]):
     node = node_of_op[op]
     rank[node] = min(rank[node], rank_of_op[op])

@@ -48,7 +48,7 @@ def merge_stages(merger: Merger, contraction: Contraction, max_groups: int) -> n
 
 
 class PlacedSets:
-  """Sets of ops, to be merged again and again: each time those that a placement has on one device.
+  """Merges sets of ops that a placement has on one device, for one placement after another.
 
   What does not depend on the placement is made once, when it is first needed.
   """

@@ -299,7 +299,7 @@ def _push(priority, keys, size, new, key):
 
 @part
 def _sink(priority, keys, size, i):
-  """Has a heap's entry i change places with smaller ones below it."""
+  """Moves a heap's entry i down, past smaller entries."""
   while True:
     least = i
     for below in range(2 * i + 1, min(2 * i + 3, size)):

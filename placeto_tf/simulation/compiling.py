@@ -69,7 +69,7 @@ def folder() -> Optional[str]:
   except SetupError as error:
     if chosen:
       raise SetupError(f"NUMBA_CACHE_DIR: {error}") from None
-    logging.warning("Compiled code is not kept, so that each program compiles it anew: %s", error)
+    logging.warning("Compiled code is not kept, so that each program compiles it again: %s", error)
   except OSError:
     pass
   return None

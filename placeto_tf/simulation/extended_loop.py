@@ -209,7 +209,7 @@ def _receives(d, source, target):
 
 @inlined
 def _enter(item, cause, turn, w):
-  """Has an item enter its compute queue in this round."""
+  """Marks an item as entering its compute queue in this round."""
   k = w.counts[ENTERING]
   w.entering[k] = item
   w.causes[k] = cause
@@ -283,7 +283,7 @@ def _add_unpacking(t, d, now, n, extensions, w):
 
 @inlined
 def _end_transfer(t, now, place, tables, extensions, w):
-  """Has copies of what transfer t sent begin to be held; returns the latency after it."""
+  """Counts the copies that transfer t made on its receivers; returns the latency after it."""
   n = tables.in_degrees.shape[0]
   s = w.transfer_ints[t, 0]
   source = w.transfer_ints[t, 1]

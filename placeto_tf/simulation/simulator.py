@@ -164,7 +164,7 @@ class Simulator:
     return self.engine.workspace()
 
   def return_workspace(self, workspace: tuple) -> None:
-    """Has it used by whoever simulates next."""
+    """Gives a workspace back, for whoever simulates next."""
     self._workspaces.append(workspace)
 
   def on_one_thread(self) -> Simulator:
