@@ -121,18 +121,23 @@ def format_of(proto: Any) -> Optional[str]:
 
 def implausible(proto: Any, format: str) -> str:
   """Why the proto cannot be of this format, or "" if it can."""
-  if format == "cost_graph_def":
-    return _implausible_cost_graph(proto)
   if format == "saved_model":
     if not proto.meta_graphs:
       return "it has no graphs"
     return next(filter(None, (
         implausible(meta_graph, "meta_graph_def") for meta_graph in proto.meta_graphs)), "")
+  if _misread_fields(proto):
+    return "some of its fields are of another proto"
   if format == "meta_graph_def":
-    if _misread_fields(proto):
-      return "some of its fields are of another proto"
-    return _implausible_nodes(proto.graph_def)
-  return _implausible_nodes(proto)
+    return implausible(proto.graph_def, "graph_def")
+  if not proto.node:
+    return "it has no nodes"
+  judge = _implausible_costs if format == "cost_graph_def" else _implausible_op
+  for i, node in enumerate(proto.node):
+    reason = judge(node) if node.name else f"node {i} has no name"
+    if reason:
+      return reason
+  return ""
 
 
 def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Any, str]:
@@ -156,35 +161,21 @@ def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Any, str]:
   return proto, implausible(proto, format)
 
 
-def _implausible_nodes(graph_def: Any) -> str:
-  if not graph_def.node:
-    return "it has no nodes"
-  if _misread_fields(graph_def):
-    return "some of its fields are of another proto"
-  for i, node in enumerate(graph_def.node):
-    if not node.name:
-      return f"node {i} has no name"
-    if not _OP_TYPE.match(node.op):
-      return f"node {node.name[:80]!r} has no op type" if not node.op else (
-          f"node {node.name[:80]!r} has {node.op[:80]!r} where an op type should be")
-    if _misread_fields(node):
-      return f"some fields of node {node.name[:80]!r} are of another proto"
-  return ""
+def _implausible_op(node: Any) -> str:
+  name = repr(node.name[:80])
+  if not node.op:
+    return f"node {name} has no op type"
+  if not _OP_TYPE.match(node.op):
+    return f"node {name} has {node.op[:80]!r} where an op type should be"
+  return f"some fields of node {name} are of another proto" if _misread_fields(node) else ""
 
 
-def _implausible_cost_graph(proto: Any) -> str:
-  if not proto.node:
-    return "it has no nodes"
-  if _misread_fields(proto):
-    return "some of its fields are of another proto"
-  for i, node in enumerate(proto.node):
-    if not node.name:
-      return f"node {i} has no name"
-    if node.device and "/" not in node.device and ":" not in node.device:
-      return f"node {node.name[:80]!r} has {node.device[:80]!r} where a device should be"
-    if _misread_fields(node) or any(_misread_fields(output) for output in node.output_info):
-      return f"some fields of node {node.name[:80]!r} are of another proto"
-  return ""
+def _implausible_costs(node: Any) -> str:
+  name = repr(node.name[:80])
+  if node.device and "/" not in node.device and ":" not in node.device:
+    return f"node {name} has {node.device[:80]!r} where a device should be"
+  misread = _misread_fields(node) or any(map(_misread_fields, node.output_info))
+  return f"some fields of node {name} are of another proto" if misread else ""
 
 
 def _misread_fields(proto: Any) -> bool:
@@ -192,10 +183,8 @@ def _misread_fields(proto: Any) -> bool:
 
   Fields with numbers that this TensorFlow does not know are fine: newer ones write them.
   """
-  for unknown in _unknown_fields(proto):
-    if unknown.field_number in proto.DESCRIPTOR.fields_by_number:
-      return True
-  return False
+  known = proto.DESCRIPTOR.fields_by_number
+  return any(unknown.field_number in known for unknown in _unknown_fields(proto))
 
 
 def _unknown_fields(proto: Any) -> Any:

@@ -173,12 +173,7 @@ class Inliner:
   def is_effectful(self, function: Any) -> bool:
     """Whether running the function does more than computing its outputs."""
     types = {node.name: node.op for node in function.node_def}
-    for name in function.control_ret.values():
-      op_type = types.get(name, "")
-      if op_type in _READS:
-        continue
-      return True
-    return False
+    return any(types.get(name) not in _READS for name in function.control_ret.values())
 
   def _check_size(self) -> None:
     """Raises GraphError if inlining would not end in reasonable time."""
