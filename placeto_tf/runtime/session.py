@@ -8,7 +8,7 @@ before TensorFlow is first imported turns it off; `swaps_kernels` tells whether 
 
 from __future__ import annotations
 
-from typing import Any, Dict, Set
+from typing import Any, Dict, Optional, Set
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
@@ -75,7 +75,7 @@ def executed_devices(run_metadata: Any) -> Dict[str, Set[str]]:
   """
   found: Dict[str, Set[str]] = {}
   for device_stats in run_metadata.step_stats.dev_stats:
-    device = _local(device_stats.device)
+    device = local_device(device_stats.device)
     if device is None:
       continue
     for node in device_stats.node_stats:
@@ -88,7 +88,7 @@ def partitioned_devices(run_metadata: Any) -> Dict[str, Set[str]]:
   found: Dict[str, Set[str]] = {}
   for partition in run_metadata.partition_graphs:
     for node in partition.node:
-      device = _local(node.device)
+      device = local_device(node.device)
       if device is None:
         raise PlacementError(
             f"node {node.name!r} ran on {node.device!r}, expected a device with type and index")
@@ -96,7 +96,7 @@ def partitioned_devices(run_metadata: Any) -> Dict[str, Set[str]]:
   return found
 
 
-def _local(name: str) -> Any:
+def local_device(name: str) -> Optional[str]:
   """The canonical name without the job of a session that is not distributed."""
   device = device_names.canonical(name)
   return None if device is None else device.replace("/job:localhost/task:0", "", 1)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, Mapping, Tuple
 
-from placeto_tf.clusters import device_names
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.runtime import session as session_lib
 from placeto_tf.simulation import SimulationResult
 from placeto_tf.simulation.timeline import timeline_events
 
@@ -22,10 +22,9 @@ def node_times_us(metadata: Any) -> List[Tuple[str, str, int, float, float]]:
   """(canonical device, node, thread, start, end) of every node of a traced run, from 0 on."""
   found = []
   for stats in metadata.step_stats.dev_stats:
-    device = device_names.canonical(stats.device)
+    device = session_lib.local_device(stats.device)
     if device is None:  # a stream repeats its device's entries
       continue
-    device = device.replace("/job:localhost/task:0", "", 1)
     for node in stats.node_stats:
       start = node.all_start_nanos * 1e-3 or float(node.all_start_micros)
       spent = node.all_end_rel_nanos * 1e-3 or float(node.all_end_rel_micros)

@@ -21,7 +21,6 @@ import tempfile
 import time
 from typing import Any, List, Optional, Sequence, Tuple
 
-from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
@@ -304,9 +303,8 @@ def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tup
     raise MeasurementError(
         f"the devices of {target or 'this process'} could not be listed ({type(error).__name__}); "
         "look whether all workers run, and were started with one list of addresses") from error
-  found = (device_names.canonical(name) for name in names)
-  return tuple(
-      name.replace("/job:localhost/task:0", "") for name in found if name and "XLA" not in name)
+  found = map(session_lib.local_device, names)
+  return tuple(name for name in found if name and "XLA" not in name)
 
 
 def free_ports(count: int) -> Tuple[int, ...]:

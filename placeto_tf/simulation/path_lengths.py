@@ -1,27 +1,14 @@
 """Compute time along the paths of a graph, without transfers.
 
-Legend: N ops, D devices.
+Legend: N ops.
 """
 
 from __future__ import annotations
 
-from typing import Optional
-
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.compiling import compiled
-
-
-def fastest_us(
-    costs: OpCosts, cluster: Cluster, allowed: Optional[np.ndarray] = None) -> np.ndarray:
-  """[N] compute time of each op on the fastest device it may use (`allowed` [N, D] bool)."""
-  on_device = costs.compute_us[:, cluster.device_kinds]
-  if allowed is None:
-    return on_device.min(axis=1)
-  return np.where(allowed, on_device, np.inf).min(axis=1)
 
 
 def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:

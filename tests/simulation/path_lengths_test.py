@@ -1,15 +1,11 @@
 import numpy as np
-from random_cases import make_cluster, make_costs
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.path_lengths import fastest_us, longest_path_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
 
-# a -> b -> d, a -> c -> d; two kinds of devices.
+# a -> b -> d, a -> c -> d.
 GRAPH = ComputationGraph.from_edges(
     list("abcd"), ["X"] * 4, [1] * 4, [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, -1, 3)])
-COSTS = make_costs([[1, 9], [2, 1], [5, 8], [1, 9]], [1] * 4)
-CLUSTER = make_cluster(2, kinds=2, overhead=1.0)
-ALLOWED = np.array([[1, 1], [1, 1], [0, 1], [1, 1]], dtype=bool)
 
 
 def test_paths_end_and_start_with_each_op():
@@ -22,8 +18,3 @@ def test_paths_of_a_graph_without_edges_are_its_ops():
   graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [0, 0], [])
   assert longest_path_us(graph, np.array([3.0, 4.0])).tolist() == [3, 4]
   assert remaining_path_us(graph, np.array([3.0, 4.0])).tolist() == [3, 4]
-
-
-def test_the_fastest_device_is_one_of_those_allowed():
-  assert fastest_us(COSTS, CLUSTER).tolist() == [1, 1, 5, 1]
-  assert fastest_us(COSTS, CLUSTER, ALLOWED).tolist() == [1, 1, 8, 1]
