@@ -165,7 +165,8 @@ def place_with(
     ledger.bound_us = bound_us
     budget = _with_target(config.budget, bound_us)
     interrupted = _search(problem, ledger, config, budget, root_dir, progress)
-    ended = "Ctrl-C" if interrupted else _ended(problem, ledger, budget)
+    ended = "Ctrl-C" if interrupted else _ended(
+        problem, ledger, budget, auto=registry.find(config.method).kind is Kind.AUTO)
   rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
 
   best = problem.best_known
@@ -212,7 +213,7 @@ def _with_target(budget: Budget, bound_us: float) -> Budget:
   return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
 
 
-def _ended(problem: PlacementProblem, ledger: Ledger, budget: Budget) -> str:
+def _ended(problem: PlacementProblem, ledger: Ledger, budget: Budget, *, auto: bool) -> str:
   """What ended a search that was not interrupted, in words."""
   if ledger.proven:
     return "the best is proven"
@@ -221,8 +222,9 @@ def _ended(problem: PlacementProblem, ledger: Ledger, budget: Budget) -> str:
     return f"the bound is met within {budget.stop_within:.1%}"
   if ledger.no_more:
     return f"twice the time gained less than {budget.stop_within:.1%}"
-  unlimited = dataclasses.replace(budget, target_us=None)
-  return "the budget is used" if problem.exhausted(unlimited) else "the method has come to its end"
+  # `auto` has no end of its own, but leaves a rest that is too short for another search.
+  used = auto or problem.exhausted(dataclasses.replace(budget, target_us=None))
+  return "the budget is used" if used else "the method has come to its end"
 
 
 @contextlib.contextmanager

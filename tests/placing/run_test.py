@@ -247,7 +247,8 @@ def test_whatever_measuring_does_the_result_of_the_search_is_there(
   assert result.step_time_us <= result.baselines["metis"].step_time_us
 
 
-def test_the_search_ends_within_a_share_of_the_bound_and_says_so(graph):
+def test_the_search_ends_within_a_share_of_the_bound_and_says_so(graph, automatic):
+  assert automatic.ended == ("the best is proven" if automatic.proven else "the budget is used")
   found = place(graph, "k80:2", "auto_unlearned", max_evaluations=400, stop_within=1e3)
   assert found.ended.startswith("the bound is met within") or found.proven
   assert found.evaluations < 400
