@@ -18,7 +18,7 @@ def main(steps: int = 40_000) -> None:
   environment = gymnasium.make(
       ENVIRONMENT, graph="family:nmt[40:41]", cluster="k80:2+p100:2", max_groups=24, start="random")
   problem = environment.unwrapped.problem
-  reference_us = problem.best_objective_us
+  reference_us = problem.account.best_objective_us
   agent = PPO("MultiInputPolicy", environment, n_steps=24 * 20, batch_size=120, gamma=1.0,
               ent_coef=0.003, seed=0, device="cpu")
 
@@ -40,8 +40,8 @@ def main(steps: int = 40_000) -> None:
   print(f"Best of one device, the expert and METIS: {reference_us / 1000:.1f} ms")
   print(f"Greedy episodes from random placements: {before_us / 1000:.1f} ms before training, "
         f"{after_us / 1000:.1f} ms after {steps} steps")
-  print(f"Best placement seen: {problem.best_objective_us / 1000:.1f} ms "
-        f"({problem.evaluations} evaluated)")
+  print(f"Best placement seen: {problem.account.best_objective_us / 1000:.1f} ms "
+        f"({problem.account.evaluations} evaluated)")
 
 
 if __name__ == "__main__":

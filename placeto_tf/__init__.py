@@ -47,7 +47,7 @@ _HOMES = {
     "load_placed": "placeto_tf.placements",
     "measure": "placeto_tf.runtime.measuring",
     "place": "placeto_tf.placing.run",
-    "place_signatures": "placeto_tf.placing.signatures",
+    "place_signatures": "placeto_tf.placing.run",
     "simulate": "placeto_tf.placing.run",
 }
 

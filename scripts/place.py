@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from typing import Dict, Iterator, Union
 
 from absl import flags
 
@@ -52,17 +50,12 @@ shared_flags.define_runtime_flags()
 
 
 def main() -> None:
-  """Loads, places, writes and prints."""
-  from placeto_tf.clusters import Cluster
-  from placeto_tf.graphs import load_graph, result_directory
-  from placeto_tf.placements import writing
-  from placeto_tf.placing import progress_bar, replica_search, reports, run, signatures
-  from placeto_tf.placing.config import PlacingConfig, Progress
-  from placeto_tf.placing.result import PlacingResult
-  from placeto_tf.placing.summaries import PlacingSummaries
-  from placeto_tf.problem.placement_problem import PlacementProblem
-  from placeto_tf.replication import ReplicaSource
+  """Places, writes and prints."""
+  from placeto_tf.placing import publishing, replica_search, reports
+  from placeto_tf.placing.config import PlacingConfig
+  from placeto_tf.placing.observing import Terminal
 
+  started = time.monotonic()
   config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       stop_within=FLAGS.stop_within, seed=FLAGS.seed, grouping=FLAGS.grouping,
@@ -76,69 +69,13 @@ def main() -> None:
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-  config = replica_search.with_replicas_of_spec(config, FLAGS.graph)
-  cluster = Cluster.parse(FLAGS.cluster)
-  result_directory.check(FLAGS.out)
-  started = time.monotonic()
-  keys = shared_flags.signatures()
-  graphs = source = None
-  with progress_bar.stage(f"Loading {FLAGS.graph}"):
-    entry_point.import_tensorflow_quietly()
-    options = shared_flags.graph_options()
-    if keys:
-      graphs = signatures.load_signatures(FLAGS.graph, keys, options)
-      graph = graphs.whole
-    elif config.replicas != 1:
-      source = ReplicaSource(FLAGS.graph, options, batch_norm=FLAGS.batch_norm)
-      graph = source.graph
-    else:
-      graph = load_graph(FLAGS.graph, **options)
-  for part in [graph] if graphs is None else graphs.parts.values():
-    progress_bar.say(reports.step_line(part))
-  inputs = [FLAGS.graph, FLAGS.cluster, FLAGS.costs, FLAGS.policy_weights or ""]
-  with reports.Workspace(FLAGS.out, inputs) as workspace, contextlib.ExitStack() as boards:
-    workspace.claim(reports.result_names(graph, signatures=bool(keys)))
-    writing.check_writable(graph, workspace.path)
-    board = workspace.tensorboard_dir
-    progress_bar.say(f"To watch the search: tensorboard --logdir={board}")
-    summaries: Dict[str, PlacingSummaries] = {}
-
-    @contextlib.contextmanager
-    def watch(key: str, config: PlacingConfig) -> Iterator[Progress]:
-      """Shows how far a search is, and writes it down."""
-      events = summaries[key] = boards.enter_context(PlacingSummaries(os.path.join(board, key)))
-      with progress_bar.ProgressBar(config.budget) as bar:
-
-        def progress(problem: PlacementProblem, stage: str) -> None:
-          bar(problem, stage)
-          events(problem, stage)
-
-        yield progress
-
-    result: Union[PlacingResult, signatures.SignaturesResult]
-    if graphs is not None:
-      result = signatures.place_graphs(
-          graphs, cluster, config, root_dir=board, stage=progress_bar.stage,
-          watch=lambda key, share: watch(signatures.folder_of(key), share))
-      found = {signatures.folder_of(key): each for key, each in result.results.items()}
-      text = reports.table_of_signatures(result, verbose=FLAGS.verbose)
-    else:
-      with watch("placing", config) as progress:
-        if source is not None:
-          result = replica_search.place_replicas(
-              source, cluster, config, progress=progress, stage=progress_bar.stage)
-        else:
-          result = run.place_with(
-              graph, cluster, config, root_dir=board, progress=progress, stage=progress_bar.stage)
-      found = {"placing": result}
-      text = reports.table(result, verbose=FLAGS.verbose)
-    with progress_bar.stage("Writing"):
-      reports.write_result(result, workspace)
-      for key, each in found.items():
-        summaries[key].finish(each)
-    boards.close()
-    workspace.publish()
-  print(text)
+  entry_point.import_tensorflow_quietly()
+  result = publishing.place_into(
+      FLAGS.out, FLAGS.graph, FLAGS.cluster,
+      replica_search.with_replicas_of_spec(config, FLAGS.graph),
+      loading=shared_flags.graph_options(), signatures=shared_flags.signatures(),
+      observer=Terminal())
+  print(reports.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
 
 

@@ -49,8 +49,8 @@ class PlacementEnv(gymnasium.Env):
   """One graph on one cluster.
 
   Attributes:
-    problem: counts evaluations (`problem.evaluations`) and keeps the best placement of all
-      episodes (`problem.best_known`, [N] devices of ops).
+    problem: counts evaluations (`problem.account.evaluations`) and keeps the best placement of all
+      episodes (`problem.account.best_known`, [N] devices of ops).
     grouped: what no placement changes.
   """
 
@@ -135,7 +135,7 @@ class PlacementEnv(gymnasium.Env):
     self._turn += 1
     over = self._turn == len(self._order)
     truncated = not over and self._max_evaluations is not None and (
-        self.problem.evaluations >= self._max_evaluations)
+        self.problem.account.evaluations >= self._max_evaluations)
     reward = (before_us - self._objective_us) / self._scale_us
     return self._observe(), float(reward), over, truncated, self._info()
 

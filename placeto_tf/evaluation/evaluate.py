@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import collections
 import csv
-import functools
 import hashlib
 import json
 import os
@@ -31,16 +30,17 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.distributed import session
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import histories
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
-from placeto_tf.evaluation.runs import Found, Key, RunHere, RunOnRay, Runs
+from placeto_tf.evaluation.runs import Found, Key, run
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.placements import Placement
 from placeto_tf.placing import learned_groups, registry
+from placeto_tf.problem.executor import Calls, Executor
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.ray_executor import executor_at
 from placeto_tf.replication import load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
 
@@ -61,8 +61,8 @@ def evaluate(
     config: of the evaluation.
     out: the directory of results.
     progress: called with (rows done, rows in all, the row) after each.
-    ray: where to run them, each as a task, see `placeto_tf.distributed.session`; None is here, one
-      after the other. Rows are equal but for seconds; results.csv has them as they were done.
+    ray: where to run them, each as a task, see `ray_executor.connected`; None is here, one after
+      the other. Rows are equal but for seconds; results.csv has them as they were done.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
@@ -70,16 +70,13 @@ def evaluate(
   with result_directory.alone(out):
     os.makedirs(os.path.join(out, "placements"), exist_ok=True)
     os.makedirs(os.path.join(out, "histories"), exist_ok=True)
-    if ray is None:
-      return _evaluate(config, out, progress, RunHere)
-    with session.connected(ray) as connected:
-      return _evaluate(config, out, progress, functools.partial(RunOnRay, connected))
+    with executor_at(ray) as executor:
+      return _evaluate(config, out, progress, executor)
 
 
 def _evaluate(
     config: EvaluationConfig, out: str,
-    progress: Optional[Callable[[int, int, Row], None]], runs_of: Callable[..., Runs]
-) -> List[Row]:
+    progress: Optional[Callable[[int, int, Row], None]], executor: Executor) -> List[Row]:
   # What cannot be read is known before anything is run or written.
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
@@ -93,8 +90,8 @@ def _evaluate(
   left = collections.Counter(key[:2] for key in wanted if key not in done)
   problems: Dict[Tuple[str, str], PlacementProblem] = {}  # those of which runs are still to come
 
-  def take(runs: Runs, wait: bool) -> None:
-    for key, found in runs.done(wait=wait):
+  def take(runs: Calls, seconds: Optional[float]) -> None:
+    for key, found in runs.done(seconds):
       row = _write(problems[key[:2]], key, found, out)
       write_summaries(row, out)
       _append(path, row)
@@ -105,7 +102,8 @@ def _evaluate(
       if progress is not None:
         progress(sum(key in done for key in wanted), len(wanted), row)
 
-  with runs_of(config) as runs:
+  threads = config.islands if executor.beside else executor.cores
+  with executor.tasks(run, cpus=config.islands) as runs:
     for graph_name in config.graphs:
       if all(key in done for key in wanted if key[0] == graph_name):
         continue
@@ -117,9 +115,14 @@ def _evaluate(
         new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
         _refer(out, graph_name, cluster_name, new_problem)
         problems[graph_name, cluster_name] = new_problem()
-        runs.add(new_problem(), todo, _start(new_problem(), config.start))
-        take(runs, wait=False)
-    take(runs, wait=True)
+        problem = new_problem()
+        shared = executor.share((
+            problem.portable(with_shapes=True) if executor.beside else problem,
+            _start(new_problem(), config.start)))
+        for key in todo:
+          runs.submit(key, " ".join(map(str, key)), shared, key, config, threads)
+        take(runs, 0.0)
+    take(runs, None)
   return [done[key] for key in wanted]
 
 
@@ -228,7 +231,6 @@ def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   problem = PlacementProblem.build(
       graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
       max_groups=config.max_groups)
-  problem.islands = config.islands
   return problem.renewed
 
 
@@ -236,7 +238,7 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   """[N] the best placement of the methods; None where there are none."""
   for name in methods:
     registry.find(name).load()(problem, None, 0)
-  return problem.best_placement
+  return problem.account.best_placement
 
 
 def _write(problem: PlacementProblem, key: Key, found: Found, out: str) -> Row:

@@ -26,7 +26,6 @@ Legend: N ops, G groups.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Dict, Optional, Sequence
 
@@ -38,10 +37,11 @@ from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.ledger import NO_BUDGET, NOTHING_LEFT, TOO_LITTLE_TIME, Called, Ledger
-from placeto_tf.problem.method import AutoPart, Method, Progress, Stage
+from placeto_tf.problem.method import AutoPart, Method, Stage
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
 from placeto_tf.search.exact import prove
+from placeto_tf.search.islands import ONE_ISLAND, Islands
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import in_time
 
@@ -72,6 +72,7 @@ class Auto:
       policies: Optional[Sequence[Method]] = None,
       ledger: Optional[Ledger] = None,
       root_dir: Optional[str] = None,
+      islands: Islands = ONE_ISLAND,
   ):
     """Prepares a run.
 
@@ -82,9 +83,11 @@ class Auto:
       policies: in the order in which they run; by default all that take part.
       ledger: receives an entry per placer; by default a new one.
       root_dir: where policies write TensorBoard summaries; None writes none.
+      islands: how many runs of each search go on side by side, and where.
     """
     self.ledger = ledger or Ledger(problem)
-    self._problem, self._seed, self._root_dir = problem, seed, root_dir
+    self._problem, self._seed = problem, seed
+    self._options: Dict[str, Any] = dict(root_dir=root_dir, islands=islands)
     self._policies = registry.parts_of_auto(Stage.POLICY) if policies is None else policies
     bound_us = self.ledger.bound_us
     # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
@@ -100,40 +103,41 @@ class Auto:
   def run(self) -> np.ndarray:
     """[N] the best placement found."""
     problem, budget, ledger = self._problem, self._budget, self.ledger
+    account = problem.account
     for method in registry.parts_of_auto(Stage.REFERENCE):
       # Readers of the table want to see these, whatever the bound says.
       self._construct(method, dataclasses.replace(budget, target_us=None))
-    reference = problem.best_known.copy()
+    reference = problem.account.best_known.copy()
     # Where no op has a choice there is only one placement.
-    ledger.proven = problem.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
+    ledger.proven = problem.account.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
     for method in registry.parts_of_auto(Stage.CONSTRUCTION):
       if self._over() or not in_time(problem, budget):
         break
       if _part(method).condition(problem):
         self._construct(method, budget)
     if problem.num_groups <= EXACT_GROUPS and not self._over():
-      self._run("exact", self._exact, budget.share(problem, EXACT_SHARE))
+      self._run("exact", self._exact, budget.share(problem.account, EXACT_SHARE))
     begin = self._begin(reference)
-    evaluations, seconds = problem.evaluations, problem.seconds
+    evaluations, seconds = account.evaluations, account.seconds
     whole, doublings = self._budget, self._doublings()
     for k in range(doublings, -1, -1):
-      before_us = problem.best_objective_us
+      before_us = account.best_objective_us
       # Each takes as long as all before it; the last one ends with the budget.
-      self._budget = whole.share(problem, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
+      self._budget = whole.share(account, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
       if k == doublings:
         for method in self._policies:
           self._improve(method)
       # Without policies there is nothing to begin before.
-      left = (problem.expected_evaluations(self._budget, evaluations, seconds)
+      left = (account.expected_evaluations(self._budget, evaluations, seconds)
               if self._policies else 0)
       self._search(begin, left)
-      gain_us = before_us - problem.best_objective_us
-      if 0 < k < doublings and not ledger.proven and not problem.exhausted(whole) and (
-          problem.best_fits and gain_us < (whole.stop_within or 0.0) * before_us):
+      gain_us = before_us - account.best_objective_us
+      if 0 < k < doublings and not ledger.proven and not account.exhausted(whole) and (
+          account.best_fits and gain_us < (whole.stop_within or 0.0) * before_us):
         ledger.no_more = True
         break
-    ledger.proven |= problem.best_fits and problem.best_objective_us <= self._optimum_us
-    return problem.best_known.copy()
+    ledger.proven |= account.best_fits and account.best_objective_us <= self._optimum_us
+    return account.best_known.copy()
 
   def _doublings(self) -> int:
     """How often the policies and searches run, each time as long as all before; 0: once.
@@ -146,63 +150,65 @@ class Auto:
       return 0
     left = math.inf
     if budget.max_seconds is not None:
-      left = (budget.max_seconds - problem.seconds) / FIRST_SECONDS
+      left = (budget.max_seconds - problem.account.seconds) / FIRST_SECONDS
     if budget.max_evaluations is not None:
-      left = min(left, (budget.max_evaluations - problem.evaluations) / FIRST_EVALUATIONS)
+      left = min(left, (budget.max_evaluations - problem.account.evaluations) / FIRST_EVALUATIONS)
     return min(MOST_DOUBLINGS, int(math.log2(max(1.0, left))))
 
   def _construct(self, method: Method, budget: Budget) -> None:
     share = _part(method).share
     self._run(method.name, self._placer(method),
-              budget if share is None else budget.share(self._problem, share))
+              budget if share is None else budget.share(self._problem.account, share))
 
   def _placer(self, method: Method, **own: Any) -> Called:
     """The method as it runs here, with arguments of its own; loaded when it is run."""
     method = dataclasses.replace(method, load=_part(method).load or method.load)
-    return functools.partial(
-        _run_method, method, self._root_dir, lambda *_: self.ledger.announce(method.name), own)
+    return lambda problem, budget, seed: running.run(
+        problem, method, budget, seed, **self._options, **own)
 
   def _over(self) -> bool:
-    return self.ledger.proven or self._problem.exhausted(self._budget)
+    return self.ledger.proven or self._problem.account.exhausted(self._budget)
 
   def _exact(self, problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
     result = prove(problem, budget, seed, max_nodes=EXACT_NODES if budget.max_seconds is None
                    else None)
     finest = problem.num_groups == len(np.unique(problem.graph.colocation))
-    self.ledger.proven = result.proven and finest and problem.best_fits
+    self.ledger.proven = result.proven and finest and problem.account.best_fits
     return best_so_far(problem, result.placement)
 
   def _begin(self, reference: np.ndarray) -> np.ndarray:
     """[N] where to begin: the best so far, or the best reference [N], by the trial of a policy."""
-    problem, begin = self._problem, self._problem.best_known.copy()
+    account = self._problem.account
+    begin = account.best_known.copy()
     method = next((method for method in self._policies if _part(method).trial), None)
     if method is None or np.array_equal(reference, begin):
       return begin
-    evaluations = _part(method).trial * problem.islands
+    evaluations = _part(method).trial * self._options["islands"].count
     for start in (reference, begin):
       if not self._over() and self._run(
           method.name, self._placer(method, start=start),
-          self._budget.share(problem, TRIAL_SHARE).at_most(problem, evaluations)) > 0:
+          self._budget.share(account, TRIAL_SHARE).at_most(account, evaluations)) > 0:
         begin = start  # from there it got further than anything before
     return begin
 
   def _improve(self, method: Method) -> None:
     """Runs a policy, if the budget leaves it enough to get something done."""
     problem, budget, part = self._problem, self._budget, _part(method)
-    share = budget if part.share is None else budget.share(problem, part.share)
+    share = budget if part.share is None else budget.share(problem.account, part.share)
     if not part.condition(problem):
       return
     if self._over():
-      used_up = problem.exhausted(dataclasses.replace(budget, target_us=None))
+      used_up = problem.account.exhausted(dataclasses.replace(budget, target_us=None))
       self.ledger.skip(
           method.name, NO_BUDGET if used_up and not self.ledger.proven
           else NOTHING_LEFT)
       return
     setup_seconds = part.setup_seconds + part.setup_seconds_an_op * problem.graph.num_ops
-    if share.max_seconds is not None and share.max_seconds - problem.seconds < setup_seconds:
+    if share.max_seconds is not None and (
+        share.max_seconds - problem.account.seconds < setup_seconds):
       self.ledger.skip(method.name, TOO_LITTLE_TIME)
       return
-    units = placed_units(problem, problem.best_known, problem.num_groups)
+    units = placed_units(problem, problem.account.best_known, problem.num_groups)
     grouping = number_groups(units.unit_of_op, topological_rank(problem.graph))
     try:
       self._run(method.name, self._placer(method), share, problem.regrouped(grouping))
@@ -226,23 +232,23 @@ class Auto:
         own = {"start": begin} if part.anew is not None and left >= part.anew else {}
         gains[name] = self._run(
             name, self._placer(method, **own),
-            budget if part.share is None else budget.share(problem, part.share))
+            budget if part.share is None else budget.share(problem.account, part.share))
     repeating = [name for name in gains if _part(searches[name]).repeats]
     for i in range(SLICES):
       if self._over() or not repeating or not self._time_for_a_search():
         break
       name = max(repeating, key=gains.__getitem__)
-      before = problem.evaluations
+      before = problem.account.evaluations
       gains[name] = self._run(
-          name, self._placer(searches[name]), budget.share(problem, 1 / (SLICES - i)),
+          name, self._placer(searches[name]), budget.share(problem.account, 1 / (SLICES - i)),
           seed=self._seed + i + 1)
-      if problem.evaluations == before:
+      if problem.account.evaluations == before:
         break  # no op can be moved
 
   def _time_for_a_search(self) -> bool:
     problem, limit = self._problem, self._budget.max_seconds
     return limit is None or (
-        limit - problem.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)
+        limit - problem.account.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)
 
   def _run(
       self, name: str, placer: Called, budget: Budget,
@@ -257,23 +263,11 @@ def _part(method: Method) -> AutoPart:
   return method.auto or AutoPart(Stage.POLICY)
 
 
-def _run_method(
-    method: Method, root_dir: Optional[str], progress: Progress, own: Dict[str, Any],
-    problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
-  return running.run(problem, method, budget, seed, root_dir=root_dir, progress=progress, **own)
-
-
 def run_auto(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    weights: Optional[str] = None, root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None, ledger: Optional[Ledger] = None,
-    policies: Optional[Sequence[Method]] = None) -> np.ndarray:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, **options: Any
+) -> np.ndarray:
   """[N] the best placement that all methods with a part in `auto` find together.
 
-  Without a budget it ends after 60 s. It takes no weights. It takes a ledger besides the arguments
-  of a `Run`; without one, `progress` is called before each placer.
+  Without a budget it ends after 60 s. `options` are those of `Auto`.
   """
-  del weights
-  ledger = ledger or Ledger(problem, progress)
-  return Auto(problem, budget or DEFAULT_BUDGET, seed, policies=policies, ledger=ledger,
-              root_dir=root_dir).run()
+  return Auto(problem, budget or DEFAULT_BUDGET, seed, **options).run()

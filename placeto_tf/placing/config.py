@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Optional, Tuple, Union
+from typing import Optional, Tuple, Union
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import learned_groups, registry
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.islands import check_islands
 from placeto_tf.simulation.simulator import num_cores
 
@@ -16,9 +15,6 @@ DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01  # docs/results/bounds.md
 MOST_DEFAULT_ISLANDS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
-
-# A callback that long work calls from time to time, with the problem and the name of its stage.
-Progress = Callable[[PlacementProblem, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +45,7 @@ class PlacingConfig:
     islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`. By
       default one for each core, 8 at most; with `max_evaluations` 1, on any machine, so that the
       result does not depend on it. Where time is the limit, no more run than there are cores.
-    ray: where islands run other than on threads here, see `placeto_tf.distributed.session`; then
+    ray: where islands run other than on threads here, see `ray_executor.connected`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph train together: a number, or "auto" for the one that
       trains most examples a second.

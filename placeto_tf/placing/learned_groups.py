@@ -36,4 +36,4 @@ def with_learned_groups(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> PlacementProblem:
   """The problem in groups that the hierarchical policy learns with half of what is left."""
   learn: Any = deferred("placeto_tf.policies.one_graph_search", "learn_grouping")()
-  return problem.regrouped(learn(problem, budget.share(problem, _SHARE), seed))
+  return problem.regrouped(learn(problem, budget.share(problem.account, _SHARE), seed))

@@ -29,6 +29,7 @@ from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
 from placeto_tf.replication.replicated_graph import form_name
+from placeto_tf.search.islands import ONE_ISLAND, Islands
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 FIRST_SHARE = 0.4
@@ -74,11 +75,12 @@ class Candidate:
   @property
   def rank(self) -> Tuple[bool, float]:
     """Lowest for the best: what fits comes first, then what is closest to it, per example."""
-    return not self.problem.best_fits, self.problem.best_objective_us / (self.global_batch or 1)
+    account = self.problem.account
+    return not account.best_fits, account.best_objective_us / (self.global_batch or 1)
 
 
 def search_replicas(
-    candidates: Sequence[Candidate], budget: Budget, seed: int = 0,
+    candidates: Sequence[Candidate], budget: Budget, seed: int = 0, islands: Islands = ONE_ISLAND,
     announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
 ) -> Candidate:
   """Searches and returns the best candidate.
@@ -87,9 +89,10 @@ def search_replicas(
     candidates: fewest replicas first.
     budget: of all candidates together, counted from now.
     seed: of everything random.
+    islands: how many runs of each search go on side by side, and where.
     announce: called with a problem and the name of each placer before it runs.
   """
-  search = _Search(candidates, budget, seed, announce)
+  search = _Search(candidates, budget, seed, islands, announce)
   search.run()
   return min((each for each in candidates if not each.reference or len(candidates) == 1),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
@@ -98,10 +101,11 @@ def search_replicas(
 class _Search:
 
   def __init__(
-      self, candidates: Sequence[Candidate], budget: Budget, seed: int,
+      self, candidates: Sequence[Candidate], budget: Budget, seed: int, islands: Islands,
       announce: Callable[[PlacementProblem, str], None]):
     self._candidates: List[Candidate] = list(candidates)
     self._budget, self._seed, self._announce = budget, seed, announce
+    self._islands = islands
     self._started = time.monotonic()
 
   def run(self) -> None:
@@ -116,27 +120,27 @@ class _Search:
         self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
       alive = self._ahead(alive, BEHIND)
       alive = self._ahead(alive, CLOSE)
-      alive = alive[:2 if alive[0].problem.best_fits else 1]
+      alive = alive[:2 if alive[0].problem.account.best_fits else 1]
       for i, candidate in enumerate(alive):
         self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
     except KeyboardInterrupt:
-      if not all(each.problem.best_placement is not None for each in self._candidates):
+      if not all(each.problem.account.best_placement is not None for each in self._candidates):
         raise
 
   def _slice(self, problem: PlacementProblem, share: float) -> Budget:
     """A share of what is left of the whole budget, for one problem, counted from now."""
     evaluations = seconds = None
     if self._budget.max_evaluations is not None:
-      used = sum(each.problem.evaluations for each in self._candidates)
+      used = sum(each.problem.account.evaluations for each in self._candidates)
       left = max(1, int(share * (self._budget.max_evaluations - used)))
-      evaluations = problem.evaluations + left
+      evaluations = problem.account.evaluations + left
     if self._budget.max_seconds is not None:
       left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
-      seconds = problem.seconds + max(1e-9, share * left_seconds)
+      seconds = problem.account.seconds + max(1e-9, share * left_seconds)
     return Budget(evaluations, seconds)
 
   def _over(self) -> bool:
-    used = sum(each.problem.evaluations for each in self._candidates)
+    used = sum(each.problem.account.evaluations for each in self._candidates)
     return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
         self._budget.max_seconds is not None
         and time.monotonic() - self._started >= self._budget.max_seconds)
@@ -145,11 +149,11 @@ class _Search:
     problem, method = candidate.problem, registry.find(name)
     self._announce(problem, name)
     if grouped:
-      units = placed_units(problem, problem.best_known, problem.num_groups)
+      units = placed_units(problem, problem.account.best_known, problem.num_groups)
       problem = problem.regrouped(number_groups(units.unit_of_op, topological_rank(problem.graph)))
     candidate.ledger.run(
-        name, lambda problem, budget, seed: running.run(problem, method, budget, seed), budget,
-        self._seed, problem)
+        name, lambda problem, budget, seed: running.run(
+            problem, method, budget, seed, islands=self._islands), budget, self._seed, problem)
 
   def _start(self, candidate: Candidate) -> None:
     if candidate.replicas > 1:
@@ -164,7 +168,7 @@ class _Search:
     best = min(each.example_us for each in candidates)
     alive = []
     for each in candidates:
-      if each.example_us > best and each.problem.best_fits:
+      if each.example_us > best and each.problem.account.best_fits:
         bound = lower_bound_us(each.problem) / (each.global_batch or 1)
         if bound >= best:
           each.dropped = "its lower bound is above what another row takes"
@@ -178,8 +182,8 @@ class _Search:
     for each in candidates:
       if each.example_us > factor * best:
         each.dropped = (
-            f"it was {100 * (each.example_us / best - 1):.0f} % behind" if each.problem.best_fits
-            else "nothing was found that fits")
+            f"it was {100 * (each.example_us / best - 1):.0f} % behind"
+            if each.problem.account.best_fits else "nothing was found that fits")
     return [each for each in candidates if not each.dropped]
 
   def _first(self, candidate: Candidate, share: float) -> None:
@@ -193,16 +197,16 @@ class _Search:
     budget = self._slice(problem, share)
     needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
     for name, part in LAST:
-      if problem.exhausted(budget):
+      if problem.account.exhausted(budget):
         break
       if budget.max_seconds is not None:
-        left_seconds = budget.max_seconds - problem.seconds
+        left_seconds = budget.max_seconds - problem.account.seconds
         if left_seconds <= needed_seconds:
           break
         if (1 - part) * left_seconds <= needed_seconds:
           part = 1.0  # what comes after it would have no time
       policy = registry.find(name).kind is Kind.POLICY
       try:
-        self._run(candidate, name, budget.share(problem, part), grouped=policy)
+        self._run(candidate, name, budget.share(problem.account, part), grouped=policy)
       except SetupError as error:  # the libraries of the policies are not installed; all else works
         candidate.ledger.skip(name, str(error))

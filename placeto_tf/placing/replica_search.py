@@ -16,8 +16,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
-from placeto_tf.placements import Placement
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
+from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
@@ -35,7 +35,7 @@ from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.replicated_graph import form_name
 from placeto_tf.replication.replicating import replicate
 from placeto_tf.runtime.comparing import TrainingComparison, compare_training
-from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.islands import Islands
 
 # (number of replicas, whether each has variables of its own)
 Form = Tuple[int, bool]
@@ -62,8 +62,7 @@ def place_replicas(
     cluster: Cluster,
     config: PlacingConfig,
     *,
-    progress: Optional[Callable[[PlacementProblem, str], None]] = None,
-    stage: Callable[[str], ContextManager] = contextlib.nullcontext,
+    observer: Observer = SILENT,
 ) -> PlacingResult:
   """Places a graph with the best number of replicas, or with `config.replicas`.
 
@@ -71,13 +70,13 @@ def place_replicas(
     source: a `ReplicaSource`, or anything that makes one.
     cluster: devices and links.
     config: as for `place_with`; its method is `auto`.
-    progress: called from time to time.
-    stage: a context manager of a name, entered around long work before the search.
+    observer: is told how it goes.
 
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
   """
   source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
+  stage = observer.stage
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
   forms = {(count, mirrored and count > 1) for count in counts for mirrored in kinds}
@@ -96,8 +95,9 @@ def place_replicas(
   if all(each.reference for each in candidates):
     candidates = [dataclasses.replace(each, reference=False) for each in candidates]
   started = time.monotonic()
-  best = search_replicas(
-      candidates, config.budget, config.seed, progress or (lambda problem, name: None))
+  with observer.search("placing", config.budget) as progress:
+    best = search_replicas(
+        candidates, config.budget, config.seed, Islands(config.num_islands), progress)
   seconds = time.monotonic() - started
   checks: Dict[str, TrainingComparison] = {}
   failed = ""
@@ -114,10 +114,10 @@ def place_replicas(
 def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
   """The row of the table of replicas."""
   problem = candidate.problem
-  found = problem.simulator.simulate(problem.best_known)
+  found = problem.simulator.simulate(problem.account.best_known)
   return ReplicaRow(
       candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
-      found.peak_memory_bytes, bool(found.fits), problem.evaluations, candidate.dropped,
+      found.peak_memory_bytes, bool(found.fits), problem.account.evaluations, candidate.dropped,
       str(checks.get(candidate.form, "")))
 
 
@@ -251,46 +251,29 @@ def _problem(
   allowed = narrowed_by_pins(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
       keep_own_devices=config.existing_devices == "keep")
-  problem = PlacementProblem.build(
+  return PlacementProblem.build(
       graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
-      allowed_ops=allowed)
-  problem.islands = config.num_islands
-  if replicated is not None and replicated.replicas > 1:
-    problem.replicated = replicated
-  return problem
+      allowed_ops=allowed,
+      replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
 
 
 def _result(
     candidates: List[Candidate], best: Candidate, replication: Replication, cluster: Cluster,
     config: PlacingConfig, seconds: float) -> PlacingResult:
   problem = best.problem
-  simulated = problem.simulator.simulate(problem.best_known)
-  if not simulated.fits:
+  if not problem.account.best_fits:
     raise PlacementError(
         f"no placement was found that fits, of any number of replicas ({best.form} come "
         "closest); add devices or memory, or lower the batch size")
   baselines = _baselines(candidates, best, replication)
-  bound_us = lower_bound_us(problem)
-  graph = problem.graph
-  placement = Placement.from_indices(
-      graph, cluster, problem.best_known, method=config.method, seed=config.seed,
-      evaluations=problem.evaluations, step_time_us=simulated.step_time_us,
-      lower_bound_us=bound_us,
-      peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
-      baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
-                 for name, row in baselines.items()})
   chosen = replication.chosen
-  notes = graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
+  notes = problem.graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
   if replication.refused:
     notes += (f"no more replicas: {replication.refused}",)
-  return PlacingResult(
-      placement=placement, step_time_us=simulated.step_time_us,
-      peak_memory_bytes=simulated.peak_memory_bytes, fits=True, baselines=baselines,
-      lower_bound_us=bound_us,
-      evaluations=sum(each.problem.evaluations for each in candidates), seconds=seconds,
-      history=list(problem.history), indices=problem.best_known, simulated=simulated,
-      proven=False, notes=notes, interrupted=False, graph=graph, costs=problem.costs,
-      cluster=cluster, config=config,
+  return PlacingResult.of(
+      problem, problem.account.best_known, baselines, config,
+      evaluations=sum(each.problem.account.evaluations for each in candidates), seconds=seconds,
+      proven=False, notes=notes, interrupted=False,
       replication=replication)
 
 

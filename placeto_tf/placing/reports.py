@@ -160,7 +160,7 @@ def step_line(graph: ComputationGraph) -> str:
           + (f", fed {listed(feeds, most=4)}" if feeds else "") + f": {graph.num_ops:,} ops.")
 
 
-def table(result: PlacingResult, *, verbose: bool = False) -> str:
+def table(result: Union[PlacingResult, SignaturesResult], *, verbose: bool = False) -> str:
   """The comparison that the terminal shows.
 
   Args:
@@ -169,6 +169,8 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
       one that did not run has a note. Otherwise the table has the rows to compare the answer with:
       the graph as it is, the baselines, and the placer that was asked for by name.
   """
+  if isinstance(result, SignaturesResult):
+    return _table_of_signatures(result, verbose)
   current_us = result.baselines["current"].step_time_us
   titles = {method.name: method.title for method in registry.methods()}
   titles[DATA_PARALLEL] = "data parallelism"
@@ -204,13 +206,8 @@ def table(result: PlacingResult, *, verbose: bool = False) -> str:
   return "\n".join(lines)
 
 
-def table_of_signatures(result: SignaturesResult, *, verbose: bool = False) -> str:
-  """What the terminal shows of several signatures: a row of each.
-
-  Args:
-    result: of a run.
-    verbose: whether the table of each signature follows.
-  """
+def _table_of_signatures(result: SignaturesResult, verbose: bool) -> str:
+  """A row of each signature; where all is wanted, the table of each follows."""
   rows = [["signature", "ops", "as it is", "one device", "placed", "speed-up", "lower bound",
            *_memory_titles(result.cluster)]]
   for key, found in result.results.items():

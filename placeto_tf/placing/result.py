@@ -23,6 +23,7 @@ from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import DataParallel, ReplicatedGraph
 from placeto_tf.runtime.comparing import TrainingComparison
+from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import SimulationResult
 
 
@@ -167,6 +168,28 @@ class PlacingResult:
   def explanation(self) -> Explanation:
     """What bounds the step, from the critical path of its simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
+
+  @classmethod
+  def of(
+      cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
+      config: PlacingConfig, *, evaluations: int, bound_us: Optional[float] = None, **more: Any
+  ) -> PlacingResult:
+    """The result of a search: the placement [N] of a problem, simulated; `more` are its fields."""
+    graph, cluster = problem.graph, problem.cluster
+    simulated = problem.simulator.simulate(indices)
+    bound_us = lower_bound_us(problem) if bound_us is None else bound_us
+    placement = Placement.from_indices(
+        graph, cluster, indices, method=config.method, seed=config.seed,
+        evaluations=problem.account.evaluations, step_time_us=simulated.step_time_us,
+        lower_bound_us=bound_us,
+        peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
+        baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
+                   for name, row in baselines.items()})
+    return cls(
+        placement, simulated.step_time_us, simulated.peak_memory_bytes, bool(simulated.fits),
+        baselines, bound_us, evaluations, history=problem.account.history, indices=indices,
+        simulated=simulated, graph=graph, costs=problem.costs, cluster=cluster, config=config,
+        **more)
 
   def __repr__(self) -> str:
     """The result in one line."""

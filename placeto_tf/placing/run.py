@@ -1,52 +1,33 @@
-"""`place()`: runs the placers and the policies on one graph.
+"""`place()`, `place_signatures()`, `simulate()`: the one way to place, whatever is placed.
 
-The answer is never worse than a known placement: the graph's own devices, one device, an expert
-split and METIS are always evaluated first, and a placement of the method is taken only if it is
-better.
+A graph is placed by `one_graph`, replicas of it by `replica_search`, several signatures of a
+SavedModel by `signatures`; all give what they found to `PlacingResult`.
 
 Legend: N ops, D devices.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
-from placeto_tf.distributed import session
-from placeto_tf.distributed.islands import run_on_ray
-from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
+from placeto_tf.graphs.saved_model_reading import ALL_SIGNATURES
 from placeto_tf.placements import Placement
-from placeto_tf.placements.fixed_cost import fixed_cost_note
-from placeto_tf.placing import (
-  learned_groups,
-  measured_search,
-  progress_bar,
-  registry,
-  replica_search,
-  running,
-)
-from placeto_tf.placing.compiling_ahead import compile_ahead
-from placeto_tf.placing.config import PlacingConfig, Progress
-from placeto_tf.placing.result import Baseline, PlacingResult
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.ledger import Ledger
-from placeto_tf.problem.method import Kind
-from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.placing import one_graph, replica_search, signatures
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
+from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.signatures import SignatureGraphs, SignaturesResult
 from placeto_tf.replication.batches import ReplicaSource
-from placeto_tf.runtime.workers import make_runtime
-from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.simulation import SimulationResult, Simulator, memory_report
+from placeto_tf.simulation import SimulationResult, Simulator
+
+Loaded = Union[ComputationGraph, ReplicaSource, SignatureGraphs]
 
 
 def place(
@@ -77,26 +58,40 @@ def place(
   """
   config, loading = options_of("place()", method, options, graph)
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  return place_with(
+      load(graph, config, loading), cluster, config, root_dir=root_dir,
+      observer=observer_of(progress))
 
-  def source_of_replicas() -> ReplicaSource:
-    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
-        graph, loading, batch_norm=config.batch_norm)
 
-  def run(
-      report: Optional[Progress], stage: Callable[[str], ContextManager] = contextlib.nullcontext
-  ) -> PlacingResult:
-    if config.replicas != 1:
-      return replica_search.place_replicas(
-          source_of_replicas(), cluster, config, progress=report, stage=stage)
-    read = graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
-    return place_with(read, cluster, config, root_dir=root_dir, progress=report, stage=stage)
+def place_signatures(
+    saved_model: Any,
+    cluster: Union[Cluster, str],
+    signatures: Union[str, Sequence[str]] = ALL_SIGNATURES,
+    method: str = "auto",
+    *,
+    root_dir: Optional[str] = None,
+    progress: Union[bool, Progress, None] = None,
+    **options: Any,
+) -> SignaturesResult:
+  """Decides on which device each op of several signatures of a SavedModel runs.
 
-  if callable(progress):
-    return run(progress)
-  if not (progress_bar.is_watched() if progress is None else progress):
-    return run(None)
-  with progress_bar.ProgressBar(config.budget) as bar:
-    return run(bar, progress_bar.stage)
+  Args:
+    saved_model: its directory.
+    cluster: a `Cluster`, or text for `Cluster.parse`.
+    signatures: their keys, the one that matters most first; "all" for all, the default one first.
+    method: see `PlacingConfig`.
+    root_dir: where policies write TensorBoard summaries, a directory for each signature.
+    progress: as for `place()`.
+    **options: as for `place()`; the budget is shared equally.
+
+  Raises:
+    PlacetoError: the SavedModel, a signature or an option is wrong, or no placement fits in memory.
+  """
+  config, loading = options_of("place_signatures()", method, options, saved_model)
+  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  return place_with(
+      load(saved_model, config, loading, signatures), cluster, config, root_dir=root_dir,
+      observer=observer_of(progress))
 
 
 def options_of(
@@ -130,197 +125,55 @@ def options_of(
   return replica_search.with_replicas_of_spec(config, graph), loading
 
 
+def load(
+    graph: Any, config: PlacingConfig, loading: Mapping[str, Any],
+    keys: Union[str, Sequence[str]] = ()) -> Any:
+  """What `place_with` takes.
+
+  Args:
+    graph: see `place`.
+    config: says whether replicas are wanted.
+    loading: options of `load_graph`.
+    keys: of signatures of a SavedModel, where several are placed.
+
+  Raises:
+    PlacetoError: it cannot be read.
+  """
+  if keys:
+    return signatures.load_signatures(graph, keys, loading)
+  if config.replicas != 1:
+    return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
+        graph, loading, batch_norm=config.batch_norm)
+  return graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)
+
+
 def place_with(
-    graph: ComputationGraph,
+    loaded: Loaded,
     cluster: Cluster,
     config: PlacingConfig,
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
-    stage: Callable[[str], ContextManager] = contextlib.nullcontext,
-) -> PlacingResult:
-  """`place()` with its options in a `PlacingConfig`.
+    observer: Observer = SILENT,
+) -> Any:
+  """`place()` and `place_signatures()` with their options in a `PlacingConfig`.
 
-  `stage` is a context manager of a name, entered around long work before the search.
-  """
-  registry.read_weights(registry.find(config.method), config.policy_weights)
-  if config.cost == "measured":
-    make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
-  with stage("Estimating costs"):
-    costs = estimate_costs(graph, cluster, source=config.costs)
-  allowed = narrowed_by_pins(
-      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
-      keep_own_devices=config.existing_devices == "keep")
-  with stage("Grouping"):
-    problem = PlacementProblem.build(
-        graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
-        max_groups=config.max_groups, allowed_ops=allowed)
-  progress = progress or (lambda problem, stage: None)
-  with _islands(problem, config) as config:
-    compile_ahead(problem, registry.find(config.method), stage)
-    bound_us = lower_bound_us(problem)
-    problem = problem.renewed()  # the clock begins once all is there
-    started = time.monotonic()
-    ledger = Ledger(problem)
-    ledger.bound_us = bound_us
-    budget = _with_target(config.budget, bound_us)
-    interrupted = _search(problem, ledger, config, budget, root_dir, progress)
-    ended = "Ctrl-C" if interrupted else _ended(
-        problem, ledger, budget, auto=registry.find(config.method).kind is Kind.AUTO)
-  rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
-
-  best = problem.best_known
-  simulated = problem.simulator.simulate(best)
-  if not simulated.fits:
-    raise PlacementError(_nothing_fits(problem, simulated))
-  measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
-  if config.cost == "measured":
-    try:
-      measured = _measure(problem, rows, config, progress)
-    # What the search found must not be lost, whatever happens to workers, sessions and sockets.
-    except KeyboardInterrupt:
-      interrupted = True
-      notes += ("simulated steps decided, because measuring was interrupted",)
-    except Exception as error:
-      kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
-      notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
-    else:
-      best, proven = measured.placement, False  # proofs hold for simulated steps
-      simulated = problem.simulator.simulate(best)
-      notes += (measured_search.describe(measured),)
-  fixed = fixed_cost_note(problem.simulator, best)
-  notes += (fixed,) if fixed else ()
-  placement = Placement.from_indices(
-      graph, cluster, best, method=config.method, seed=config.seed,
-      evaluations=problem.evaluations, step_time_us=simulated.step_time_us,
-      lower_bound_us=bound_us,
-      peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
-      baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
-                 for name, row in rows.items()})
-  return PlacingResult(
-      placement=placement, step_time_us=simulated.step_time_us,
-      peak_memory_bytes=simulated.peak_memory_bytes, fits=True, baselines=rows,
-      lower_bound_us=bound_us, evaluations=problem.evaluations,
-      seconds=time.monotonic() - started, history=list(problem.history), indices=best,
-      simulated=simulated, proven=proven, notes=notes, interrupted=interrupted, graph=graph,
-      costs=costs, cluster=cluster, config=config, measured=measured, ended=ended)
-
-
-def _with_target(budget: Budget, bound_us: float) -> Budget:
-  """The budget that also ends where its `stop_within` says, given a lower bound."""
-  if not budget.stop_within or not bound_us > 0:
-    return budget
-  return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
-
-
-def _ended(problem: PlacementProblem, ledger: Ledger, budget: Budget, *, auto: bool) -> str:
-  """What ended a search that was not interrupted, in words."""
-  if ledger.proven:
-    return "the best is proven"
-  if budget.target_us is not None and problem.best_fits and (
-      problem.best_objective_us <= budget.target_us):
-    return f"the bound is met within {budget.stop_within:.1%}"
-  if ledger.no_more:
-    return f"twice the time gained less than {budget.stop_within:.1%}"
-  # `auto` has no end of its own, but leaves a rest that is too short for another search.
-  used = auto or problem.exhausted(dataclasses.replace(budget, target_us=None))
-  return "the budget is used" if used else "the method has come to its end"
-
-
-@contextlib.contextmanager
-def _islands(problem: PlacementProblem, config: PlacingConfig) -> Iterator[PlacingConfig]:
-  """Has searches run on as many islands, and where, as the configuration says.
-
-  Yields:
-    The configuration with the number of islands that there are.
-  """
-  with contextlib.ExitStack() as stack:
-    if config.ray is not None:
-      ray = stack.enter_context(session.connected(config.ray))
-      problem.run_islands = run_on_ray
-      if config.islands is None and config.max_evaluations is None:
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        config = dataclasses.replace(config, islands=max(1, cores))
-    problem.islands = config.num_islands
-    yield config
-
-
-def _measure(
-    problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
-    progress: Progress) -> measured_search.MeasuredSearch:
-  """Measures the placers' placements, and searches on from them, in real sessions."""
-  found = {name: row.placement for name, row in rows.items()
-           if row.placement is not None and row.fits}
-  found["best"] = problem.best_known
-  progress(problem, "measuring")
-  return measured_search.search_on_workers(
-      problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
-      max_measurements=config.max_measurements, seed=config.seed,
-      progress=lambda _: progress(problem, "measuring"))
-
-
-def _search(
-    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, budget: Budget,
-    root_dir: Optional[str], progress: Progress) -> bool:
-  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
+  Args:
+    loaded: as `load` returns it.
+    cluster, config: where, and how.
+    root_dir: where policies write TensorBoard summaries; None writes none.
+    observer: is told how it goes.
 
   Returns:
-    Whether Ctrl-C was pressed.
+    A `PlacingResult`, or of several signatures a `SignaturesResult`.
+
+  Raises:
+    PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  method, stage = registry.find(config.method), [""]
-
-  def announce(name: str) -> None:
-    stage[0] = name
-    progress(problem, name)
-
-  ledger.announce = announce
-  problem.observe(lambda: progress(problem, stage[0]))
-  try:
-    if method.kind is Kind.AUTO:  # has the references among its own parts
-      run_auto: Callable[..., np.ndarray] = method.load()
-      run_auto(problem, budget, config.seed, root_dir=root_dir, ledger=ledger)
-      return False
-    for reference in registry.references():
-      ledger.run(reference.name, reference.load(), budget, config.seed)
-    if not method.kind.reference:
-      run = functools.partial(
-          running.run, weights=config.policy_weights, root_dir=root_dir,
-          progress=lambda *_: announce(method.name))
-      ledger.run(
-          method.name, lambda problem, budget, seed: run(problem, method, budget, seed), budget,
-          config.seed, _grouped(problem, ledger, config))
-  except KeyboardInterrupt:
-    if problem.best_placement is None:
-      raise
-    return True
-  finally:
-    problem.observe(None)
-  return False
-
-
-def _grouped(
-    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig) -> PlacementProblem:
-  """The problem in the groups that the method works on; if learned, with an entry in the ledger."""
-  if config.grouping != learned_groups.LEARNED:
-    return problem
-  learned = []
-
-  def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
-    learned.append(learned_groups.with_learned_groups(problem, budget, seed))
-    return problem.best_known
-
-  ledger.run(learned_groups.METHOD, learn, config.budget, config.seed)
-  return learned[0]
-
-
-def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:
-  reports = memory_report(problem.graph, problem.costs, simulated)
-  held = float(problem.costs.persistent_bytes.sum())
-  room = float(problem.cluster.memory_bytes.sum())
-  return (
-      f"no placement was found that fits: the best is {'; '.join(reports)} (variables and "
-      f"constants alone take {held / 2**30:.2f} GB of the cluster's {room / 2**30:.2f} GB); add "
-      "devices or memory, or lower the batch size")
+  if isinstance(loaded, SignatureGraphs):
+    return signatures.place_graphs(loaded, cluster, config, root_dir=root_dir, observer=observer)
+  if isinstance(loaded, ReplicaSource):
+    return replica_search.place_replicas(loaded, cluster, config, observer=observer)
+  return one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
 
 
 def simulate(

@@ -8,7 +8,7 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 
 All other methods make their own placements, whatever was evaluated before.
 
-Searches that can run as islands (`Method.islands`) do, on as many as the problem says.
+Searches that can run as islands (`Method.islands`) do, on as many as the caller says.
 
 Legend: N ops.
 """
@@ -21,9 +21,9 @@ from typing import Any, Optional
 import numpy as np
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method, Progress
+from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.islands import search_on_islands
+from placeto_tf.search.islands import ONE_ISLAND, Islands, search_on_islands
 from placeto_tf.search.starts import best_start, reference_placers
 
 
@@ -40,7 +40,7 @@ def prepare(
   """
   if start is not None and method.kind.takes_start:
     problem.evaluate_ops(start)
-  elif method.kind is Kind.POLICY and problem.best_placement is None:
+  elif method.kind is Kind.POLICY and problem.account.best_placement is None:
     for placer in reference_placers().values():
       placer(problem, budget, seed)
 
@@ -53,22 +53,30 @@ def run(
     *,
     weights: Optional[str] = None,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
+    islands: Islands = ONE_ISLAND,
     **own: Any,
 ) -> np.ndarray:
-  """[N] the best placement that one method finds within the budget; arguments as for `Run`.
+  """[N] the best placement that one method finds within the budget.
 
-  `own` are more arguments that this method takes.
+  Args:
+    problem, method, budget, seed: what to run on what.
+    weights: directory of trained weights, for a method that takes weights.
+    root_dir: where a method that writes TensorBoard summaries does; None writes none.
+    islands: how many runs of a search go on side by side, and where.
+    **own: more arguments that this method takes.
   """
   prepare(problem, method, budget, seed)
-  if method.kind is Kind.POLICY and problem.exhausted(budget):
-    return problem.best_known
-  load: Any = method.load  # `own` is checked by the method
-  placer = functools.partial(load(), weights=weights, **own)
+  if method.kind is Kind.POLICY and problem.account.exhausted(budget):
+    return problem.account.best_known
+  if method.weights is not None:
+    own["weights"] = weights
+  if method.summaries:
+    own["root_dir"] = root_dir
+  if method.kind is Kind.AUTO:
+    own["islands"] = islands
+  placer = functools.partial(method.load(), **own)
   if not method.islands:
-    return placer(problem, budget, seed, root_dir=root_dir, progress=progress)
-  # Islands may be on other machines, to which nothing that shows progress can travel; those who
-  # observe the problem see what it does.
-  if problem.islands > 1 and problem.best_placement is None:
+    return placer(problem, budget, seed)
+  if islands.count > 1 and problem.account.best_placement is None:
     best_start(problem, budget, seed)  # once, not on every island
-  return search_on_islands(problem, placer, budget, seed)
+  return search_on_islands(problem, placer, budget, seed, islands)

@@ -1,4 +1,4 @@
-"""`place_signatures()`: several signatures of a SavedModel, placed in one run.
+"""Several signatures of a SavedModel, placed in one run.
 
 A server runs one signature a request, so each has a step of its own. What they share (variables,
 tables, ops of the graph itself) can be in one place only. The signatures are therefore placed one
@@ -12,13 +12,11 @@ Legend: N ops of a signature, D devices.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import re
-from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -31,10 +29,11 @@ from placeto_tf.graphs.saved_model_reading import (
   signature_keys,
 )
 from placeto_tf.placements import Placement
-from placeto_tf.placing import progress_bar
-from placeto_tf.placing.config import PlacingConfig, Progress
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.observing import SILENT, Observer, Progress
+from placeto_tf.placing.one_graph import place_graph
 from placeto_tf.placing.result import Baseline, PlacingResult
-from placeto_tf.placing.run import options_of, place_with
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
@@ -84,48 +83,13 @@ class SignaturesResult:
     return f"SignaturesResult({steps}; {self.graph.num_ops:,} ops)"
 
 
-def place_signatures(
-    saved_model: Any,
-    cluster: Union[Cluster, str],
-    signatures: Union[str, Sequence[str]] = ALL_SIGNATURES,
-    method: str = "auto",
-    *,
-    root_dir: Optional[str] = None,
-    progress: Optional[bool] = None,
-    **options: Any,
-) -> SignaturesResult:
-  """Decides on which device each op of several signatures of a SavedModel runs.
-
-  Args:
-    saved_model: its directory.
-    cluster: a `Cluster`, or text for `Cluster.parse`.
-    signatures: their keys, the one that matters most first; "all" for all, the default one first.
-    method: see `PlacingConfig`.
-    root_dir: where policies write TensorBoard summaries, a directory for each signature.
-    progress: whether a progress bar is shown; None shows it where somebody sees it.
-    **options: as for `place()`; the budget is shared equally.
-
-  Raises:
-    PlacetoError: the SavedModel, a signature or an option is wrong, or no placement fits in memory.
-  """
-  config, loading = options_of("place_signatures()", method, options, saved_model)
-  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  shown = progress_bar.is_watched() if progress is None else progress
-  graphs = load_signatures(saved_model, signatures, loading)
-  if not shown:
-    return place_graphs(graphs, cluster, config, root_dir=root_dir)
-  return place_graphs(
-      graphs, cluster, config, root_dir=root_dir, stage=progress_bar.stage,
-      watch=lambda key, share: progress_bar.ProgressBar(share.budget))
-
-
 def load_signatures(
     saved_model: Any, signatures: Union[str, Sequence[str]], options: Mapping[str, Any]
 ) -> SignatureGraphs:
   """Reads the graph of each signature, and of all together.
 
   Args:
-    saved_model, signatures: as for `place_signatures`.
+    saved_model, signatures: its directory, and the keys or "all".
     options: the others of `load_graph`.
 
   Raises:
@@ -169,20 +133,16 @@ def place_graphs(
     config: PlacingConfig,
     *,
     root_dir: Optional[str] = None,
-    watch: Callable[[str, PlacingConfig], ContextManager[Progress]] = (
-        lambda key, share: contextlib.nullcontext(_unwatched)),
-    stage: Callable[[str], ContextManager] = contextlib.nullcontext,
+    observer: Observer = SILENT,
 ) -> SignaturesResult:
   """Places signatures one after the other; each has an equal share of the budget.
 
   Args:
     graphs: of the signatures.
     cluster: devices and links.
-    config: as for `place_with`; its budget is for all together.
-    root_dir: as for `place_with`, a directory below it for each signature.
-    watch: entered around the signature of a key, with its options; gives what is called every now
-      and then.
-    stage: as for `place_with`.
+    config: how; its budget is for all together.
+    root_dir: as for `place_graph`, a directory below it for each signature.
+    observer: is told how it goes; a search has the name of its signature's folder.
 
   Raises:
     PlacementError: several replicas are asked for, or the signatures do not fit together.
@@ -196,24 +156,27 @@ def place_graphs(
   interrupted = False
   for key, graph in graphs.parts.items():
     share = _share(config, len(graphs.parts), interrupted)
-    with watch(key, share) as report:
-      found = place_with(
-          devices.fixed_in(graph), devices.room_for(graph), share,
-          root_dir=None if root_dir is None else os.path.join(root_dir, folder_of(key)),
-          progress=report, stage=functools.partial(_stage_of, key, stage))
+    found = place_graph(
+        devices.fixed_in(graph), devices.room_for(graph), share,
+        root_dir=None if root_dir is None else os.path.join(root_dir, folder_of(key)),
+        observer=_OfSignature(key, observer))
     devices.take(graph, found)
     interrupted |= found.interrupted
     results[key] = found if len(results) == 0 else _with_free_baselines(graph, cluster, found)
   return _joined(graphs, cluster, config, results, devices)
 
 
-def _unwatched(problem: PlacementProblem, stage: str) -> None:
-  """Reports nothing."""
-  del problem, stage
+class _OfSignature(Observer):
+  """Has another observer told what happens to the signature of a key."""
 
+  def __init__(self, key: str, observer: Observer):
+    self._key, self._observer = key, observer
 
-def _stage_of(key: str, stage: Callable[[str], ContextManager], name: str) -> ContextManager:
-  return stage(f"{key}: {name}")
+  def stage(self, name: str) -> ContextManager[Any]:
+    return self._observer.stage(f"{self._key}: {name}")
+
+  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+    return self._observer.search(folder_of(self._key), budget)
 
 
 class _Devices:

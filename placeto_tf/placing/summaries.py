@@ -41,7 +41,7 @@ _MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 
 
 class PlacingSummaries:
-  """Writes a run's events; its call is a `progress` callback of `place_with`.
+  """Writes a run's events; its call is what `Observer.search` gives.
 
   Use as a context manager: events are flushed every few seconds and when it is left.
   """
@@ -60,14 +60,13 @@ class PlacingSummaries:
   def __exit__(self, *_: Any) -> None:
     self._writer.close()
 
-  def __call__(self, problem: PlacementProblem, stage: str) -> None:
+  def __call__(self, problem: PlacementProblem, placer: str) -> None:
     """Writes the improvements since the last call and, now and then, evaluations a second."""
-    del stage
-    history = problem.history
+    history = problem.account.history
     if len(history) > self._improvements:
-      self._write_history(history[self._improvements:], time.time() - problem.seconds)
+      self._write_history(history[self._improvements:], time.time() - problem.account.seconds)
       self._improvements = len(history)
-    if problem.seconds > self._counted[0] + _RATE_SECONDS:
+    if problem.account.seconds > self._counted[0] + _RATE_SECONDS:
       self._write_rates(problem)
 
   def flush(self) -> None:
@@ -105,12 +104,13 @@ class PlacingSummaries:
 
   def _write_rates(self, problem: PlacementProblem) -> None:
     """Writes evaluations a second since they were written last."""
-    seconds, counts = problem.seconds, (problem.evaluations, *problem.evaluations_of_islands)
+    account = problem.account
+    seconds, counts = account.seconds, (account.evaluations, *account.of_islands)
     for i, (count, before) in enumerate(
         itertools.zip_longest(counts, self._counted[1], fillvalue=0)):
       name = f"island_{i - 1}_a_second" if i else "a_second"
       self._scalar(f"Evaluations/{name}", (count - before) / (seconds - self._counted[0]),
-                   problem.evaluations, time.time())
+                   problem.account.evaluations, time.time())
     self._counted = seconds, counts
 
   def _pictures(self, result: PlacingResult, now: float) -> None:

@@ -128,7 +128,7 @@ class OneGraphTrainer(runs.TrainingRun):
     environment = self._environment
     found = {**self._trainer.losses, "reward": float(learned.mean()),
              "fitting": float(environment.fits.mean()),
-             "StepTime/best_us": float(self.problem.best_objective_us)}
+             "StepTime/best_us": float(self.problem.account.best_objective_us)}
     if environment.fits.any():
       found["StepTime/current_us"] = float(environment.step_time_us[environment.fits].mean())
     return {**found, "best_ms": found["StepTime/best_us"] / 1e3}
@@ -137,22 +137,24 @@ class OneGraphTrainer(runs.TrainingRun):
     return list(self.policy.trainable_variables)
 
   def _state(self) -> Dict[str, Any]:
-    best = self.problem.best_placement
+    best = self.problem.account.best_placement
     return {"rng": self._trainer.rng.bit_generator.state,
             "best": None if best is None else best.tolist(),
-            "evaluations": self.problem.evaluations}
+            "evaluations": self.problem.account.evaluations}
 
   def _load_state(self, state: Dict[str, Any]) -> None:
     self._trainer.rng.bit_generator.state = state["rng"]
-    self.problem.take_up(state["best"], state["evaluations"])
+    if state["best"] is not None:
+      self.problem.evaluate_ops(np.asarray(state["best"], dtype=np.int32))
+    self.problem.account.evaluations = state["evaluations"]
 
   def _export(self) -> None:
     problem = self.problem
-    if problem.best_placement is not None:
+    if problem.account.best_placement is not None:
       Placement.from_indices(
-          problem.graph, problem.cluster, problem.best_placement, method=self.config.policy,
-          seed=self.config.seed, evaluations=problem.evaluations,
-          step_time_us=float(problem.simulator.simulate(problem.best_placement).step_time_us),
+          problem.graph, problem.cluster, problem.account.best_placement, method=self.config.policy,
+          seed=self.config.seed, evaluations=problem.account.evaluations,
+          step_time_us=float(problem.simulator.simulate(problem.account.best_placement).step_time_us),
       ).save(os.path.join(self.root_dir, "placement.json"))
 
 

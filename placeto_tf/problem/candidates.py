@@ -22,7 +22,7 @@ def best_of(
   the order. If the budget is used up, the first placement is returned without an evaluation.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
-  remaining = None if budget is None else problem.remaining_evaluations(budget)
+  remaining = None if budget is None else problem.account.remaining_evaluations(budget)
   if remaining is not None:
     placements = placements[:max(1, remaining)]
     if remaining == 0:
@@ -36,7 +36,7 @@ def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
   Searches return it instead of their own best: by the objective alone a placement that does not
   fit can be ahead of one that does, and the problem prefers the one that fits.
   """
-  best = problem.best_placement
+  best = problem.account.best_placement
   return np.asarray(otherwise if best is None else best, dtype=np.int32).copy()
 
 

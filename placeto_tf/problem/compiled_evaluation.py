@@ -99,12 +99,12 @@ class CompiledEvaluations:
   def more(self) -> bool:
     """Books the last block and sets the limit of the next; False once the budget is used up."""
     self._book()
-    if self._problem.exhausted(self._budget):
+    if self._problem.account.exhausted(self._budget):
       return False
-    left: Optional[int] = self._problem.remaining_evaluations(self._budget)
+    left: Optional[int] = self._problem.account.remaining_evaluations(self._budget)
     counts, best = self.evaluator.counts, self.evaluator.best
     counts[:] = 0, self._length if left is None else min(left, self._length), 0
-    best[:] = not self._problem.best_fits, self._problem.best_objective_us
+    best[:] = not self._problem.account.best_fits, self._problem.account.best_objective_us
     self._began = time.perf_counter()
     return True
 
@@ -117,5 +117,5 @@ class CompiledEvaluations:
     self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
     self.evaluator.counts[USED] = 0
     unfit, objective_us = self.evaluator.best.tolist()
-    self._problem.book(
+    self._problem.account.book(
         used, (self.evaluator.best_row.copy(), not unfit, objective_us) if improved else None)

@@ -13,7 +13,7 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-# The type of function that a ledger runs; a `Placer` is one.
+# The type of function that a ledger runs; a `Run` is one.
 Called = Callable[[PlacementProblem, Budget, int], np.ndarray]
 NO_BUDGET = "no budget was left"
 NOTHING_LEFT = "nothing was left to gain"
@@ -79,19 +79,19 @@ class Ledger:
     """
     problem = problem or self._problem
     self.announce(name)
-    evaluations, seconds = problem.evaluations, problem.seconds
-    before_us, gain_us, placement = problem.best_objective_us, 0.0, None
+    evaluations, seconds = problem.account.evaluations, problem.account.seconds
+    before_us, gain_us, placement = problem.account.best_objective_us, 0.0, None
     try:
       placement = placer(problem, budget, seed)
     except KeyboardInterrupt:
-      placement = problem.best_placement
+      placement = problem.account.best_placement
       raise
     finally:
       if np.isfinite(before_us):
-        gain_us = max(0.0, before_us - problem.best_objective_us)
-      used = problem.evaluations - evaluations
+        gain_us = max(0.0, before_us - problem.account.best_objective_us)
+      used = problem.account.evaluations - evaluations
       self._add(Entry(
-          name, placement if used else None, used, problem.seconds - seconds, gain_us,
+          name, placement if used else None, used, problem.account.seconds - seconds, gain_us,
           "" if used else NO_BUDGET))
     return gain_us
 

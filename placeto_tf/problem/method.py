@@ -2,7 +2,7 @@
 
 A module with placers declares them beside their code, in a tuple called METHODS:
 
-  METHODS = (Method("heft", Kind.CONSTRUCTION, plain(schedule_heft)),)
+  METHODS = (Method("heft", Kind.CONSTRUCTION, unseeded(schedule_heft)),)
 
 `declared_in` finds the tuples of a package's modules. Modules that declare methods are imported
 whenever methods are listed, so they import nothing slow: what needs tf-agents, TensorFlow GNN or
@@ -19,7 +19,7 @@ import importlib
 import io
 import operator
 import pkgutil
-from typing import Any, Callable, Dict, Iterable, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import numpy as np
 
@@ -27,45 +27,25 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-# Called from time to time while a method works; the arguments depend on the method.
-Progress = Callable[..., None]
-
-
-class Run(Protocol):
-  """Runs a method: [N] int32, the device of each op in the best placement found."""
-
-  def __call__(
-      self, problem: PlacementProblem, budget: Any = None, seed: int = 0, *,
-      weights: Optional[str] = None, root_dir: Optional[str] = None,
-      progress: Optional[Progress] = None) -> np.ndarray:
-    """Args:
-
-      problem: evaluates, counts and remembers the best; policies start from its best.
-      budget: a `Budget`, counted from when the problem was made; without one a placer uses its
-        own default, and policies fail.
-      seed: of everything random.
-      weights: directory of trained weights, for methods that take weights.
-      root_dir: where TensorBoard summaries go; None writes none.
-      progress: called from time to time.
-    """
-
-
-class Placer(Protocol):
-  """A method that needs neither weights nor a directory: [N] int32, as `Run` returns it."""
-
-  def __call__(
-      self, problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0
-  ) -> np.ndarray:
-    """Without a budget the placer uses its own default."""
-
-
+# Runs a method: [N] int32, the device of each op in the best placement found. It is called with
+#
+#   problem  which evaluates, and books that; policies start from its best
+#   budget   a `Budget`, counted from when the problem was made; without one a placer uses its own
+#            default, and policies fail
+#   seed     of everything random
+#
+# and by keyword with what its record says that it takes: `weights`, the directory of trained ones
+# or None (`Method.weights`); `root_dir`, where TensorBoard summaries go or None
+# (`Method.summaries`); `island`, see `placeto_tf.search.islands` (`Method.islands`); `islands` and
+# `ledger` (`Kind.AUTO`).
+Run = Callable[..., np.ndarray]
 Loader = Callable[[], Run]
 
 
 class Kind(enum.Enum):
   """What a method does, in the order in which methods are listed."""
 
-  AUTO = "runs other methods in turn; its `Run` also takes the `ledger` to list them in"
+  AUTO = "runs other methods in turn"
   CURRENT = "the devices that the graph came with"
   BASELINE = "constructs a placement that all others are compared with"
   CONSTRUCTION = "constructs one placement, or the best of a few"
@@ -169,6 +149,7 @@ class Method:
     weights: the weights that it takes, if any.
     auto: its part in `auto`, if any.
     islands: whether it is a search that gains from several runs of it that exchange placements.
+    summaries: whether it writes TensorBoard summaries.
     start_rank: order among the constructions that a search without a start tries, if it is one.
   """
 
@@ -181,26 +162,30 @@ class Method:
   auto: Optional[AutoPart] = None
   start_rank: Optional[float] = None
   islands: bool = False
+  summaries: bool = False
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "title", self.title or self.name)
 
 
-def plain(placer: Placer) -> Loader:
-  """The loader of a `Placer`, which takes no weights, writes no files and reports no progress.
+def plain(run: Run) -> Loader:
+  """The loader of a function that is already imported."""
+  return lambda: run
 
-  Arguments of its own, beyond those of a `Run`, are passed on.
+
+def unseeded(construct: Callable[..., np.ndarray], **options: Any) -> Loader:
+  """The loader of a function that draws nothing, and so takes a problem and a budget only.
+
+  Args:
+    construct: the function.
+    **options: more keyword arguments for it.
   """
 
   def run(
-      problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-      weights: Optional[str] = None, root_dir: Optional[str] = None,
-      progress: Optional[Progress] = None, **own: Any) -> np.ndarray:
-    del weights, root_dir, progress
-    return placer(problem, budget, seed, **own)
+      problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+    return construct(problem, budget, **options)
 
-  functools.update_wrapper(run, placer)
-  return lambda: run
+  return plain(run)
 
 
 def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:

@@ -28,6 +28,7 @@ from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, ev
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
+from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
@@ -86,7 +87,8 @@ class AnnealingConfig:
 
 def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
+    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None,
+    island: Island = ALONE) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
 
   Starts from `start` [N], or the problem's best placement so far, or else from the best simple
@@ -94,27 +96,27 @@ def anneal(
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
-  if start is not None and not problem.exhausted(budget):
+  if start is not None and not problem.account.exhausted(budget):
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
   rng = stream(seed)
-  config = config.on_island(problem.island)
-  levels = _levels(problem, config, problem.remaining_evaluations(budget))
+  config = config.on_island(island.number)
+  levels = _levels(problem, config, problem.account.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
-  while not problem.exhausted(budget):
-    before = problem.evaluations
-    this_round = budget.share(problem, 1 / max(1, rounds))
+  while not problem.account.exhausted(budget):
+    before = problem.account.evaluations
+    this_round = budget.share(problem.account, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
-      if problem.exhausted(this_round):
+      if problem.account.exhausted(this_round):
         break
-      placement, objective_us = problem.exchange(placement, objective_us)
-      part = this_round.share(problem, share / sum(later for _, later in levels[i:]))
+      placement, objective_us = island.exchange(placement, objective_us)
+      part = this_round.share(problem.account, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
-    if problem.evaluations == before:
+    if problem.account.evaluations == before:
       break  # no op can be moved
     rounds -= 1
     heat *= config.reheat
@@ -241,17 +243,17 @@ class _Progress:
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
     self._problem, self._budget = problem, budget
-    self._evaluations, self._seconds = problem.evaluations, problem.seconds
+    self._evaluations, self._seconds = problem.account.evaluations, problem.account.seconds
 
   def now(self) -> Tuple[float, float, float]:
     """The part of the seconds; evaluations used, and of how many (0 of infinitely many)."""
     problem, budget = self._problem, self._budget
     seconds, used, evaluations = 0.0, 0.0, math.inf
     if budget.max_evaluations is not None:
-      used = problem.evaluations - self._evaluations
+      used = problem.account.evaluations - self._evaluations
       evaluations = max(1, budget.max_evaluations - self._evaluations)
     if budget.max_seconds is not None:
-      seconds = (problem.seconds - self._seconds) / max(
+      seconds = (problem.account.seconds - self._seconds) / max(
           1e-9, budget.max_seconds - self._seconds)
     return seconds, used, evaluations
 

@@ -25,16 +25,14 @@ import numpy as np
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, set_memory_bytes, upward_ranks
 from placeto_tf.search.sct_linear_program import favourite_children
 
 
-def m_topo(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def m_topo(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] devices filled one after the other in topological order, by memory."""
-  del seed
   graph = problem.graph
   devices = compute_devices(problem)
   need = set_memory_bytes(problem)
@@ -55,33 +53,18 @@ def m_topo(
 
 
 def m_etf(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] earliest task first, as published."""
-  del seed
-  return best_of(problem, _plan(problem, links=False), budget)
-
-
-def m_etf_links(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] earliest task first whose start times include buses, single sends and overheads."""
-  del seed
-  return best_of(problem, _plan(problem, links=True), budget)
+    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
+) -> np.ndarray:
+  """[N] earliest task first, as published; with `links` start times include the network."""
+  return best_of(problem, _plan(problem, links=links), budget)
 
 
 def m_sct(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] small communication times, as published."""
-  del seed
+    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
+) -> np.ndarray:
+  """[N] small communication times, as published; with `links` start times include the network."""
   children = favourite_children(problem)
-  return best_of(problem, _plan(problem, links=False, favourites=children), budget)
-
-
-def m_sct_links(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] small communication times with buses, single sends and overheads."""
-  del seed
-  children = favourite_children(problem)
-  return best_of(problem, _plan(problem, links=True, favourites=children), budget)
+  return best_of(problem, _plan(problem, links=links, favourites=children), budget)
 
 
 def _plan(
@@ -197,11 +180,11 @@ class _EarliestFirst:
 
 
 METHODS = (
-    Method("m_topo", Kind.CONSTRUCTION, plain(m_topo), rank=7),
-    Method("m_etf", Kind.CONSTRUCTION, plain(m_etf), rank=2, start_rank=2,
+    Method("m_topo", Kind.CONSTRUCTION, unseeded(m_topo), rank=7),
+    Method("m_etf", Kind.CONSTRUCTION, unseeded(m_etf), rank=2, start_rank=2,
            auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("m_etf_links", Kind.CONSTRUCTION, plain(m_etf_links), rank=6, start_rank=8,
+    Method("m_etf_links", Kind.CONSTRUCTION, unseeded(m_etf, links=True), rank=6, start_rank=8,
            auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("m_sct", Kind.CONSTRUCTION, plain(m_sct), rank=8),
-    Method("m_sct_links", Kind.CONSTRUCTION, plain(m_sct_links), rank=9),
+    Method("m_sct", Kind.CONSTRUCTION, unseeded(m_sct), rank=8),
+    Method("m_sct_links", Kind.CONSTRUCTION, unseeded(m_sct, links=True), rank=9),
 )

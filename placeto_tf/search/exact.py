@@ -91,18 +91,19 @@ def prove(
   bounds = PartialBounds(problem)
   g, d = len(units), problem.num_devices
   # A good placement to begin with cuts most of the tree.
-  start = np.asarray(problem.project(problem.best_placement), dtype=np.int32) if (
-      problem.best_placement is not None) else units.allowed.argmax(axis=1).astype(np.int32)
+  start = np.asarray(problem.project(problem.account.best_placement), dtype=np.int32) if (
+      problem.account.best_placement is not None) else units.allowed.argmax(axis=1).astype(np.int32)
   incumbent = _Incumbent(problem, units)
-  if not problem.exhausted(budget):
+  if not problem.account.exhausted(budget):
     incumbent.simulate(start[None], budget)
-    if units.movable and g > 6 and not problem.exhausted(budget):
+    if units.movable and g > 6 and not problem.account.exhausted(budget):
       limit = dataclasses.replace(
-          budget.at_most(problem, 30 * g), max_seconds=budget.share(problem, 0.2).max_seconds)
+          budget.at_most(problem.account, 30 * g),
+          max_seconds=budget.share(problem.account, 0.2).max_seconds)
       placement, _ = anneal_units(
           problem, units, units.expand(start), incumbent.objective_us, limit,
           stream(seed), temperatures=(1e-2, 1e-4))
-      if not problem.exhausted(budget):
+      if not problem.account.exhausted(budget):
         incumbent.simulate(units.project(problem, placement)[None], budget)
 
   order = np.argsort(-units.weight_us, kind="stable")
@@ -111,7 +112,8 @@ def prove(
   stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
   size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
   nodes = 0
-  while stack and not problem.exhausted(budget) and (max_nodes is None or nodes < max_nodes):
+  while stack and not problem.account.exhausted(budget) and (
+      max_nodes is None or nodes < max_nodes):
     depth, block, lower = stack.pop()
     keep = incumbent.open(lower)
     block, lower = block[keep], lower[keep]
@@ -151,7 +153,7 @@ class _Incumbent:
 
   def simulate(self, devices: np.ndarray, budget: Budget) -> int:
     """Simulates placements [B, G] as far as the budget goes; returns how many."""
-    left = self._problem.remaining_evaluations(budget)
+    left = self._problem.account.remaining_evaluations(budget)
     devices = devices if left is None else devices[:left]
     if not len(devices):
       return 0

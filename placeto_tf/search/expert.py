@@ -15,36 +15,31 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import (
   allowed_or_nearest,
   best_of,
-  best_so_far,
   compute_devices,
   device_speeds,
 )
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.layers import layer_positions
 
 
-def split_by_depth(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def split_by_depth(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the network cut along its depth into one piece for each device that is not a host."""
-  del seed
   return best_of(problem, _cuts(problem, [compute_devices(problem)]), budget)
 
 
-def split_fewer(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def split_fewer(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the best such cut for the 2, 3, ... fastest devices, but not for all of them.
 
   Every further cut sends data once more, so with slow links it is best to leave out some devices.
   Beyond 8, the numbers of devices tried double.
   """
-  del seed
   devices = compute_devices(problem)
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
   counts = [k for k in range(2, len(devices)) if k <= 8 or k & (k - 1) == 0]
   if not counts:  # the expert has tried them all
-    return split_by_depth(problem, budget) if problem.best_placement is None else best_so_far(
-        problem, problem.best_placement)
+    best = problem.account.best_placement
+    return split_by_depth(problem, budget) if best is None else best.copy()
   return best_of(problem, _cuts(problem, [
       [devices[i] for i in sorted(fastest[:k])] for k in counts]), budget)
 
@@ -118,8 +113,8 @@ def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
 
 
 METHODS = (
-    Method("expert", Kind.BASELINE, plain(split_by_depth), title="expert (layer by layer)", rank=2,
-           auto=AutoPart(Stage.REFERENCE), start_rank=1),
-    Method("expert_fewer", Kind.CONSTRUCTION, plain(split_fewer), rank=1, start_rank=6,
+    Method("expert", Kind.BASELINE, unseeded(split_by_depth), rank=2, start_rank=1,
+           title="expert (layer by layer)", auto=AutoPart(Stage.REFERENCE)),
+    Method("expert_fewer", Kind.CONSTRUCTION, unseeded(split_fewer), rank=1, start_rank=6,
            auto=AutoPart(Stage.CONSTRUCTION, condition=_has_fewer)),
 )

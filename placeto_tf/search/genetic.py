@@ -24,6 +24,7 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
+from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.search.moves import MoveConfig, Moves, propose
 from placeto_tf.search.random_streams import between, pick, stream
 from placeto_tf.search.starts import best_start
@@ -72,26 +73,26 @@ class GeneticConfig:
 
 def evolve(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: GeneticConfig = GeneticConfig()) -> np.ndarray:
+    config: GeneticConfig = GeneticConfig(), island: Island = ALONE) -> np.ndarray:
   """[N] the best placement that evolves from the best simple one within the budget."""
   budget = budget or DEFAULT_BUDGET
   rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   for i, (factor, share) in enumerate(config.levels):
-    if problem.exhausted(budget):
+    if problem.account.exhausted(budget):
       break
     count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
     units = placed_units(problem, best, count)
     if units.movable:
-      part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
-      best, best_us = _generations(problem, units, best, best_us, part, rng, config)
+      part = budget.share(problem.account, share / sum(later for _, later in config.levels[i:]))
+      best, best_us = _generations(problem, units, best, best_us, part, rng, config, island)
   return best_so_far(problem, best)
 
 
 def _generations(
     problem: PlacementProblem, units: Units, best: np.ndarray, best_us: float, budget: Budget,
-    rng: np.random.Generator, config: GeneticConfig) -> Tuple[np.ndarray, float]:
+    rng: np.random.Generator, config: GeneticConfig, island: Island) -> Tuple[np.ndarray, float]:
   """The best placement [N], and its objective, of generations around a placement [N] of units."""
   moves = Moves.of(units, config.moves)
   origin = np.array(units.devices(best), dtype=np.int32)
@@ -100,8 +101,8 @@ def _generations(
   population = np.repeat(origin[None], size, axis=0)
   _scatter(moves, rng, population[1:], config.first_moves)
   scores, generation = np.zeros(0), 0
-  while not problem.exhausted(budget):
-    left = problem.remaining_evaluations(budget)
+  while not problem.account.exhausted(budget):
+    left = problem.account.remaining_evaluations(budget)
     fresh = population[len(scores):][:left]
     placements = units.expand(fresh)
     found_us = problem.evaluate_ops(placements).objective_us
@@ -116,7 +117,7 @@ def _generations(
     _scatter(moves, rng, population[len(scores):first_child], 2 * config.first_moves)
     generation += 1
     if generation % EXCHANGE == 0:
-      immigrant, _ = problem.exchange(best, best_us)
+      immigrant, _ = island.exchange(best, best_us)
       if immigrant is not best:
         population[len(scores)] = units.project(problem, immigrant)
     _breed(moves, rng, parents, population[first_child:], min(elite, len(parents)),

@@ -13,23 +13,16 @@ import numpy as np
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_of
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def schedule_heft(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] HEFT as published."""
-  del seed
-  return best_of(problem, _plan(problem, links=False), budget)
-
-
-def schedule_heft_links(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] HEFT whose finish times include buses, single sends and overheads."""
-  del seed
-  return best_of(problem, _plan(problem, links=True), budget)
+    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
+) -> np.ndarray:
+  """[N] HEFT as published; with `links` finish times include buses, single sends and overheads."""
+  return best_of(problem, _plan(problem, links=links), budget)
 
 
 def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
@@ -52,8 +45,8 @@ def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
 
 
 METHODS = (
-    Method("heft", Kind.CONSTRUCTION, plain(schedule_heft), rank=3, start_rank=3,
+    Method("heft", Kind.CONSTRUCTION, unseeded(schedule_heft), rank=3, start_rank=3,
            auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("heft_links", Kind.CONSTRUCTION, plain(schedule_heft_links), rank=5, start_rank=7,
-           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("heft_links", Kind.CONSTRUCTION, unseeded(schedule_heft, links=True), rank=5,
+           start_rank=7, auto=AutoPart(Stage.CONSTRUCTION)),
 )

@@ -1,11 +1,11 @@
 """Several runs of one search side by side, an island each, that exchange their best placements.
 
-Every island is a thread with a view of the problem: its own count of evaluations, its own best, its
-own simulator's buffers, its own seed; searches vary temperatures and numbers of units by
-`problem.island`. What takes time is compiled and runs without the interpreter's lock, so islands
-run on as many cores as there are.
+Every island is a thread, or a task on Ray, with a view of the problem: its own count of
+evaluations, its own best, its own simulator's buffers, its own seed; searches vary temperatures and
+numbers of units by `island.number`. What takes time is compiled and runs without the interpreter's
+lock, so islands run on as many cores as there are.
 
-A search calls `problem.exchange` at points of its own, such as between two levels. There the worse
+A search calls `island.exchange` at points of its own, such as between two levels. There the worse
 half of the islands goes on from the best one's placement (Whitley, Rana and Heckendorn 1999, with
 a restart in place of migrants).
 
@@ -22,7 +22,7 @@ Legend: N ops.
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -31,13 +31,11 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tu
 import numpy as np
 
 from placeto_tf.errors import PlacementError
+from placeto_tf.problem.account import Account
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.ledger import Called
-from placeto_tf.problem.placement_problem import Account, PlacementProblem
-from placeto_tf.simulation.simulator import num_cores
-
-WATCH_SECONDS = 0.1  # how often progress is shown
+from placeto_tf.problem.executor import Executor, Here, Lost, Shared
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 def check_islands(islands: Optional[int]) -> None:
@@ -53,13 +51,40 @@ def island_seed(seed: int, island: int) -> int:
   return int(np.random.SeedSequence([seed, island]).generate_state(1)[0])
 
 
-class Job(NamedTuple):
-  """What one island does."""
+@dataclasses.dataclass(frozen=True)
+class Island:
+  """Where a search runs that may be one of several.
 
-  island: int
-  budget: Budget
-  seed: int
+  Attributes:
+    number: which; 0 where there is one.
+    exchange: called by a search at its own pace with its placement [N] and objective_us, it
+      returns those to go on with: another island's where that is far better, else the same.
+  """
 
+  number: int = 0
+  exchange: Callable[[np.ndarray, float], Tuple[np.ndarray, float]] = lambda *own: own
+
+
+ALONE = Island()
+
+
+@dataclasses.dataclass(frozen=True)
+class Islands:
+  """How searches run.
+
+  Attributes:
+    count: the most that run side by side.
+    executor: where.
+  """
+
+  count: int = 1
+  executor: Executor = dataclasses.field(default_factory=Here)
+
+  def __post_init__(self) -> None:
+    check_islands(self.count)
+
+
+ONE_ISLAND = Islands()
 
 class Rules(NamedTuple):
   """How islands exchange: whether they wait for one another, and when they are all done."""
@@ -69,90 +94,121 @@ class Rules(NamedTuple):
   target_us: Optional[float]
 
 
-# Shows accounts of all islands; says whether their searches are over.
-Watch = Callable[[Sequence[Account]], bool]
-
-
 def search_on_islands(
-    problem: PlacementProblem, placer: Called, budget: Budget, seed: int = 0) -> np.ndarray:
-  """[N] the best placement of `problem.islands` runs of a search within one budget.
+    problem: PlacementProblem, placer: Callable[..., np.ndarray], budget: Budget, seed: int = 0,
+    islands: Islands = ONE_ISLAND) -> np.ndarray:
+  """[N] the best placement of several runs of a search within one budget.
 
   Ctrl-C ends all of them; what they found is the problem's then too.
 
   Args:
     problem: counts what all of them evaluate, and remembers the best.
-    placer: the search.
+    placer: the search, called with a problem, budget, seed and `island`.
     budget: of all together.
     seed: of the first; the others' follow from it.
+    islands: how many runs, and where.
   """
-  before, left = problem.snapshot(), problem.remaining_evaluations(budget)
+  account, executor = problem.account, islands.executor
+  before, left = account.copy(), account.remaining_evaluations(budget)
   waits = budget.max_evaluations is not None and budget.max_seconds is None
-  islands = problem.islands if left is None else min(problem.islands, left)
-  if not waits and problem.run_islands is None:
-    islands = min(islands, num_cores())
-  if islands <= 1:
+  count = islands.count if left is None else min(islands.count, left)
+  if not waits and not executor.beside:
+    count = min(count, executor.cores)
+  if count <= 1:
     return placer(problem, budget, seed)
-  jobs = [
-      Job(i, budget if left is None else dataclasses.replace(
-          budget, max_evaluations=before.evaluations + left // islands + (i < left % islands)),
-          island_seed(seed, i)) for i in range(islands)]
+  # A view, for who observes the problem cannot travel; its count goes on from here by itself.
+  view = dataclasses.replace(problem, account=before)
+  shared = executor.share(view.portable(with_shapes=False) if executor.beside else view)
+  known: Dict[int, Account] = {}
 
-  def watch(accounts: Sequence[Account]) -> bool:
-    problem.take_in(before, accounts)
-    return problem.exhausted(dataclasses.replace(budget, max_evaluations=None))
+  def watch(exchange: Exchange) -> bool:
+    """Books what islands did; says whether their searches are over."""
+    with contextlib.suppress(Lost):  # what was known before is kept
+      known.update(exchange.accounts())
+    _take_in(account, before, [known.get(i, before) for i in range(count)])
+    return account.exhausted(dataclasses.replace(budget, max_evaluations=None))
 
-  (problem.run_islands or run_on_threads)(
-      problem, placer, jobs, Rules(islands, waits, budget.target_us), watch)
-  return best_so_far(problem, problem.best_known)
-
-
-def run_on_threads(
-    problem: PlacementProblem, placer: Called, jobs: Sequence[Job], rules: Rules, watch: Watch
-) -> None:
-  """Runs each job on a thread; `watch` sees them now and then, and once more at the end."""
-  exchange = Exchange(rules)
-  views = [problem.island_view(job.island) for job in jobs]
-  with concurrent.futures.ThreadPoolExecutor(len(jobs), thread_name_prefix="island") as threads:
-    running = {threads.submit(run_island, view, placer, job, exchange)
-               for view, job in zip(views, jobs)}
+  with executor.meeting(count, Exchange, Rules(count, waits, budget.target_us)) as exchange:
     try:
-      while running:
-        ended, running = concurrent.futures.wait(
-            running, WATCH_SECONDS, concurrent.futures.FIRST_COMPLETED)
-        for future in ended:
-          future.result()
-        if watch([view.snapshot() for view in views]) and not rules.waits:
-          break
+      with executor.together(run_island, count) as running:
+        try:
+          for i in range(count):
+            part = budget if left is None else dataclasses.replace(
+                budget, max_evaluations=before.evaluations + left // count + (i < left % count))
+            running.submit(
+                i, f"island {i}", shared, placer, i, part, island_seed(seed, i), exchange, waits)
+          while running.pending:
+            known.update(running.done(executor.watch_seconds))
+            if watch(exchange) and not waits:
+              break
+        finally:
+          with contextlib.suppress(Lost):
+            exchange.stop()
     finally:
-      exchange.stop()
-      for view in views:
-        view.stop()
-      concurrent.futures.wait(running)
-      watch([view.snapshot() for view in views])
+      watch(exchange)
+  return best_so_far(problem, account.best_known)
 
 
-def run_island(view: PlacementProblem, placer: Called, job: Job, exchange: Exchange) -> Account:
-  """Runs one job on its view of the problem; what it did is its account."""
-  number = itertools.count()
-  known = exchange.join(job.island)
-  if known is not None:
-    view.resume(known)
+def run_island(
+    shared: Shared, placer: Callable[..., np.ndarray], number: int, budget: Budget, seed: int,
+    exchange: Exchange, waits: bool) -> Account:
+  """Runs a search on an island; what it did is its account."""
+  problem = shared.get()
+  account = dataclasses.replace(problem.account.copy(), improvements=[])
+  try:
+    account = exchange.join(number, account) or account
+  except Lost:
+    pass
+  view = dataclasses.replace(
+      problem, account=account, simulator=problem.simulator.on_one_thread())
+  turn = itertools.count()
 
   def meet(placement: np.ndarray, objective_us: float) -> Tuple[np.ndarray, float]:
-    answer = exchange.meet(
-        job.island, next(number), placement.copy(), objective_us, view.snapshot())
+    try:
+      answer = exchange.meet(number, next(turn), placement.copy(), objective_us, account)
+    except Lost:
+      if waits:
+        raise
+      return placement, objective_us  # it goes on alone, for nobody waits for it
     if answer.stopped:
-      view.stop()
+      account.stopped = True
     if answer.placement is None or answer.objective_us >= objective_us:
       return placement, objective_us
     return answer.placement.copy(), answer.objective_us
 
-  view.exchange = meet
   try:
-    placer(view, job.budget, job.seed)
+    placer(view, budget, seed, island=Island(number, meet))
   finally:
-    exchange.leave(job.island, view.snapshot())
-  return view.snapshot()
+    with contextlib.suppress(Lost):
+      exchange.leave(number, account)
+  return account.copy()
+
+
+def _take_in(account: Account, before: Account, islands: Sequence[Account]) -> None:
+  """Has an account be what it was before, and what islands did since.
+
+  An island's n-th evaluation counts as the last one of every island's first n, so that threads
+  cannot change the order.
+  """
+  each_used = [island.evaluations - before.evaluations for island in islands]
+  used = sum(each_used)
+  found = sorted(
+      (min(used, len(islands) * (each.evaluations - before.evaluations)), number, each)
+      for number, island in enumerate(islands) if island is not before
+      for each in island.improvements)
+  merged = before.copy()
+  for turn, _, each in found:
+    if merged.is_better(each.fits, each.objective_us):
+      merged.best_fits, merged.best_objective_us = each.fits, each.objective_us
+      merged.improvements.append(each._replace(evaluations=before.evaluations + turn))
+  best = min((before, *islands), key=lambda each: (not each.best_fits, each.best_objective_us))
+  account.improvements, account.evaluations = merged.improvements, before.evaluations + used
+  account.of_islands = tuple(
+      map(sum, itertools.zip_longest(before.of_islands, each_used, fillvalue=0)))
+  account.best_placement, account.best_fits = best.best_placement, best.best_fits
+  account.best_objective_us = best.best_objective_us
+  if account.observer is not None:
+    account.observer()
 
 
 class Answer(NamedTuple):
@@ -181,13 +237,16 @@ class Exchange:
     self._rounds: List[_Chosen] = []
     self._stopped = False
 
-  def join(self, island: int) -> Optional[Account]:
-    """What an island goes on from that is run once more; None where it begins.
+  def join(self, island: int, account: Account) -> Optional[Account]:
+    """What an island goes on from that is run once more; None where it begins with its account.
 
     Where islands wait for one another it begins again: it gets the answers that it got.
     """
     with self._condition:
-      return None if self._rules.waits else self._accounts.get(island)
+      known = None if self._rules.waits else self._accounts.get(island)
+      self._accounts[island] = known or account
+      account.stopped |= self._stopped
+      return known and known.copy()
 
   def meet(
       self, island: int, number: int, placement: np.ndarray, objective_us: float,
@@ -198,7 +257,7 @@ class Exchange:
       island: which.
       number: how many times it has met before.
       placement: [N] what it has, not changed afterwards; objective_us: its objective.
-      account: of the island.
+      account: of the island, as it is now; the island's own where that is in this process.
     """
     with self._condition:
       if not self._rules.waits:
@@ -224,12 +283,14 @@ class Exchange:
     """Ends all islands, at the latest when they come here next."""
     with self._condition:
       self._stopped = True
+      for account in self._accounts.values():  # those in this process
+        account.stopped = True
       self._condition.notify_all()
 
   def accounts(self) -> Dict[int, Account]:
     """What is known of each island."""
     with self._condition:
-      return dict(self._accounts)
+      return {island: account.copy() for island, account in self._accounts.items()}
 
   def _answer(self, island: int, chosen: _Chosen) -> Answer:
     losers, objective_us, placement = chosen

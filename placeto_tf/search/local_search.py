@@ -23,6 +23,7 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
+from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import shuffle, stream
 from placeto_tf.search.starts import best_start
@@ -66,24 +67,24 @@ class LocalSearchConfig:
 
 def search_locally(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
+    config: LocalSearchConfig = LocalSearchConfig(), island: Island = ALONE) -> np.ndarray:
   """[N] the best placement that local search from the best simple one finds in the budget."""
   budget = budget or DEFAULT_BUDGET
   rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
   placement, objective_us = best, best_us
-  while not problem.exhausted(budget):
-    before = problem.evaluations
+  while not problem.account.exhausted(budget):
+    before = problem.account.evaluations
     for count, passes in _levels(problem, config):
-      if problem.exhausted(budget):
+      if problem.account.exhausted(budget):
         break  # making units of a large graph takes seconds
-      placement, objective_us = problem.exchange(placement, objective_us)
+      placement, objective_us = island.exchange(placement, objective_us)
       units = placed_units(problem, placement, count)
       placement, objective_us = descend(
           problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
     if objective_us < best_us:
       best, best_us = placement, objective_us
-    if problem.evaluations == before:
+    if problem.account.evaluations == before:
       break  # no op can be moved
     placement, objective_us = _kick(problem, best, budget, rng, config)
   return best_so_far(problem, best)
@@ -210,7 +211,7 @@ def _kick(
     config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
   """A placement after some random moves, and its objective."""
-  if problem.exhausted(budget):
+  if problem.account.exhausted(budget):
     return placement, float("inf")
   units = placed_units(
       problem, placement, max(problem.num_devices, int(problem.num_groups * config.kick_units)))
@@ -218,7 +219,7 @@ def _kick(
   if units.movable:
     _move(Moves.of(units, config.moves), rng, np.array(units.devices(placement), dtype=np.int32),
           current, config.kick_moves)
-  if problem.exhausted(budget):
+  if problem.account.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])
 

@@ -52,7 +52,8 @@ def _partition(
     candidates.append(
         allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
     enough = budget is not None and (
-        len(candidates) == problem.remaining_evaluations(budget) or problem.exhausted(budget))
+        len(candidates) == problem.account.remaining_evaluations(budget)
+        or problem.account.exhausted(budget))
     if enough:
       break
   return best_of(problem, np.stack(candidates), budget)

@@ -36,17 +36,17 @@ def refine(
   """
   budget = budget or DEFAULT_BUDGET
   current, objective_us = best_start(problem, budget, seed)
-  if problem.exhausted(budget):
+  if problem.account.exhausted(budget):
     return best_so_far(problem, current)
   sets = Units(problem, problem.graph.colocation)
   rng = random.Random(seed)
   improved = bool(sets.movable)
-  while improved and not problem.exhausted(budget):
+  while improved and not problem.account.exhausted(budget):
     improved = False
     moves = boundary_moves(sets, sets.devices(current))
     rng.shuffle(moves)
-    while moves and not problem.exhausted(budget):
-      left = problem.remaining_evaluations(budget)
+    while moves and not problem.account.exhausted(budget):
+      left = problem.account.remaining_evaluations(budget)
       count = _BATCH if left is None else min(_BATCH, left)
       batch, moves = moves[:count], moves[count:]
       placements = np.repeat(current[None], len(batch), axis=0)

@@ -9,22 +9,20 @@ import numpy as np
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
 _BATCH = 32
 
 
-def current(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the devices that are set in the graph; the first device for ops that have none.
 
   Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
   device of the cluster that agrees with all they say. Colocated ops follow the first of
   them that has a device.
   """
-  del seed
   names = problem.graph.assigned_devices
   first = compute_devices(problem)[0]
   known: Dict[str, int] = {"": -1}
@@ -41,13 +39,11 @@ def current(
   return best_of(problem, allowed_or_nearest(problem, of_set[sets]), budget)
 
 
-def single(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the best placement on one device; ops that cannot run there go to their host.
 
   Tries the first device of every kind and memory size that is not a host.
   """
-  del seed
   tried: Dict[Tuple[int, int], int] = {}
   for d in compute_devices(problem):
     device = problem.cluster.devices[d]
@@ -76,14 +72,14 @@ def random(
   best = None
   left = None if limited else RANDOM_PLACEMENTS
   while best is None or not ((
-      limited and budget is not None and problem.exhausted(budget)) or left == 0):
+      limited and budget is not None and problem.account.exhausted(budget)) or left == 0):
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     batch = problem.grouping.expand(random_groups(problem, rng, count))
-    remaining = None if budget is None else problem.remaining_evaluations(budget)
+    remaining = None if budget is None else problem.account.remaining_evaluations(budget)
     if remaining is not None:
       batch = batch[:max(1, remaining)]
-    if best is None and budget is not None and problem.exhausted(budget):
+    if best is None and budget is not None and problem.account.exhausted(budget):
       return batch[0].copy()
     evaluation = problem.evaluate_ops(batch)
     b = evaluation.best()
@@ -94,8 +90,8 @@ def random(
 
 
 METHODS = (
-    Method("current", Kind.CURRENT, plain(current), auto=AutoPart(Stage.REFERENCE)),
-    Method("single", Kind.BASELINE, plain(single), title="single device", rank=1,
+    Method("current", Kind.CURRENT, unseeded(current), auto=AutoPart(Stage.REFERENCE)),
+    Method("single", Kind.BASELINE, unseeded(single), title="single device", rank=1,
            auto=AutoPart(Stage.REFERENCE)),
     Method("random", Kind.STANDALONE, plain(random), rank=1),
 )

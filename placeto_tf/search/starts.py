@@ -11,7 +11,7 @@ from typing import Dict, List, Tuple
 import numpy as np
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method, Placer, declared_in
+from placeto_tf.problem.method import Kind, Method, Run, declared_in
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
 
@@ -29,15 +29,15 @@ def best_start(
   as far as the budget goes, in the order that makes best use of a small budget. METIS also
   partitions groups, because a search can then move what it cuts.
   """
-  if problem.best_placement is None:
+  if problem.account.best_placement is None:
     placement = single(problem, budget)
-    if problem.best_placement is None:  # the budget was used up before the first evaluation
+    if problem.account.best_placement is None:  # the budget was used up before the first evaluation
       return placement, float("inf")
     for method in start_methods():
-      if problem.exhausted(budget) or not in_time(problem, budget):
+      if problem.account.exhausted(budget) or not in_time(problem, budget):
         break
       method.load()(problem, budget, seed)
-  return problem.best_placement.copy(), problem.best_objective_us
+  return problem.account.best_placement.copy(), problem.account.best_objective_us
 
 
 def start_methods() -> List[Method]:
@@ -46,7 +46,7 @@ def start_methods() -> List[Method]:
   return sorted(ranked, key=lambda method: method.start_rank or 0.0)
 
 
-def reference_placers() -> Dict[str, Placer]:
+def reference_placers() -> Dict[str, Run]:
   """Name -> placer of the placements that policies start from, trained or used: the baselines."""
   return {method.name: method.load() for method in declared_in(_ROOM)
           if method.kind is Kind.BASELINE}
@@ -57,4 +57,4 @@ def in_time(problem: PlacementProblem, budget: Budget) -> bool:
   if budget.max_seconds is None:
     return True
   needed = problem.graph.num_ops * _SECONDS_AN_OP
-  return problem.seconds + needed <= max(2 * needed, _SHARE_OF_TIME * budget.max_seconds)
+  return problem.account.seconds + needed <= max(2 * needed, _SHARE_OF_TIME * budget.max_seconds)

@@ -26,7 +26,7 @@ from placeto_tf.problem.candidates import (
   compute_devices,
   device_speeds,
 )
-from placeto_tf.problem.method import Kind, Method, plain
+from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.replication.layouts import layouts
@@ -78,13 +78,11 @@ class SymmetricUnits(Units):
     return self.images, self._replica_of
 
 
-def place_shares(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the best of the layouts: each replica on a share of the devices, cut by layers there.
 
   A graph without replicas is one replica, on the first device.
   """
-  del seed
   replicated = problem.replicated
   if replicated is None:
     return best_of(problem, allowed_or_nearest(
@@ -122,12 +120,13 @@ def anneal_symmetric(
   replicated = problem.replicated
   if replicated is None:
     return anneal(problem, budget, seed)
-  if replicated.micro_batches > 1 and problem.best_placement is not None:  # a pipeline's stages
-    placement = problem.best_known
+  best = problem.account.best_placement
+  if replicated.micro_batches > 1 and best is not None:  # a pipeline's stages
+    placement = best
     devices = stage_devices(problem.cluster, replicated.groups).ravel().tolist()
   else:
     placement, devices = _best_layout(problem, replicated, budget)
-  if problem.exhausted(budget):
+  if problem.account.exhausted(budget):
     return best_so_far(problem, placement)
   images = device_images(devices, problem.num_devices, replicated.groups)
   images = np.repeat(images, replicated.micro_batches, axis=0)
@@ -136,17 +135,17 @@ def anneal_symmetric(
   quotient = _Quotient(problem, replicated)
   config = AnnealingConfig()
   hot = config.start_temperature
-  while not problem.exhausted(budget):
-    before = problem.evaluations
+  while not problem.account.exhausted(budget):
+    before = problem.account.evaluations
     for i, (count, share) in enumerate(LEVELS):
-      if problem.exhausted(budget):
+      if problem.account.exhausted(budget):
         break
-      part = budget.share(problem, share / sum(later for _, later in LEVELS[i:]))
+      part = budget.share(problem.account, share / sum(later for _, later in LEVELS[i:]))
       units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(hot, config.end_temperature))
-    if problem.evaluations == before:
+    if problem.account.evaluations == before:
       break
     hot = min(0.05, 4 * hot)
   return best_so_far(problem, placement)
@@ -284,5 +283,5 @@ def _pieces(
 
 
 METHODS = (
-    Method("replica_shares", Kind.CONSTRUCTION, plain(place_shares), "replicas on shares"),
+    Method("replica_shares", Kind.CONSTRUCTION, unseeded(place_shares), "replicas on shares"),
     Method("symmetric", Kind.SEARCH, plain(anneal_symmetric), "replicas moved together", rank=5))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from typing import Any, Callable, Deque, Dict, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence
 
-from placeto_tf.distributed import actors, tasks
+from placeto_tf.problem.executor import Executor, Shared
 
 # weights, spec -> experience
 Collector = Callable[[Any, Any], Any]
@@ -39,74 +39,45 @@ class Collected:
   seconds: float
 
 
-class Collecting(Protocol):
-  """Has episodes collected."""
-
-  def submit(self, name: str, version: int, weights: Any, spec: Any) -> None:
-    """Has one more collected; `version` is the weights', `name` is for those who watch."""
-
-  def take(self) -> Collected:
-    """The earliest that was submitted and not taken yet."""
-
-
 class _Worker:
   """A collector that takes its own time."""
 
   def __init__(self, number: int, make: Maker, problems: Sequence[Any]):
     self._number, self._collector = number, make(problems)
 
-  def __call__(self, version: int, weights: bytes, spec: Any) -> Collected:
-    return self.collect(version, tasks.unshare(weights), spec)
-
-  def collect(self, version: int, weights: Any, spec: Any) -> Collected:
+  def __call__(self, version: int, weights: Shared, spec: Any) -> Collected:
     began = time.monotonic()
-    experience = self._collector(weights, spec)
+    experience = self._collector(weights.get(), spec)
     return Collected(experience, version, self._number, time.monotonic() - began)
 
 
-class CollectHere:
-  """Collects in this process, when experience is asked for."""
-
-  def __init__(self, make: Maker, problems: Sequence[Any]):
-    self._worker = _Worker(0, make, problems)
-    self._submitted: Deque[Tuple[int, Any, Any]] = collections.deque()
-
-  def submit(self, name: str, version: int, weights: Any, spec: Any) -> None:
-    """See `Collecting`."""
-    del name
-    self._submitted.append((version, weights, spec))
-
-  def take(self) -> Collected:
-    """See `Collecting`."""
-    return self._worker.collect(*self._submitted.popleft())
-
-
-class CollectOnRay:
-  """Has actors collect; problems go through the object store once, weights once an update."""
+class Collecting:
+  """Has episodes collected; problems travel once, weights once an update."""
 
   def __init__(
-      self, ray: Any, name: str, count: int, make: Maker, problems: Sequence[Any]):
-    """Args: count: of actors; name: of the run, for Ray's dashboard."""
-    self._ray, self._version, self._weights = ray, -1, None
-    self._actors = actors.Actors(
-        ray, f"collects for {name},", count, _Worker, make, tasks.Shared(ray, problems),
+      self, executor: Executor, name: str, count: int, make: Maker, problems: Sequence[Any]):
+    """Args: count: of workers; name: of the run, for who watches."""
+    self._executor, self._version = executor, -1
+    self._weights: Optional[Shared] = None
+    self._workers = executor.workers(
+        f"collects for {name},", count, _Worker, make, executor.share_all(problems),
         environment=_ENVIRONMENT)
 
-  def __enter__(self) -> CollectOnRay:
+  def __enter__(self) -> Collecting:
     return self
 
-  def __exit__(self, *exception: object) -> None:
-    self._actors.__exit__(*exception)
+  def __exit__(self, *exception: Any) -> None:
+    self._workers.__exit__(*exception)
 
   def submit(self, name: str, version: int, weights: Any, spec: Any) -> None:
-    """See `Collecting`."""
+    """Has one more collected; `version` is the weights', `name` is for those who watch."""
     if version != self._version:
-      self._version, self._weights = version, tasks.share(self._ray, weights)
-    self._actors.submit(name, version, self._weights, spec)
+      self._version, self._weights = version, self._executor.share(weights)
+    self._workers.submit(name, version, self._weights, spec)
 
   def take(self) -> Collected:
-    """See `Collecting`."""
-    found: Collected = self._actors.next()
+    """The earliest that was submitted and not taken yet."""
+    found: Collected = self._workers.next()
     return found
 
 

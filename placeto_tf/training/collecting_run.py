@@ -13,19 +13,12 @@ from typing import Any, Deque, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from placeto_tf.distributed import session
-from placeto_tf.distributed.actors import MOST_A_CORE
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
+from placeto_tf.problem.executor import Executor, Here
+from placeto_tf.problem.ray_executor import MOST_WORKERS_A_CORE, executor_at
 from placeto_tf.training import runs
-from placeto_tf.training.collecting import (
-  Collected,
-  CollectHere,
-  Collecting,
-  CollectOnRay,
-  Maker,
-  Speeds,
-)
+from placeto_tf.training.collecting import Collected, Collecting, Maker, Speeds
 from placeto_tf.training.run_config import CollectedRunConfig
 
 
@@ -79,32 +72,34 @@ class CollectingRun(runs.TrainingRun):
       self, *, until: Optional[int] = None, progress: runs.Progress = lambda *_: None,
       collecting: Optional[Collecting] = None) -> Dict:
     """See `TrainingRun.run`. Args: collecting: by default in this process."""
-    self._collecting = collecting or CollectHere(self._maker, self._to_collect_on())
+    self._collecting = collecting or Collecting(
+        Here(), self.policy, 1, self._maker, self._to_collect_on())
     self._asked_for = self.iteration
     self._under_way: Deque[int] = collections.deque()  # specs of each update that was asked for
     self._speeds_of = None if collecting is None else Speeds()
     return super().run(until=until, progress=progress)
 
-  def run_on_ray(
-      self, ray: Any, actors: Optional[int], progress: runs.Progress) -> Dict[str, float]:
+  def run_on(
+      self, executor: Executor, actors: Optional[int], progress: runs.Progress
+  ) -> Dict[str, float]:
     """Trains to the end with actors.
 
     Args:
-      ray: connected.
+      executor: where they are.
       actors: how many; by default one for each core of Ray's, or as many as can work at a time.
       progress: as for `run`.
 
     Raises:
       PlacetoError: Ray has too few cores for them; and as `run` does.
     """
-    cores = int(ray.cluster_resources().get("CPU", 0))
+    cores = executor.cores
     count = actors or min(cores, self._at_once * (1 + self.config.lag))
-    if not 0 < count <= cores * MOST_A_CORE:
+    if not 0 < count <= cores * MOST_WORKERS_A_CORE:
       raise PlacetoError(
-          f"Ray has {cores} cores, which take {cores * MOST_A_CORE} actors at most, not {count}; "
-          "give fewer actors, or start Ray on more nodes")
-    with CollectOnRay(
-        ray, f"{self.policy} seed {self.config.seed}", count, self._maker,
+          f"Ray has {cores} cores, which take {cores * MOST_WORKERS_A_CORE} actors at most, not "
+          f"{count}; give fewer actors, or start Ray on more nodes")
+    with Collecting(
+        executor, f"{self.policy} seed {self.config.seed}", count, self._maker,
         self._to_collect_on(num_threads=1)) as collecting:
       return self.run(progress=progress, collecting=collecting)
 
@@ -149,7 +144,7 @@ def train(
 
   Args:
     trainer_type, config, root_dir, warm_start, progress: see `runs.train`.
-    ray: where actors collect, see `placeto_tf.distributed.session`; None is in this process.
+    ray: where actors collect, see `ray_executor.connected`; None is in this process.
     actors: how many; by default one for each core of Ray's.
 
   Raises:
@@ -161,6 +156,6 @@ def train(
     figures = runs.finished(root_dir, config.to_json())
     if figures is not None:
       return figures
-    with session.connected(ray) as connected:  # before problems are made, which may take minutes
+    with executor_at(ray) as executor:  # before problems are made, which may take minutes
       trainer: CollectingRun = trainer_type(config, root_dir, warm_start=warm_start)
-      return trainer.run_on_ray(connected, actors, progress)
+      return trainer.run_on(executor, actors, progress)

@@ -44,8 +44,6 @@ from placeto_tf.training.one_shot_environment import (
 from placeto_tf.training.one_shot_policy import Loss, OneShotPolicy, Sample
 from placeto_tf.training.schedules import between, spent_share
 
-Progress = Callable[[int, float, float], None]
-
 
 @dataclasses.dataclass(frozen=True)
 class OneShotConfig:
@@ -275,7 +273,7 @@ def search_trainer(
     problem: PlacementProblem, policy: OneShotPolicy, config: OneShotConfig, budget: Budget,
     seed: int = 0) -> OneShotTrainer:
   """The trainer of a policy on the groups of one problem; its batch is within the budget."""
-  remaining = problem.remaining_evaluations(budget)
+  remaining = problem.account.remaining_evaluations(budget)
   batch_size = config.batch_size if remaining is None else max(
       1, min(config.batch_size, remaining))
   environment = OneShotEnvironment(
@@ -286,7 +284,7 @@ def search_trainer(
 
 def search(
     problem: PlacementProblem, trainer: OneShotTrainer, budget: Budget, *,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> None:
+    root_dir: Optional[str] = None) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   With `max_evaluations` alone the search is the same for the same seeds on one machine, bit for
@@ -298,21 +296,18 @@ def search(
     trainer: see `search_trainer`.
     budget: counted from when the problem was made.
     root_dir: where TensorBoard events go (in train/); None writes none.
-    progress: called with (evaluations, seconds, best objective in us) after every update.
   """
-  began = problem.evaluations, problem.seconds
+  began = problem.account.evaluations, problem.account.seconds
   environment = trainer.environments[0]
   writer = None if root_dir is None else tf.summary.create_file_writer(
       os.path.join(root_dir, "train"))
-  while problem.best_placement is None or not problem.exhausted(budget):
-    left = problem.remaining_evaluations(budget)
+  while problem.account.best_placement is None or not problem.account.exhausted(budget):
+    left = problem.account.remaining_evaluations(budget)
     if left is not None and left < environment.batch_size:
       break
     trainer.update(spent=spent_share(problem, budget, began))
     if writer is not None:
       _summarize(writer, problem, trainer)
-    if progress is not None:
-      progress(problem.evaluations, problem.seconds, problem.best_objective_us)
   if writer is not None:
     writer.close()
 
@@ -322,7 +317,7 @@ def _summarize(
   """The step is the number of evaluations, as for every policy."""
   environment = trainer.environments[0]
   scalars = {
-      "StepTime/best_us": problem.best_objective_us,
+      "StepTime/best_us": problem.account.best_objective_us,
       "Metrics/AverageReturn": trainer.average_return.result(),
       "Metrics/fitting": environment.fits.mean(),
   }
@@ -331,4 +326,4 @@ def _summarize(
   scalars.update({f"Losses/{name}": value for name, value in trainer.losses.items()})
   with writer.as_default():
     for name, value in scalars.items():
-      tf.summary.scalar(name, float(value), step=problem.evaluations)
+      tf.summary.scalar(name, float(value), step=problem.account.evaluations)

@@ -98,7 +98,7 @@ def with_starts(
   for evaluations in annealed:
     placement, _ = anneal_units(
         problem, Units(problem), problem.grouping.expand(starts[order[0]]),
-        float(found_us[order[0]]), Budget(problem.evaluations + evaluations), stream(seed))
+        float(found_us[order[0]]), Budget(problem.account.evaluations + evaluations), stream(seed))
     more.append(problem.project(placement))
   return StartedProblem(problem, np.stack([*starts[order], *more]).astype(np.int32))
 

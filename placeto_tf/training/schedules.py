@@ -17,9 +17,10 @@ def spent_share(
     budget: of the problem.
     began: evaluations and seconds of the problem when the search began.
   """
+  account = problem.account
   shares = [0.0]
   for limit, now, then in zip(
-      (budget.max_evaluations, budget.max_seconds), (problem.evaluations, problem.seconds), began):
+      (budget.max_evaluations, budget.max_seconds), (account.evaluations, account.seconds), began):
     if limit is not None:
       shares.append((now - then) / max(limit - then, 1e-9))
   return min(1.0, max(shares))

@@ -124,7 +124,7 @@ def optimal() -> None:
     devices, seed = 2 + case % 2, FLAGS.seed + case
     problem = generated_problem(seed, devices, FLAGS.max_groups)
     proof = prove(problem, Budget(max_seconds=FLAGS.proof_seconds))
-    proof_seconds = problem.seconds
+    proof_seconds = problem.account.seconds
     if not proof.proven:
       unproven += 1
       print(f"case {case}: {problem.num_groups} groups, {devices} devices: no proof in "
@@ -134,10 +134,10 @@ def optimal() -> None:
     problem = generated_problem(seed, devices, FLAGS.max_groups)
     run = Auto(problem, Budget(max_seconds=FLAGS.optimal_seconds), seed, policies=())
     run.run()
-    ratios.append(problem.best_objective_us / proof.objective_us)
+    ratios.append(problem.account.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
           f"{proof.objective_us / 1e3:.3f} ms (proof {proof_seconds:.1f} s), auto "
-          f"{ratios[-1]:.4f} times that in {problem.seconds:.1f} s", flush=True)
+          f"{ratios[-1]:.4f} times that in {problem.account.seconds:.1f} s", flush=True)
   found = np.array(ratios)
   if len(found):
     print(f"optimal: {(found <= 1 + 1e-9).mean():.0%} of {len(found)} proven graphs, the worst "
@@ -173,7 +173,7 @@ def found_by(method: str, make) -> float:
   problem = make()
   running.run(
       problem, registry.find(method), Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
-  return problem.best_objective_us
+  return problem.account.best_objective_us
 
 
 def methods() -> None:
@@ -196,7 +196,7 @@ def single() -> None:
   for name, cluster, make in rows():
     problem = make()
     single(problem)
-    one_us, bound_us = problem.best_objective_us, lower_bound_us(problem)
+    one_us, bound_us = problem.account.best_objective_us, lower_bound_us(problem)
     us = found_by("auto", make)
     print(f"{name} {cluster}: one device {one_us / 1e3:.1f} ms, auto {us / 1e3:.1f} ms "
           f"({one_us / us:.2f}x; the bound allows {one_us / bound_us:.2f}x)", flush=True)
@@ -212,7 +212,7 @@ def large() -> None:
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   started = time.monotonic()
   partition_ops(problem)
-  metis_us, metis_seconds = problem.best_objective_us, time.monotonic() - started
+  metis_us, metis_seconds = problem.account.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   run = Auto(problem, Budget(max_seconds=FLAGS.seconds), FLAGS.seed, policies=())
   run.run()
@@ -221,8 +221,8 @@ def large() -> None:
           f"{row.gain_us / 1e3:.2f} ms")
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   print(f"large: {problem.graph.num_ops} ops on 8 devices: METIS {metis_us / 1e3:.1f} ms in "
-        f"{metis_seconds:.1f} s, auto {problem.best_objective_us / 1e3:.1f} ms in "
-        f"{problem.seconds:.1f} s (bound {lower_bound_us(problem) / 1e3:.1f} ms), peak "
+        f"{metis_seconds:.1f} s, auto {problem.account.best_objective_us / 1e3:.1f} ms in "
+        f"{problem.account.seconds:.1f} s (bound {lower_bound_us(problem) / 1e3:.1f} ms), peak "
         f"memory {memory:.2f} GB")
 
 

@@ -68,14 +68,15 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
     if key not in done:
       problem = problem_of(key[1])
       anneal_groups(problem, starts, int(key[2]))
-      np.save(_placement_path(key), problem.best_placement)
+      np.save(_placement_path(key), problem.account.best_placement)
       results(key, problem)
   if (name, BEST, "") not in done:
     found = [np.load(_placement_path(key)) for key in keys]
     problem = problem_of("heavy_edge")
     problem.evaluate_ops(np.stack(found))
     Auto(
-        problem, Budget(max_seconds=problem.seconds + FLAGS.best_seconds), policies=()).run()
+        problem, Budget(max_seconds=problem.account.seconds + FLAGS.best_seconds),
+        policies=()).run()
     results((name, BEST, ""), problem)
 
 
@@ -101,9 +102,10 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   partition_groups(problem, budget, seed)
   config = AnnealingConfig()
   units, hot = Units(problem), config.start_temperature
-  while not problem.exhausted(budget):
+  while not problem.account.exhausted(budget):
     anneal_units(
-        problem, units, problem.best_placement, problem.best_objective_us, budget, rng,
+        problem, units, problem.account.best_placement, problem.account.best_objective_us,
+        budget, rng,
         temperatures=(hot, config.end_temperature))
     hot = min(HOTTEST, config.reheat * hot)
 
@@ -163,8 +165,8 @@ def main() -> None:
 
     def results(key: tuple, problem: Any) -> None:
       row = dict(zip(FIELDS, (
-          *key, problem.num_groups, problem.best_objective_us, problem.best_fits,
-          problem.evaluations, round(problem.seconds, 1))))
+          *key, problem.num_groups, problem.account.best_objective_us, problem.account.best_fits,
+          problem.account.evaluations, round(problem.account.seconds, 1))))
       rows.append(row)
       writer.writerow(row)
       file.flush()

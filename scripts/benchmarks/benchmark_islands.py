@@ -116,18 +116,21 @@ def measure(problem: Any, method: str, islands: int, seed: int, cpu: CpuTime) ->
   """The fields of one run besides its key; it begins after the references, on that many cores."""
   from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
+  from placeto_tf.search.islands import Islands
 
   problem = problem.renewed()
-  problem.islands = problem.simulator.num_threads = islands
+  problem.simulator.num_threads = islands
   for reference in registry.references():
     reference.load()(problem, Budget(), 0)
-  evaluations, seconds = problem.evaluations, problem.seconds
+  evaluations, seconds = problem.account.evaluations, problem.account.seconds
   used, compiled_s = time.process_time(), cpu.seconds
-  running.run(problem, registry.find(method), Budget(max_seconds=seconds + FLAGS.seconds), seed)
+  running.run(problem, registry.find(method), Budget(max_seconds=seconds + FLAGS.seconds), seed,
+              islands=Islands(islands))
   return {
-      "evaluations": problem.evaluations - evaluations, "took_s": problem.seconds - seconds,
+      "evaluations": problem.account.evaluations - evaluations,
+      "took_s": problem.account.seconds - seconds,
       "cpu_s": time.process_time() - used, "compiled_s": cpu.seconds - compiled_s,
-      "objective_us": problem.best_objective_us, "load": os.getloadavg()[0]}
+      "objective_us": problem.account.best_objective_us, "load": os.getloadavg()[0]}
 
 
 def read_runs(path: str) -> List[Dict[str, str]]:

@@ -318,13 +318,13 @@ def best_placements(
       costs = estimate_costs(graph, calibration.cluster, source=costs_path)
     problem = PlacementProblem.build(graph, calibration.cluster, costs=costs)
     if replicas > 1:
-      problem.replicated = replicated
+      problem = dataclasses.replace(problem, replicated=replicated)
     candidate = replica_candidates.Candidate(replicas, model.batch, problem, Ledger(problem), own)
     replica_candidates.search_replicas(
-        [candidate], Budget(max_seconds=FLAGS.search_seconds), 0, lambda problem, name: None)
+        [candidate], Budget(max_seconds=FLAGS.search_seconds))
     known = {entry.name: entry.placement for entry in candidate.ledger.entries
              if entry.placement is not None}
-    known["best"] = problem.best_known
+    known["best"] = problem.account.best_known
     with CoreSpeed.of(runtime, calibration.cluster.core_probe_us) as speed, Measurer(
         graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0),
         speed=speed) as measurer:
@@ -338,7 +338,8 @@ def best_placements(
       print(f"  mirrored strategy, simulated: {baseline.step_time_us / 1e3:.1f} ms",
             file=sys.stderr, flush=True)
     print(f"  {replicated.form} replicas: simulated "
-          f"{problem.simulator.simulate(problem.best_known).step_time_us / 1e3:.1f} ms, measured "
+          f"{problem.simulator.simulate(problem.account.best_known).step_time_us / 1e3:.1f} ms, "
+          "measured "
           f"{measured.step.step_time_us / 1e3:.1f} ms", file=sys.stderr, flush=True)
   return found
 

@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from absl import flags
 
-from placeto_tf.distributed import session
+from placeto_tf.problem import ray_executor
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
@@ -67,7 +67,7 @@ def _nodes(count: int) -> Iterator[Tuple[Any, List[Any], float]]:
   from ray.cluster_utils import Cluster
 
   with contextlib.ExitStack() as stack:
-    for left in reversed(range(session.STARTS)):
+    for left in reversed(range(ray_executor.STARTS)):
       began = time.monotonic()
       try:
         cluster = Cluster(
@@ -113,10 +113,10 @@ def _evaluation() -> Any:
 def costs() -> Dict[str, float]:
   """What Ray and what is sent cost; prints a table."""
   from placeto_tf.clusters import Cluster
-  from placeto_tf.distributed import tasks
   from placeto_tf.evaluation import runs
   from placeto_tf.evaluation.evaluate import problem_factory
   from placeto_tf.graphs import load_graph
+  from placeto_tf.problem.executor import Here
 
   config = dataclasses.replace(_evaluation(), max_seconds=1.0)
   found = {}
@@ -124,19 +124,19 @@ def costs() -> Dict[str, float]:
       load_graph(FLAGS.graph), Cluster.parse(FLAGS.cluster), config)())
   portable, key = problem.portable(with_shapes=True), (FLAGS.graph, FLAGS.cluster, "annealing", 0)
   found["problem_bytes"], found["task_bytes"] = _size(portable), _size((key, config))
-  found["answer_bytes"] = _size(runs.run(problem.renewed(), key, config, None))
+  found["answer_bytes"] = _size(runs.run(Here().share((problem, None)), key, config, 1))
   content = pickle.dumps(portable)
-  found["unpickle_s"], _ = _timed(lambda: tasks.unshare(content))
+  found["unpickle_s"], _ = _timed(lambda: pickle.loads(content))
   with _nodes(2) as (cluster, _, found["start_s"]):
     began = time.monotonic()
-    with session.connected(cluster.address) as ray:
+    with ray_executor.connected(cluster.address) as ray:
       found["connect_s"] = time.monotonic() - began
-      nothing = tasks.remote(ray, _nothing, 1.0)
+      nothing = ray.remote(num_cpus=1.0, scheduling_strategy="SPREAD")(_nothing)
       found["first_task_s"], _ = _timed(lambda: ray.get(nothing.remote()))
       ray.get([nothing.remote() for _ in range(20)])  # both nodes have a process now
       found["one_task_s"] = _timed(lambda: [ray.get(nothing.remote()) for _ in range(100)])[0] / 100
       found["task_s"] = _timed(lambda: ray.get([nothing.remote() for _ in range(1000)]))[0] / 1000
-      found["share_s"], _ = _timed(lambda: tasks.share(ray, portable))
+      found["share_s"], _ = _timed(lambda: ray_executor.OnRay(ray).share(portable))
   print("| what Ray costs | |\n|---|---:|")
   for name, label in _COSTS.items():
     value = f"{found[name]:,.0f}" if name.endswith("bytes") else f"{found[name]:.3g}"

@@ -76,18 +76,18 @@ def test_an_episode_visits_groups_in_order_and_puts_them_where_it_is_told(make):
 def test_a_device_where_the_group_may_not_be_is_no_move(make):
   environment = make()
   observation, _ = environment.reset()
-  before = environment.unwrapped.problem.evaluations
+  before = environment.unwrapped.problem.account.evaluations
   forbidden = np.flatnonzero(observation["action_mask"] == 0)
   assert len(forbidden)  # the host
   after, reward, _, _, _ = environment.step(int(forbidden[0]))
-  assert reward == 0 and environment.unwrapped.problem.evaluations == before
+  assert reward == 0 and environment.unwrapped.problem.account.evaluations == before
   assert after["placement"].tolist() == observation["placement"].tolist()
   assert environment.unwrapped.action_masks().dtype == bool
 
 
 def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   environment = make(start="random")
-  used = environment.unwrapped.problem.evaluations
+  used = environment.unwrapped.problem.account.evaluations
   limited = make(start="random", max_evaluations=used + 2)
   flip = lambda observation: int(1 - observation["placement"][observation["current"]])  # noqa: E731
   *_, truncated, _ = _episode(limited, flip, seed=3)

@@ -127,9 +127,9 @@ def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monk
   learn_grouping = one_graph.learn_grouping
 
   def watched(problem, budget, seed=0, **options):
-    before = problem.evaluations
+    before = problem.account.evaluations
     grouping = learn_grouping(problem, budget, seed, **options)
-    learned.append((seed, problem.evaluations - before))
+    learned.append((seed, problem.account.evaluations - before))
     return grouping
 
   monkeypatch.setattr(one_graph, "learn_grouping", watched)

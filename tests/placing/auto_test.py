@@ -38,7 +38,7 @@ def _skip_annealing(monkeypatch):
   def run(problem, method, budget, seed, **own):
     if method.name == "annealing":
       began.append(own.get("start"))
-      return problem.best_known
+      return problem.account.best_known
     return run_method(problem, method, budget, seed, **own)
 
   monkeypatch.setattr(auto.running, "run", run)
@@ -51,8 +51,8 @@ def test_evaluations_are_limited_for_all_together(seed, evaluations, random_prob
   problem = random_problem(seed)
   run = Auto(problem, Budget(max_evaluations=evaluations), seed, policies=())
   placement = run.run()
-  assert problem.evaluations <= evaluations
-  assert sum(row.evaluations for row in run.ledger.entries) == problem.evaluations
+  assert problem.account.evaluations <= evaluations
+  assert sum(row.evaluations for row in run.ledger.entries) == problem.account.evaluations
   ops = np.arange(problem.graph.num_ops)
   assert problem.allowed_ops[ops, placement].all()
   assert (placement == placement[problem.graph.colocation]).all()
@@ -73,9 +73,9 @@ def test_gains_add_up_from_the_first_placement_to_the_best(make_problem, make_cl
   problem = _wide(make_problem, make_cluster)
   run = Auto(problem, Budget(max_evaluations=900), 0, policies=())
   run.run()
-  first_us = problem.history[0][2]
+  first_us = problem.account.history[0][2]
   gained = sum(row.gain_us for row in run.ledger.entries)
-  assert first_us - gained == pytest.approx(problem.best_objective_us)
+  assert first_us - gained == pytest.approx(problem.account.best_objective_us)
   assert _rows(run)["annealing"].gain_us > 0
 
 
@@ -84,12 +84,12 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
   seen = []
 
   def policy(problem, budget, seed):
-    seen.append((problem.evaluations, budget.max_evaluations))
-    start = problem.project(problem.best_placement)
+    seen.append((problem.account.evaluations, budget.max_evaluations))
+    start = problem.project(problem.account.best_placement)
     # It is handed groups that the best so far keeps to.
-    assert (problem.grouping.expand(start) == problem.best_placement).all()
+    assert (problem.grouping.expand(start) == problem.account.best_placement).all()
     problem.evaluate(start)
-    return problem.best_placement
+    return problem.account.best_placement
 
   run = Auto(problem, Budget(max_evaluations=2000), 0, policies=[_policy(policy)])
   run.run()
@@ -97,7 +97,7 @@ def test_the_searches_and_the_policy_all_get_their_share(make_problem, make_clus
   before, limit = seen[0]
   assert limit - before == np.ceil((2000 - before) / 5)
   assert rows["policy"].evaluations == 1
-  assert problem.evaluations == 2000
+  assert problem.account.evaluations == 2000
   assert rows["annealing"].evaluations > rows["local_search"].evaluations > 0
   assert rows["refine"].evaluations > 0
 
@@ -109,11 +109,11 @@ def test_annealing_begins_where_policies_began_if_much_is_left(
   began, at_policy = _skip_annealing(monkeypatch), []
 
   def policy(problem, budget, seed):
-    at_policy.append(problem.best_known.copy())
+    at_policy.append(problem.account.best_known.copy())
     return search_locally(problem, budget, seed)
 
   Auto(problem, Budget(max_evaluations=evaluations), policies=(_policy(policy),)).run()
-  assert not np.array_equal(at_policy[0], problem.best_known)
+  assert not np.array_equal(at_policy[0], problem.account.best_known)
   assert (began[0] is not None) == anew and began[1:] == [None] * len(began[1:])
   if anew:
     np.testing.assert_array_equal(began[0], at_policy[0])
@@ -127,13 +127,13 @@ def test_policies_and_annealing_begin_where_a_trial_gets_further(
 
   def policy(problem, budget, seed, start=None):
     if start is None:
-      at_policy.append(problem.best_known.copy())
+      at_policy.append(problem.account.best_known.copy())
       return search_locally(problem, budget, seed)
     starts.append(start)
-    limits.append(budget.max_evaluations - problem.evaluations)
+    limits.append(budget.max_evaluations - problem.account.evaluations)
     if len(starts) - 1 == better:
       return search_locally(problem, budget, seed)
-    return problem.best_known
+    return problem.account.best_known
 
   run = Auto(problem, Budget(max_evaluations=9000), policies=(_policy(policy, trial=400),))
   run.run()
@@ -153,7 +153,7 @@ def test_without_another_start_there_is_no_trial(make_problem, make_cluster, mon
 
   def policy(problem, budget, seed, start=None):
     starts.append(start)
-    return problem.best_known
+    return problem.account.best_known
 
   monkeypatch.setattr(auto.registry, "parts_of_auto", lambda stage: (
       () if stage is Stage.CONSTRUCTION else parts_of_auto(stage)))
@@ -168,7 +168,8 @@ def test_a_trial_gets_a_small_part_of_what_is_left(make_problem, make_cluster, e
 
   def policy(problem, budget, seed, start=None):
     if start is not None:
-      used.append((evaluations - problem.evaluations, budget.max_evaluations - problem.evaluations))
+      now = problem.account.evaluations
+      used.append((evaluations - now, budget.max_evaluations - now))
     return search_locally(problem, budget, seed)
 
   Auto(problem, Budget(evaluations), policies=(_policy(policy, trial=1000),)).run()
@@ -191,8 +192,8 @@ def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   policy = _policy(lambda *_: called)
   run = Auto(problem, Budget(max_evaluations=5000), 0, policies=[policy])
   run.run()
-  assert problem.best_objective_us == pytest.approx(lower_bound_us(problem))
-  assert run.proven and not called and problem.evaluations < 100
+  assert problem.account.best_objective_us == pytest.approx(lower_bound_us(problem))
+  assert run.proven and not called and problem.account.evaluations < 100
   assert _rows(run)["policy"].skipped == "nothing was left to gain"
   assert set(_rows(run)) >= {method.name for method in registry.references()}
 
@@ -205,7 +206,7 @@ def test_it_stops_once_twice_the_search_gains_less_than_was_asked_for(
     problem = _wide(make_problem, make_cluster)
     run = Auto(problem, Budget(max_evaluations=4000, stop_within=within), policies=())
     run.run()
-    used[within] = problem.evaluations, run.ledger.no_more
+    used[within] = problem.account.evaluations, run.ledger.no_more
   assert used[None] == (4000, False)
   # An eighth, then as much again: the gain of the second eighth is below 90 %.
   assert used[0.9][1] and 1000 < used[0.9][0] < 1200
@@ -234,8 +235,8 @@ def test_it_stops_when_the_optimum_is_proven(make_problem, make_cluster):
   run = Auto(problem, Budget(max_evaluations=10**6), 0, policies=())
   run.run()
   assert optimum.proven and run.proven
-  assert problem.best_objective_us == optimum.objective_us > lower_bound_us(problem) * 1.01
-  assert problem.evaluations < 10**5
+  assert problem.account.best_objective_us == optimum.objective_us > lower_bound_us(problem) * 1.01
+  assert problem.account.evaluations < 10**5
 
 
 def test_a_proof_for_groups_that_could_be_split_does_not_stop_it(make_problem, make_cluster):
@@ -275,7 +276,7 @@ def test_a_policy_is_not_started_where_it_would_get_nothing_done(make_problem, m
   run = Auto(problem, Budget(max_seconds=0.5), 0, policies=[slow])
   run.run()
   assert not called and _rows(run)["policy"].skipped == "there was too little time"
-  assert 0.4 < problem.seconds < 2
+  assert 0.4 < problem.account.seconds < 2
 
 
 def test_a_used_up_budget_leaves_rows_that_say_so(make_problem, make_cluster):
@@ -297,7 +298,7 @@ def test_small_budgets_leave_evaluations_for_more_than_metis(make_problem, make_
 def test_an_op_on_one_device_is_answered_at_once(make_problem, make_cluster):
   problem = make_problem([5.0], cluster=make_cluster(1))
   assert run_auto(problem, Budget(max_seconds=30), 0, policies=()).tolist() == [0]
-  assert problem.seconds < 5
+  assert problem.account.seconds < 5
 
 
 def test_one_device_is_answered_at_once(make_problem, make_cluster):
@@ -305,13 +306,13 @@ def test_one_device_is_answered_at_once(make_problem, make_cluster):
       [5.0] * 6, [(0, 1), (0, 2), (2, 5)], [10] * 6,
       cluster=make_cluster(1, overhead=3.0, latency=2.0))
   run_auto(problem, Budget(max_seconds=30), 0, policies=())
-  assert problem.seconds < 5
+  assert problem.account.seconds < 5
 
 
 def test_more_devices_than_groups(make_problem, make_cluster):
   problem = make_problem([5.0, 4.0], [(0, 1)], [10, 10], cluster=make_cluster(5))
   run_auto(problem, Budget(max_evaluations=200), 0, policies=())
-  assert problem.best_objective_us == 9
+  assert problem.account.best_objective_us == 9
 
 
 def test_groups_that_fit_nowhere_get_the_placement_that_exceeds_least(make_problem, make_cluster):
@@ -319,7 +320,7 @@ def test_groups_that_fit_nowhere_get_the_placement_that_exceeds_least(make_probl
       [5.0] * 4, [(0, 1)], persistent_bytes=[100] * 4, cluster=make_cluster(2, memory=150))
   run = Auto(problem, Budget(max_evaluations=500), 0, policies=())
   placement = run.run()
-  assert not problem.best_fits and not run.proven
+  assert not problem.account.best_fits and not run.proven
   assert sorted(np.bincount(placement)) == [2, 2]
 
 
@@ -327,11 +328,11 @@ def test_disconnected_parts_are_spread(make_problem, make_cluster):
   edges = [(6 * part + i, 6 * part + i + 1) for part in range(4) for i in range(5)]
   problem = make_problem([10.0] * 24, edges, [3000] * 24, cluster=make_cluster(4))
   run_auto(problem, Budget(max_evaluations=5000), 0, policies=())
-  assert problem.best_objective_us == 60
+  assert problem.account.best_objective_us == 60
 
 
 def test_a_target_ends_it_without_a_claim_to_be_optimal(make_problem, make_cluster):
   problem = _wide(make_problem, make_cluster)
   run = Auto(problem, Budget(max_evaluations=5000, target_us=1e9), 0, policies=())
   run.run()
-  assert problem.evaluations < 100 and not run.proven
+  assert problem.account.evaluations < 100 and not run.proven

@@ -60,7 +60,7 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   compile_ahead(problem, registry.find("auto_unlearned"), _stage(stages))
   assert {"single", "metis", "heft", "annealing", "local_search"} <= {name for name, _ in ran}
   assert "device_pointer" not in {name for name, _ in ran}
-  assert problem.evaluations == 0 and {ops for _, ops in ran} == {40}
+  assert problem.account.evaluations == 0 and {ops for _, ops in ran} == {40}
 
 
 def test_a_method_really_runs(stages, tmp_path, make_problem, make_cluster):

@@ -69,8 +69,8 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
 
 def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
   add("last_device", example().replace(
-      "Kind.CONSTRUCTION, plain(last_device)",
-      'Kind.BASELINE, plain(last_device), title="last device"'))
+      "Kind.CONSTRUCTION, unseeded(last_device)",
+      'Kind.BASELINE, unseeded(last_device), title="last device"'))
   result = place(graph, "cpu:3", "annealing", max_evaluations=40, max_groups=8)
   assert list(result.baselines) == [
       "current", "single", "expert", "metis", "last_device", "annealing"]
@@ -79,13 +79,13 @@ def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
 
 def test_a_search_and_a_policy_with_a_part_in_auto_run_there(add, graph):
   text = example().replace(
-      "import Kind, Method, plain", "import AutoPart, Kind, Method, Stage, plain")
+      "import Kind, Method, unseeded", "import AutoPart, Kind, Method, Stage, unseeded")
   add("last_device", text.replace(
-      "Kind.CONSTRUCTION, plain(last_device)",
-      "Kind.SEARCH, plain(last_device), auto=AutoPart(Stage.SEARCH, repeats=False)"))
+      "Kind.CONSTRUCTION, unseeded(last_device)",
+      "Kind.SEARCH, unseeded(last_device), auto=AutoPart(Stage.SEARCH, repeats=False)"))
   add("last_policy", text.replace('"last_device"', '"last_policy"').replace(
-      "Kind.CONSTRUCTION, plain(last_device)",
-      "Kind.POLICY, plain(last_device), auto=AutoPart(Stage.POLICY, share=0.1)"))
+      "Kind.CONSTRUCTION, unseeded(last_device)",
+      "Kind.POLICY, unseeded(last_device), auto=AutoPart(Stage.POLICY, share=0.1)"))
   rows = place(graph, "k80:3", "auto_unlearned", max_evaluations=150, max_groups=30).baselines
   assert "last_device" in rows and "last_policy" not in rows
   names = [method.name for stage in ("POLICY", "SEARCH")
@@ -99,10 +99,10 @@ from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights
 
 SEEN = []
 
-def run(problem, budget, seed=0, *, weights=None, root_dir=None, progress=None):
+def run(problem, budget, seed=0, *, weights=None):
   SEEN.append(weights)
-  problem.evaluate_ops(problem.best_placement)
-  return problem.best_placement
+  problem.evaluate_ops(problem.account.best_placement)
+  return problem.account.best_placement
 
 METHODS = (Method("weighted", Kind.POLICY, lambda: run,
                   weights=Weights("some_policy", WithoutWeights.FAIL)),)

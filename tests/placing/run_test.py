@@ -70,7 +70,7 @@ def test_one_method_runs_after_the_baselines(graph):
 def test_progress_is_reported_while_a_search_runs(graph):
   seen = []
   place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8,
-        progress=lambda problem, stage: seen.append((stage, problem.evaluations)))
+        progress=lambda problem, stage: seen.append((stage, problem.account.evaluations)))
   during = [evaluations for stage, evaluations in seen if stage == "annealing"]
   assert len(set(during)) >= 4  # compiled loops report after 4, 8, 16 and 32 evaluations
 
@@ -102,7 +102,7 @@ def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
 
 def test_ctrl_c_keeps_what_was_found(graph):
   def press(problem, stage):
-    if stage == "annealing" and problem.evaluations >= 50:
+    if stage == "annealing" and problem.account.evaluations >= 50:
       raise KeyboardInterrupt
 
   result = place(

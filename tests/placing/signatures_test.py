@@ -12,7 +12,8 @@ from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import reports
-from placeto_tf.placing.signatures import folder_of, place_signatures
+from placeto_tf.placing.run import place_signatures
+from placeto_tf.placing.signatures import folder_of
 from placeto_tf.runtime import session as session_lib
 
 v1 = tf.compat.v1
@@ -135,7 +136,7 @@ def test_signatures_that_do_not_fit_together_are_refused(saved):
 def test_all_are_placed_the_default_one_first(saved):
   found = place_signatures(saved, "cpu:1", method="single", batch_size=2, max_evaluations=9)
   assert list(found.results) == ["serving_default", "embed", "train"]
-  text = reports.table_of_signatures(found)
+  text = reports.table(found)
   assert [line.split()[0] for line in text.splitlines()[2:6]] == [
       "serving_default", "embed", "train", "variables"]
   assert "only the signature" not in text

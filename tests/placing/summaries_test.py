@@ -75,7 +75,7 @@ def test_islands_are_counted_one_by_one_in_a_search():
   counts = []
   result = place(
       graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90, max_groups=8,
-      islands=2, progress=lambda problem, _: counts.append(problem.evaluations_of_islands))
+      islands=2, progress=lambda problem, _: counts.append(problem.account.of_islands))
   assert len(counts[-1]) == 2 and min(counts[-1]) > 20
   assert sum(counts[-1]) < result.evaluations
 

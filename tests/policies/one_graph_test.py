@@ -50,9 +50,9 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, 
     problem = random_problem()
     placement = search_one_graph(
         problem, Budget(max_evaluations=40), 3, policy=name, config=CONFIGS[name])
-    np.testing.assert_array_equal(placement, problem.best_placement)
-    assert problem.evaluations == 32  # two batches of 16
-    found.append([row[::2] for row in problem.history])
+    np.testing.assert_array_equal(placement, problem.account.best_placement)
+    assert problem.account.evaluations == 32  # two batches of 16
+    found.append([row[::2] for row in problem.account.history])
   assert found[0] == found[1]
 
 
@@ -63,10 +63,10 @@ def test_a_method_answers_even_if_loading_took_all_its_time(eagerly):
 
 def test_learned_groups_keep_together_what_must_share_a_device(eagerly):
   problem = random_problem()
-  before = problem.evaluations
+  before = problem.account.evaluations
   grouping = learn_grouping(
       problem, Budget(max_evaluations=32), config=CONFIGS["hierarchical"])
-  assert problem.evaluations == before + 32
+  assert problem.account.evaluations == before + 32
   regrouped = problem.regrouped(grouping)  # raises where a group has no device
   assert regrouped.num_groups <= 4 + problem.num_devices
   colocation = problem.graph.colocation

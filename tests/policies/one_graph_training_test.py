@@ -46,7 +46,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_as_one_that_was_not(policy, tmp
   resumed.run()
   for one, other in zip(whole.policy.trainable_variables, resumed.policy.trainable_variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
-  np.testing.assert_array_equal(whole.problem.best_placement, resumed.problem.best_placement)
+  np.testing.assert_array_equal(
+      whole.problem.account.best_placement, resumed.problem.account.best_placement)
   saved = [(tmp_path / run / "placement.json").read_bytes() for run in ("whole", "cut")]
   assert saved[0] == saved[1]  # how many were evaluated included
 
@@ -56,7 +57,7 @@ def test_a_run_leaves_its_best_placement_and_says_that_it_is_done(tmp_path):
   figures = run.run()
   placement = Placement.load(str(tmp_path / "placement.json"))
   found = placement.indices(run.problem.graph, run.problem.cluster)
-  np.testing.assert_array_equal(found, run.problem.best_placement)
+  np.testing.assert_array_equal(found, run.problem.account.best_placement)
   assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
   assert train(config(), str(tmp_path)) == figures  # "a" is no graph: nothing is loaded
 

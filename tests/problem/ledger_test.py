@@ -3,7 +3,6 @@ import pytest
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.ledger import NO_BUDGET, Ledger
 from placeto_tf.search.metis import partition_ops
-from placeto_tf.search.simple import single
 
 NONE = Budget()
 
@@ -44,7 +43,7 @@ def test_a_placer_that_runs_twice_has_one_row(make_problem):
 def test_what_found_the_budget_used_up_says_so(make_problem):
   problem = make_problem([7.0, 5.0])
   ledger = Ledger(problem)
-  ledger.run("single", single, Budget(max_evaluations=1), 0)
+  ledger.run("single", _everything_on(0), Budget(max_evaluations=1), 0)
   ledger.run("metis", partition_ops, Budget(max_evaluations=1), 0)
   row = ledger.entries[1]
   assert (row.placement, row.evaluations, row.skipped) == (None, 0, NO_BUDGET)

@@ -1,5 +1,6 @@
 """Replicas with variables of their own do the step of the global batch, and stay equal."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -298,7 +299,7 @@ def test_moved_together_variables_stay_with_their_replica():
   replicated = replicate(loaded, 2, mirrored=True)
   problem = PlacementProblem.build(
       replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-  problem.replicated = replicated
+  problem = dataclasses.replace(problem, replicated=replicated)
   start_us = problem.simulator.simulate(place_shares(problem)).step_time_us
   found = anneal_symmetric(problem, Budget(max_evaluations=200), 0)
   assert problem.simulator.simulate(found).step_time_us <= start_us
@@ -451,6 +452,6 @@ def test_a_large_variable_costs_mirrored_replicas_less():
     replicated = source.replicas(4, mirrored, cluster)
     problem = PlacementProblem.build(
         replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-    problem.replicated = replicated
+    problem = dataclasses.replace(problem, replicated=replicated)
     found[mirrored] = problem.simulator.simulate(place_shares(problem)).step_time_us
   assert found[True] < found[False]

@@ -1,5 +1,7 @@
 """Replicas as graphs to place: layouts, the symmetric search, the baseline, real sessions."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,7 @@ def problem_fixture(replicated):
   cluster = Cluster.parse("k80:2")
   problem = PlacementProblem.build(
       replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-  problem.replicated = replicated
+  problem = dataclasses.replace(problem, replicated=replicated)
   return problem
 
 
@@ -103,7 +105,7 @@ def test_whole_replicas_can_begin_inside_one_host(replicated):
   slow = Cluster.parse("v100:2x2@1gbit")
   problem = PlacementProblem.build(
       replicated.graph, slow, costs=replicated_costs(replicated, slow), max_groups=16)
-  problem.replicated = replicated
+  problem = dataclasses.replace(problem, replicated=replicated)
   a, b, c, d = [i for i, device in enumerate(slow.devices) if not device.host]
   assert device_orders(problem, 2) == [[a, b, c, d], [a, c, b, d]]
   assert device_orders(problem, 4) == [[a, b, c, d]]
@@ -118,7 +120,7 @@ def test_replicas_that_move_together_stay_each_others_images(problem, replicated
   start_us = problem.simulator.simulate(start).step_time_us
   found = anneal_symmetric(problem, Budget(max_evaluations=300), 0)
   assert problem.simulator.simulate(found).step_time_us <= start_us
-  assert problem.evaluations <= 300
+  assert problem.account.evaluations <= 300
   images = device_images([0, 1], problem.num_devices, 2)
   copies = {}
   with_shared = set(replicated.graph.colocation[replicated.replica_of_op == SHARED].tolist())

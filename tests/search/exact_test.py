@@ -26,7 +26,7 @@ def test_the_optimum_is_what_trying_everything_finds(seed, random_problem):
   result = prove(problem, Budget(max_evaluations=100_000))
   _, objectives = _all_objectives(problem)
   assert result.proven
-  assert [not problem.best_fits, result.objective_us] == min(objectives.tolist())
+  assert [not problem.account.best_fits, result.objective_us] == min(objectives.tolist())
   assert result.lower_bound_us == result.objective_us
   assert problem.evaluate_ops(result.placement).objective_us[0] == result.objective_us
 
@@ -58,7 +58,7 @@ def test_without_the_budget_to_prove_it_gives_a_bound_and_says_so(make_problem, 
   result = prove(problem, Budget(max_evaluations=500))
   assert not result.proven
   assert result.lower_bound_us < result.objective_us
-  assert problem.evaluations <= 500
+  assert problem.account.evaluations <= 500
 
 
 @pytest.mark.parametrize("seed", range(12))

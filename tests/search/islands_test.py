@@ -8,14 +8,10 @@ import pytest
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.executor import Here
 from placeto_tf.search import islands
 
 ISLAND_METHODS = [method.name for method in registry.methods() if method.islands]
-
-
-@pytest.fixture(autouse=True)
-def four_cores(monkeypatch):
-  monkeypatch.setattr(islands, "num_cores", lambda: 4)
 
 
 @pytest.fixture(name="make")
@@ -24,27 +20,26 @@ def make_fixture(make_problem, make_cluster):
   edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
   compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
 
-  def make(count):
-    problem = make_problem(
-        compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20,
-        method="heavy_edge")
-    problem.islands = count
-    return problem
-
-  return make
+  return lambda: make_problem(
+      compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
 
 
-def _run(problem, name, budget=None, seed=0):
+def _on(count):
+  return islands.Islands(count, Here(cores=4))
+
+
+def _run(problem, count, name, budget=None, seed=0):
   placement = running.run(
-      problem, registry.find(name), budget or Budget(max_evaluations=400), seed)
-  return (placement.tolist(), problem.evaluations, problem.best_objective_us,
-          [(turn, objective_us) for turn, _, objective_us in problem.history])
+      problem, registry.find(name), budget or Budget(max_evaluations=400), seed,
+      islands=_on(count))
+  return (placement.tolist(), problem.account.evaluations, problem.account.best_objective_us,
+          [(turn, objective_us) for turn, _, objective_us in problem.account.history])
 
 
 @pytest.mark.parametrize("name", [*ISLAND_METHODS, "auto"])
 def test_the_result_depends_on_the_seed_and_the_number_of_islands_alone(name, make):
-  first = _run(make(3), name)
-  assert _run(make(3), name) == first
+  first = _run(make(), 3, name)
+  assert _run(make(), 3, name) == first
   assert first[1] <= 400 and min(us for _, us in first[3]) == first[2]
   turns = [turn for turn, _ in first[3]]
   assert turns == sorted(turns) and turns[-1] <= first[1]
@@ -52,7 +47,7 @@ def test_the_result_depends_on_the_seed_and_the_number_of_islands_alone(name, ma
 
 def test_slow_islands_do_not_change_the_result(make, monkeypatch):
   """Whoever arrives first at an exchange waits for the others."""
-  expected = _run(make(2), "annealing")
+  expected = _run(make(), 2, "annealing")
   meet, second_arrived = islands.Exchange.meet, threading.Event()
 
   def late(self, island, *arguments):
@@ -63,43 +58,44 @@ def test_slow_islands_do_not_change_the_result(make, monkeypatch):
     return meet(self, island, *arguments)
 
   monkeypatch.setattr(islands.Exchange, "meet", late)
-  assert _run(make(2), "annealing") == expected
+  assert _run(make(), 2, "annealing") == expected
 
 
 @pytest.mark.parametrize("name", ISLAND_METHODS)
 def test_one_island_is_the_search_itself(name, make):
-  problem = make(1)
+  problem = make()
   running.prepare(problem, registry.find(name), Budget(max_evaluations=400))
   registry.find(name).load()(problem, Budget(max_evaluations=400), 0)
-  assert _run(make(1), name)[1:3] == (problem.evaluations, problem.best_objective_us)
+  account = problem.account
+  assert _run(make(), 1, name)[1:3] == (account.evaluations, account.best_objective_us)
 
 
 def test_a_budget_smaller_than_the_islands_is_kept(make):
-  problem = make(8)
-  _run(problem, "annealing", Budget(max_evaluations=9))
-  assert problem.evaluations <= 9
+  problem = make()
+  _run(problem, 8, "annealing", Budget(max_evaluations=9))
+  assert problem.account.evaluations <= 9
 
 
 def test_in_limited_time_there_are_no_more_islands_than_cores(make):
-  problem = make(8)
-  _run(problem, "annealing", Budget(max_seconds=0.3))
-  assert len(problem.evaluations_of_islands) == 4
-  problem = make(8)
-  _run(problem, "annealing", Budget(max_evaluations=400))
-  assert len(problem.evaluations_of_islands) == 8
+  problem = make()
+  _run(problem, 8, "annealing", Budget(max_seconds=0.3))
+  assert len(problem.account.of_islands) == 4
+  problem = make()
+  _run(problem, 8, "annealing", Budget(max_evaluations=400))
+  assert len(problem.account.of_islands) == 8
 
 
 def test_islands_end_at_a_target_and_in_time(make):
-  problem = make(2)
-  running.run(problem, registry.find("annealing"), Budget(max_seconds=60, target_us=1e9), 0)
-  assert problem.evaluations < 100
-  problem = make(2)
-  running.run(problem, registry.find("annealing"), Budget(max_seconds=0.3), 0)
-  assert problem.seconds < 20 and problem.best_fits
+  problem = make()
+  _run(problem, 2, "annealing", Budget(max_seconds=60, target_us=1e9))
+  assert problem.account.evaluations < 100
+  problem = make()
+  _run(problem, 2, "annealing", Budget(max_seconds=0.3))
+  assert problem.account.seconds < 20 and problem.account.best_fits
 
 
 def test_the_worse_half_goes_on_from_the_best(make):
-  exchange, account = islands.Exchange(islands.Rules(3, False, None)), make(1).snapshot()
+  exchange, account = islands.Exchange(islands.Rules(3, False, None)), make().account
   for island, objective_us in ((0, 5.0), (1, 3.0)):  # no island is worse than these yet
     answer = exchange.meet(island, 0, np.full(60, island), objective_us, account)
     assert answer.objective_us >= 3.0 and not answer.stopped
@@ -108,7 +104,7 @@ def test_the_worse_half_goes_on_from_the_best(make):
 
 
 def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
-  exchange, account = islands.Exchange(islands.Rules(2, True, None)), make(1).snapshot()
+  exchange, account = islands.Exchange(islands.Rules(2, True, None)), make().account
   answers = {}
 
   def meet(number):
@@ -127,56 +123,56 @@ def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
 
 def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_had(make):
   exchange = islands.Exchange(islands.Rules(2, False, None))
-  problem, budget = make(2), Budget(max_seconds=60)
+  problem, budget = make(), Budget(max_seconds=60)
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
-  def dies(view, budget, seed):
-    view.exchange(registry.find("metis").load()(view, budget, seed), 1.0)
+  def dies(view, budget, seed, island):
+    island.exchange(registry.find("metis").load()(view, budget, seed), 1.0)
     raise KeyError("its machine")
 
-  def goes_on(view, budget, seed):
-    return view.best_known
+  def goes_on(view, budget, seed, island):
+    return view.account.best_known
 
   with pytest.raises(KeyError):
-    islands.run_island(problem.island_view(1), dies, islands.Job(1, budget, 0), exchange)
+    islands.run_island(Here().share(problem), dies, 1, budget, 0, exchange, False)
   found = exchange.accounts()[1]
-  again = islands.run_island(
-      problem.island_view(1), goes_on, islands.Job(1, budget, 0), exchange)
-  assert again.evaluations == found.evaluations > problem.evaluations == 1
-  assert again.best_objective_us == found.best_objective_us < problem.best_objective_us
+  again = islands.run_island(Here().share(problem), goes_on, 1, budget, 0, exchange, False)
+  assert again.evaluations == found.evaluations > problem.account.evaluations == 1
+  assert again.best_objective_us == found.best_objective_us < problem.account.best_objective_us
   assert again.improvements == found.improvements
 
 
 def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(make):
-  problem = make(2)
+  problem = make()
 
   def observe():
-    if problem.evaluations > 50:
+    if problem.account.evaluations > 50:
       raise KeyboardInterrupt
 
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
-  problem.observe(observe)
+  problem.account.observer = observe
   before = threading.active_count()
   with pytest.raises(KeyboardInterrupt):
     islands.search_on_islands(
-        problem, registry.find("annealing").load(), Budget(max_seconds=60))
-  problem.observe(None)
+        problem, registry.find("annealing").load(), Budget(max_seconds=60), islands=_on(2))
+  problem.account.observer = None
   assert threading.active_count() == before
-  assert problem.evaluations > 50 and problem.history[-1][2] == problem.best_objective_us
+  account = problem.account
+  assert account.evaluations > 50 and account.history[-1][2] == account.best_objective_us
 
 
 def test_an_error_on_an_island_is_raised_and_ends_the_others(make):
-  def search(problem, budget, seed):
-    if problem.island == 1:
+  def search(problem, budget, seed, island):
+    if island.number == 1:
       raise PlacementError("found on the second island")
-    while not problem.exhausted(budget):
-      problem.exchange(problem.allowed_ops.argmax(axis=1), 1.0)
+    while not problem.account.exhausted(budget):
+      island.exchange(problem.allowed_ops.argmax(axis=1), 1.0)
     return problem.allowed_ops.argmax(axis=1)
 
-  problem = make(2)
+  problem = make()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
   with pytest.raises(PlacementError, match="second island"):
-    islands.search_on_islands(problem, search, Budget(max_seconds=60))
+    islands.search_on_islands(problem, search, Budget(max_seconds=60), islands=_on(2))
 
 
 def test_a_number_of_islands_below_one_is_refused():

@@ -33,9 +33,9 @@ def test_a_chain_follows_its_tensor_where_no_single_op_would(make_problem, make_
       [10.0, 10.0, 10.0], [(0, 1), (1, 2)], [1000, 1000, 0],
       cluster=make_cluster(2, bandwidth=10.0), max_groups=3)
   problem.evaluate_ops([0, 1, 1])
-  assert problem.best_objective_us == 130  # 10, 100 for the transfer, 20
+  assert problem.account.best_objective_us == 130  # 10, 100 for the transfer, 20
   refine(problem, Budget(max_evaluations=20), 0)
-  assert problem.best_objective_us == 30
+  assert problem.account.best_objective_us == 30
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -35,7 +35,7 @@ def _layered(make_problem, make_cluster, **fields):
 def test_searches_find_the_optimum_of_parallel_chains(search, make_problem, make_cluster):
   problem = _layered(make_problem, make_cluster)
   search(problem, Budget(max_evaluations=3000), 0)
-  assert problem.best_objective_us == 120  # each chain on its own device
+  assert problem.account.best_objective_us == 120  # each chain on its own device
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -43,7 +43,7 @@ def test_searches_find_the_optimum_of_parallel_chains(search, make_problem, make
 def test_searches_are_never_worse_than_their_start(search, seed, random_problem):
   problem = random_problem(seed)
   single(problem)
-  before = (not problem.best_fits, problem.best_objective_us)
+  before = (not problem.account.best_fits, problem.account.best_objective_us)
   placement = search(problem, Budget(max_evaluations=60), seed)
   found = problem.evaluate_ops(placement)
   assert (not found.fits[0], found.objective_us[0]) <= before
@@ -57,8 +57,8 @@ def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
   result = prove(problem, Budget(max_evaluations=200_000))
   assert result.proven
   # Ops can fit where no placement of whole groups does.
-  assert (not ops.best_fits, ops.best_objective_us) <= (
-      not problem.best_fits, result.objective_us * 1.1)
+  assert (not ops.account.best_fits, ops.account.best_objective_us) <= (
+      not problem.account.best_fits, result.objective_us * 1.1)
 
 
 def test_descent_ends_where_no_single_move_improves(random_problem):
@@ -66,7 +66,7 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
   placement = single(problem)
   units = Units(problem)
   found, objective_us = descend(
-      problem, units, placement, problem.best_objective_us, Budget(max_evaluations=10_000),
+      problem, units, placement, problem.account.best_objective_us, Budget(max_evaluations=10_000),
       stream(0))
   for unit in units.movable:
     for device in units.choices[unit]:
@@ -78,8 +78,8 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
 def test_a_share_of_a_budget_counts_from_now(random_problem):
   problem = random_problem(0)
   single(problem)
-  used = problem.evaluations
-  assert Budget(max_evaluations=used + 10).share(problem, 0.5).max_evaluations == used + 5
+  used = problem.account.evaluations
+  assert Budget(max_evaluations=used + 10).share(problem.account, 0.5).max_evaluations == used + 5
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -131,5 +131,5 @@ def test_compiled_searches_make_the_moves_they_made_in_python(
       rng.integers(1, 50, 60).astype(float), edges, rng.integers(0, 20_000, 60),
       cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
   search(problem, Budget(max_evaluations=500), 1)
-  assert problem.evaluations == 500
-  assert problem.best_objective_us == pytest.approx(expected_us, rel=1e-12)
+  assert problem.account.evaluations == 500
+  assert problem.account.best_objective_us == pytest.approx(expected_us, rel=1e-12)

@@ -38,13 +38,13 @@ def test_colocated_ops_follow_the_one_that_has_a_device(make_problem):
 def test_single_takes_the_faster_kind(make_problem, make_cluster):
   problem = make_problem([[30.0, 10.0]] * 2, [(0, 1)], cluster=make_cluster(2, speeds=[0, 1]))
   assert single(problem).tolist() == [1, 1]
-  assert problem.evaluations == 2
+  assert problem.account.evaluations == 2
 
 
 def test_single_tries_one_of_equal_devices(make_problem, make_cluster):
   problem = make_problem([1.0], cluster=make_cluster(4))
   single(problem)
-  assert problem.evaluations == 1
+  assert problem.account.evaluations == 1
 
 
 def test_single_takes_the_device_that_has_the_memory(make_problem, make_cluster):
@@ -61,7 +61,7 @@ def test_single_leaves_ops_without_a_kernel_on_the_host(make_problem, make_clust
 def test_random_uses_its_evaluations_and_every_device(make_problem):
   problem = make_problem([1.0] * 12)
   placement = random(problem, Budget(max_evaluations=100), 0)
-  assert problem.evaluations == 100
+  assert problem.account.evaluations == 100
   assert sorted(np.bincount(placement).tolist()) == [6, 6]  # the best of 100 is balanced
 
 

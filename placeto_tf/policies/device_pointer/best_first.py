@@ -27,6 +27,7 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluato
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
+from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.simulation.compiling import compiled, part
 
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
@@ -94,8 +95,9 @@ class BestFirst(PlacedGroups):
 
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
-      config: Optional[BestFirstConfig] = None, seed: int = 0):
+      config: Optional[BestFirstConfig] = None, seed: int = 0, island: Island = ALONE):
     """Evaluates the placement [N] once."""
+    self._island = island
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
     self._weights = weights.arrays
@@ -108,22 +110,22 @@ class BestFirst(PlacedGroups):
     Returns:
       Whether plenty of evaluations were left after the short rounds; see the configuration.
     """
-    problem, config = self.problem, self._config
-    began = problem.evaluations, problem.seconds
+    account, config = self.problem.account, self._config
+    began = account.evaluations, account.seconds
     for number, evaluations in enumerate(config.rounds):
-      if problem.exhausted(budget):
+      if account.exhausted(budget):
         return False
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
-      self.round(levels, budget.at_most(problem, evaluations))
-    plenty = problem.expected_evaluations(budget, *began) >= config.plenty
+      self.round(levels, budget.at_most(account, evaluations))
+    plenty = account.expected_evaluations(budget, *began) >= config.plenty
     at_most = min(config.long_evaluations, config.long_of_plenty if plenty else math.inf)
-    self.long_round(budget.share(problem, config.long_share).at_most(problem, int(at_most)))
+    self.long_round(budget.share(account, config.long_share).at_most(account, int(at_most)))
     return plenty
 
   def long_round(self, budget: Budget) -> None:
     """Improves the placement with draws, until the budget or the moves are used up."""
-    if not self.problem.exhausted(budget):
+    if not self.problem.account.exhausted(budget):
       self.round(self._config.long_levels, budget, self._config.temperature)
 
   def round(
@@ -138,16 +140,16 @@ class BestFirst(PlacedGroups):
     """
     self.renew()
     for i, (factor, share) in enumerate(levels):
-      if self.problem.exhausted(budget):
+      if self.problem.account.exhausted(budget):
         return
       self._exchange()
       self.regroup(group_counts(self.problem, (factor,))[0])
       left = sum(later for _, later in levels[i:])
-      self.level_search(budget.share(self.problem, share / left), temperature)
+      self.level_search(budget.share(self.problem.account, share / left), temperature)
 
   def _exchange(self) -> None:
     """Goes on from another island's placement, if there are islands and it is far better."""
-    placement, _ = self.problem.exchange(self.placement, self.objective_us)
+    placement, _ = self._island.exchange(self.placement, self.objective_us)
     if placement is not self.placement and self.keep_if_no_worse(placement):
       self.renew()
 

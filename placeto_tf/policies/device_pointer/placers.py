@@ -8,7 +8,7 @@ Legend: N ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 
@@ -16,43 +16,36 @@ from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstCo
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, pretrained
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.method import Progress
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
+from placeto_tf.search.islands import ALONE, Island
 
 
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+    island: Island = ALONE) -> np.ndarray:
   """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
-  del root_dir, progress
-  return search(problem, problem.best_known, trained(weights), budget, seed)
+  return search(problem, problem.account.best_known, trained(weights), budget, seed, island=island)
 
 
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None,
-    start: Optional[np.ndarray] = None) -> np.ndarray:
+    island: Island = ALONE, start: Optional[np.ndarray] = None) -> np.ndarray:
   """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
-  del root_dir, progress
-  start = problem.best_known if start is None else start
-  return search(problem, start, trained(weights), budget, seed, annealing=False)
+  start = problem.account.best_known if start is None else start
+  return search(problem, start, trained(weights), budget, seed, annealing=False, island=island)
 
 
 def place_untrained(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
   """[N] by `place` with weights as initialized from the seed."""
-  del weights, root_dir, progress
-  return search(problem, problem.best_known, ScorerWeights.untrained(seed), budget, seed)
+  return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
   """[N] by `place` with moves drawn uniformly."""
-  del weights, root_dir, progress
-  return search(problem, problem.best_known, indifferent(), budget, seed)
+  return search(problem, problem.account.best_known, indifferent(), budget, seed)
 
 
 def indifferent() -> ScorerWeights:
@@ -75,6 +68,7 @@ def search(
     *,
     config: Optional[BestFirstConfig] = None,
     annealing: bool = True,
+    island: Island = ALONE,
 ) -> np.ndarray:
   """[N] the best placement found from a start [N] within the budget; never worse than the start.
 
@@ -87,15 +81,18 @@ def search(
     config: how the scorer is put to work.
     annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
       begins at the start again, and the scorer goes on from the better of both.
+    island: where it runs.
   """
   config, placement = config or BestFirstConfig(), np.asarray(start, dtype=np.int32)
-  if not problem.exhausted(budget):
-    plenty = BestFirst(problem, placement, weights, config=config, seed=seed).run(budget)
-    if annealing and plenty and not problem.exhausted(budget):
+  options: Dict[str, Any] = dict(config=config, seed=seed, island=island)
+  if not problem.account.exhausted(budget):
+    plenty = BestFirst(problem, placement, weights, **options).run(budget)
+    if annealing and plenty and not problem.account.exhausted(budget):
       found = anneal(
-          problem, budget.share(problem, config.annealing_share), seed, start=placement)
-      if not problem.exhausted(budget):
-        BestFirst(problem, found, weights, config=config, seed=seed).long_round(budget)
-  if annealing and not problem.exhausted(budget):
-    return anneal(problem, budget, seed)
+          problem, budget.share(problem.account, config.annealing_share), seed, start=placement,
+          island=island)
+      if not problem.account.exhausted(budget):
+        BestFirst(problem, found, weights, **options).long_round(budget)
+  if annealing and not problem.account.exhausted(budget):
+    return anneal(problem, budget, seed, island=island)
   return best_so_far(problem, placement)

@@ -17,7 +17,7 @@ from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
 from placeto_tf.policies.gdp.training import FINE_TUNING, PPO
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot import OneShotConfig, Progress, search, search_trainer
+from placeto_tf.training.one_shot import OneShotConfig, search, search_trainer
 
 WAYS = ("scratch", "zero_shot", "fine_tune")
 
@@ -49,7 +49,7 @@ class GdpSearch:
 def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, config: Optional[GdpSearch] = None,
-    root_dir: Optional[str] = None, progress: Optional[Progress] = None) -> np.ndarray:
+    root_dir: Optional[str] = None) -> np.ndarray:
   """[N] the best placement the problem has seen, after GDP has worked on it.
 
   Args:
@@ -61,7 +61,7 @@ def search_gdp(
       "zero_shot" learns nothing.
     weights: directory of a training run, or of its weights; only "scratch" does without.
     config: the choices.
-    root_dir, progress: as for `one_shot.search`.
+    root_dir: as for `one_shot.search`.
 
   Raises:
     PlacementError: there are no such weights, or they are for fewer devices.
@@ -83,11 +83,11 @@ def search_gdp(
   else:
     network = load_network(weights)
   policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network, config.joint)
-  left = nodes.remaining_evaluations(budget)
+  left = nodes.account.remaining_evaluations(budget)
   if way == "zero_shot":
     draws = config.draws if left is None else min(config.draws, left)
     _draw(nodes, policy, max(1, draws), draw_seed)
-    return problem.best_known
+    return problem.account.best_known
   training = config.training
   if way == "fine_tune":
     training = config.fine_tuning
@@ -98,12 +98,12 @@ def search_gdp(
     updates = config.fine_tune_updates * training.batch_size
     most = updates if most is None else min(most, updates)
   part = dataclasses.replace(
-      budget, max_evaluations=None if most is None else nodes.evaluations + most)
+      budget, max_evaluations=None if most is None else nodes.account.evaluations + most)
   trainer = search_trainer(nodes, policy, training, part, draw_seed)
-  search(nodes, trainer, part, root_dir=root_dir, progress=progress)
-  if nodes.remaining_evaluations(budget) != 0:
+  search(nodes, trainer, part, root_dir=root_dir)
+  if nodes.account.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
-  return problem.best_known
+  return problem.account.best_known
 
 
 def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> None:

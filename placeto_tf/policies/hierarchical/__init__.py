@@ -10,6 +10,6 @@ METHODS = tuple(
     Method(name, Kind.ONE_SHOT,
            deferred(
                "placeto_tf.policies.one_graph_search", "search_one_graph", policy="hierarchical"),
-           rank=rank)
+           rank=rank, summaries=True)
     for name, rank in (("hierarchical", 2), ("learned_grouping", 6)))
 TRAINABLE = deferred("placeto_tf.policies.one_graph_training", "trainable", name="hierarchical")

@@ -32,13 +32,15 @@ METHODS = (
     # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
     # evaluations alone are counted.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
+           summaries=True,
            weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
-    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3)
+    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3,
+             summaries=True)
       for name, policy in (("random_policy", "random"), ("untrained_policy", "placeto"))),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
-             rank=10 + i, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
+             rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(_TRAINED)),
 )
 TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")

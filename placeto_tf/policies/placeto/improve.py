@@ -29,7 +29,6 @@ from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
 
-Progress = Callable[[int, float, float], None]
 Observation = Mapping[str, np.ndarray]
 
 _MIN_ROWS = 10  # of a chart
@@ -66,7 +65,6 @@ def improve(
     seed: int = 0,
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
     config: Optional[PlacetoConfig] = None,
     policy: str = "placeto",
     weights: Optional[Sequence[np.ndarray]] = None,
@@ -84,7 +82,6 @@ def improve(
     budget: counted from the making of the problem.
     seed: of weights, actions and orders.
     root_dir: where TensorBoard events go (in train/); None writes none.
-    progress: called with (evaluations, seconds, best objective in us) after every update.
     config: see `PlacetoConfig`.
     policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
       learned; or "random", devices drawn uniformly in the same process, to compare with.
@@ -98,7 +95,8 @@ def improve(
   if policy not in ("placeto", "greedy", "random"):
     raise PlacementError(f"policy is {policy!r}; expected placeto, greedy or random")
   config = config or PlacetoConfig()
-  before, began = problem.evaluations, (problem.evaluations, problem.seconds)
+  before = problem.account.evaluations
+  began = before, problem.account.seconds
   summary = _Summary(root_dir)
   grouping, allowed, placement = _starting_level(problem, np.asarray(start))
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
@@ -106,7 +104,7 @@ def improve(
   start_us: Optional[float] = None
   steps, updates = 0, 0
   for i, (factor, share) in enumerate(config.levels):
-    part = budget.share(problem, share / sum(later for _, later in config.levels[i:]))
+    part = budget.share(problem.account, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
       if not search.affordable(budget):
         break
@@ -116,14 +114,14 @@ def improve(
     search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
         compiled)
     start_us = search.environment.scale_us if start_us is None else start_us
-    search.run(lambda: spent_share(problem, budget, began), summary, progress)
+    search.run(lambda: spent_share(problem, budget, began), summary)
     steps, updates = steps + search.steps, updates + search.actor.updates
   summary.close()
   if search is None or start_us is None:
     raise PlacementError("levels of the configuration is empty; expected at least one")
   return Improvement(
       problem.project(search.op_placement), search.op_placement, start_us,
-      search.environment.best_objective_us, problem.evaluations - before, steps, updates)
+      search.environment.best_objective_us, problem.account.evaluations - before, steps, updates)
 
 
 def _starting_level(
@@ -174,7 +172,7 @@ class _Level:
       self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
       budget: Budget, seed: np.random.SeedSequence, config: PlacetoConfig, policy: str,
       weights: Optional[Sequence[np.ndarray]], compiled: bool):
-    remaining = problem.remaining_evaluations(budget)
+    remaining = problem.account.remaining_evaluations(budget)
     rules = config.environment
     if policy == "greedy":  # episodes side by side would all be the same
       rules = dataclasses.replace(rules, num_episodes=1)
@@ -208,17 +206,16 @@ class _Level:
 
   def affordable(self, budget: Budget) -> bool:
     """Whether the budget suffices for a step in which every episode is evaluated."""
-    left = self._problem.remaining_evaluations(budget)
-    return not self._problem.exhausted(budget) and (
+    left = self._problem.account.remaining_evaluations(budget)
+    return not self._problem.account.exhausted(budget) and (
         left is None or left >= self.environment.batch_size)
 
-  def run(
-      self, spent: Callable[[], float], summary: _Summary, progress: Optional[Progress]) -> None:
+  def run(self, spent: Callable[[], float], summary: _Summary) -> None:
     """Plays episodes, and learns from them, until the budget is used up."""
     environment, problem, actor = self.environment, self._problem, self.actor
     idle = 0
     while self.affordable(self._budget) and idle < _IDLE_EPISODES:
-      time_step, evaluations = environment.reset(), problem.evaluations
+      time_step, evaluations = environment.reset(), problem.account.evaluations
       returns = np.zeros(environment.batch_size)
       while self.affordable(self._budget) and not time_step.is_last().all():
         observation = time_step.observation
@@ -233,10 +230,8 @@ class _Level:
         actor.observe(observation, action, time_step.reward)
         if actor.ready(last) and not self._greedy:
           actor.update(spent())
-          if progress is not None:
-            progress(problem.evaluations, problem.seconds, problem.best_objective_us)
       # With a budget of evaluations only, a policy that moves nothing would never end.
-      idle = idle + 1 if problem.evaluations == evaluations else 0
+      idle = idle + 1 if problem.account.evaluations == evaluations else 0
       summary.write(problem, environment, returns, actor)
       if self._greedy:
         break
@@ -285,12 +280,12 @@ class _Summary:
     if self._writer is None:
       return
     scalars = {
-        "StepTime/best_ms": problem.best_objective_us / 1e3,
+        "StepTime/best_ms": problem.account.best_objective_us / 1e3,
         "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
         "Training/AverageReturn": float(returns.mean()),
     }
     scalars.update({f"Training/{name}": float(value) for name, value in actor.losses.items()})
-    self._held.append((problem.evaluations, scalars))
+    self._held.append((problem.account.evaluations, scalars))
     self._shown |= len(self._held) >= _MIN_ROWS
     if self._shown:
       with self._writer.as_default():

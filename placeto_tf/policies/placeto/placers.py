@@ -15,7 +15,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.improve import Improvement, Progress, improve
+from placeto_tf.policies.placeto.improve import Improvement, improve
 from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -37,19 +37,18 @@ def place(
   """[N] placed by learning on the problem, from the weights in `weights` if that is given."""
   if weights is not None:
     return place_with(problem, budget, seed, weights=weights, way="fine_tune", **options)
-  return improve(problem, problem.best_known, budget, seed, **options).op_placement
+  return improve(problem, problem.account.best_known, budget, seed, **options).op_placement
 
 
 def place_without_learning(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, policy: str,
-    weights: Optional[str] = None, **options: Any) -> np.ndarray:
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, policy: str, **options: Any
+) -> np.ndarray:
   """[N] placed by the process of `place`, in which nothing is learned.
 
   Args: policy: "placeto", the network as initialized, or "random", devices drawn uniformly.
   """
-  del weights
   return improve(
-      problem, problem.best_known, budget, seed, policy=policy,
+      problem, problem.account.best_known, budget, seed, policy=policy,
       config=PlacetoConfig(learn=False), **options).op_placement
 
 
@@ -57,8 +56,8 @@ def place_with(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: str, way: str,
     **options: Any) -> np.ndarray:
   """[N] the problem's best placement after `improve_with`."""
-  improve_with(weights, way, problem, problem.best_known, budget, seed, **options)
-  return problem.best_known
+  improve_with(weights, way, problem, problem.account.best_known, budget, seed, **options)
+  return problem.account.best_known
 
 
 def improve_with(
@@ -70,7 +69,6 @@ def improve_with(
     seed: int = 0,
     *,
     root_dir: Optional[str] = None,
-    progress: Optional[Progress] = None,
 ) -> Improvement:
   """`improve` with the choices, and perhaps the weights, of a training run.
 
@@ -83,7 +81,7 @@ def improve_with(
     problem: its groups are placed; there should be about as many as in training. Episodes start
       from the best placement so far, but for "from_scratch" as in the training run.
     start: [N] devices of ops, which are projected on the problem's groups.
-    budget, seed, root_dir, progress: see `improve`.
+    budget, seed, root_dir: see `improve`.
 
   Raises:
     PlacetoError: there are no such weights, they are for another number of devices, or the way is
@@ -103,5 +101,5 @@ def improve_with(
     config = dataclasses.replace(config, entropy=config.final_entropy)
   return improve(
       problem, problem.project(np.asarray(start)), budget, seed, root_dir=root_dir,
-      progress=progress, config=config, policy=policy,
+      config=config, policy=policy,
       weights=weights.arrays if trained else None, compiled=learn)

@@ -5,6 +5,6 @@ from placeto_tf.problem.method import Kind, Method, deferred
 METHODS = (
     Method("rnn", Kind.ONE_SHOT,
            deferred("placeto_tf.policies.one_graph_search", "search_one_graph", policy="rnn"),
-           rank=1),
+           rank=1, summaries=True),
 )
 TRAINABLE = deferred("placeto_tf.policies.one_graph_training", "trainable", name="rnn")

@@ -33,10 +33,9 @@ def search(evaluations=80, seed=0, problem=None, **options):
 def learned_fixture(tmp_path_factory):
   """One search long enough to learn, for the tests that look at what it did.
 
-  Its problem, what it found, its directory, what progress was told, and the share of groups that
-  stayed in each update.
+  Its problem, what it found, its directory, and the share of groups that stayed in each update.
   """
-  told, kept, directory = [], [], tmp_path_factory.mktemp("learned")
+  kept, directory = [], tmp_path_factory.mktemp("learned")
 
   class Watched(improve_lib.PlacetoLearner):
     def _kept(self, graph):
@@ -46,18 +45,16 @@ def learned_fixture(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patched:
     patched.setattr(improve_lib, "_MIN_ROWS", 1)
     patched.setattr(improve_lib, "PlacetoLearner", Watched)
-    problem, found = search(
-        300, root_dir=str(directory), progress=lambda *state: told.append(state))
-  return types.SimpleNamespace(
-      problem=problem, found=found, directory=directory, told=told, kept=kept)
+    problem, found = search(300, root_dir=str(directory))
+  return types.SimpleNamespace(problem=problem, found=found, directory=directory, kept=kept)
 
 
 @pytest.mark.parametrize("policy", ["placeto", "random"])
 def test_the_result_is_the_best_the_problem_saw_and_never_worse_than_the_start(policy, learned):
   problem, found = (
       (learned.problem, learned.found) if policy == "placeto" else search(policy=policy))
-  assert found.objective_us == problem.best_objective_us <= found.start_objective_us
-  np.testing.assert_array_equal(found.op_placement, problem.best_placement)
+  assert found.objective_us == problem.account.best_objective_us <= found.start_objective_us
+  np.testing.assert_array_equal(found.op_placement, problem.account.best_placement)
   result = problem.simulator.simulate(found.op_placement)
   assert result.step_time_us == found.objective_us
 
@@ -79,7 +76,7 @@ def test_a_start_of_ops_that_the_groups_cannot_express_is_where_the_search_begin
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 63])
 def test_the_budget_of_evaluations_is_never_exceeded(evaluations):
   problem, found = search(evaluations, policy="random")
-  assert problem.evaluations == found.evaluations <= evaluations
+  assert problem.account.evaluations == found.evaluations <= evaluations
 
 
 def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another(eagerly):
@@ -90,7 +87,7 @@ def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_anothe
   np.testing.assert_array_equal(a.op_placement, b.op_placement)
 
   def improvements(problem):
-    return [(evaluations, us) for evaluations, _, us in problem.history]
+    return [(evaluations, us) for evaluations, _, us in problem.account.history]
 
   assert improvements(first) == improvements(second) != improvements(third)
 
@@ -98,7 +95,7 @@ def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_anothe
 def test_a_finer_level_starts_from_what_the_coarser_found():
   config = dataclasses.replace(SMALL, levels=((1.0, 0.5), (4.0, 0.5)))
   problem, found = search(200, config=config, policy="random")
-  assert found.objective_us == problem.best_objective_us
+  assert found.objective_us == problem.account.best_objective_us
   assert len(np.unique(found.op_placement)) > 1
 
 
@@ -140,12 +137,6 @@ def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
   monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
   search(60, root_dir=str(tmp_path))
   assert _tags(tmp_path / "train") == set()
-
-
-def test_progress_is_told_evaluations_and_the_best_so_far(learned):
-  assert learned.told[-1][2] == learned.problem.best_objective_us
-  counts = [evaluations for evaluations, _, _ in learned.told]
-  assert counts == sorted(counts)
 
 
 def test_an_unknown_policy_is_named():

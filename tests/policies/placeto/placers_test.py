@@ -18,7 +18,7 @@ def asked_fixture(monkeypatch):
 
   def improve(problem, start, budget, seed=0, **options):
     found.update(options, start=start)
-    return dataclasses.make_dataclass("Found", ["op_placement"])(problem.best_known)
+    return dataclasses.make_dataclass("Found", ["op_placement"])(problem.account.best_known)
 
   monkeypatch.setattr(placers, "improve", improve)
   return found
@@ -43,7 +43,7 @@ def test_searches_start_from_the_best_so_far_and_from_scratch_as_in_training(
       assert devices == problem.num_devices
 
   monkeypatch.setattr(placers.PlacetoWeights, "load", lambda directory: Trained())
-  placers.improve_with("run", way, problem, problem.best_known, Budget(max_evaluations=10))
+  placers.improve_with("run", way, problem, problem.account.best_known, Budget(max_evaluations=10))
   config = asked["config"]
   assert (config.environment.start, config.learn) == (start, learns)
   assert asked["weights"] == (Trained.arrays if pretrained else None)
@@ -55,4 +55,4 @@ def test_controls_are_the_process_of_placeto_without_learning(asked, problem, po
       problem, Budget(max_evaluations=10), 0, policy=policy)
   assert asked["config"] == dataclasses.replace(PlacetoConfig(), learn=False)
   assert asked["policy"] == policy
-  np.testing.assert_array_equal(found, problem.best_known)
+  np.testing.assert_array_equal(found, problem.account.best_known)

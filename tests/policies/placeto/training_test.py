@@ -173,7 +173,7 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
       improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
       for way, evaluations in (("greedy", 100), ("zero_shot", 40))]
   assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
-  assert problem.evaluations <= 40
+  assert problem.account.evaluations <= 40
   other = random_problem()  # on four devices, which tied weights fit too
   found = improve_with(
       str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))

@@ -19,8 +19,9 @@ from placeto_tf.problem.budget import Budget
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-from placeto_tf.distributed import session, tasks  # noqa: E402
-from placeto_tf.distributed.islands import run_on_ray  # noqa: E402
+from placeto_tf.problem.executor import Here  # noqa: E402
+from placeto_tf.problem.ray_executor import LOCAL, OnRay, connected  # noqa: E402
+from placeto_tf.search.islands import Islands  # noqa: E402
 
 # Ray 2.51 leaves files open, and does not wait for processes that it has ended.
 pytestmark = [
@@ -35,7 +36,7 @@ def here_fixture():
   with contextlib.ExitStack() as stack:
     stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
     try:
-      stack.enter_context(session.connected(session.LOCAL))
+      stack.enter_context(connected(LOCAL))
     except SetupError as error:
       pytest.skip(f"Ray does not start on this machine: {error}")
     yield
@@ -47,45 +48,41 @@ def make_fixture(make_problem, make_cluster):
   edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
   compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
 
-  def make(runner=None):
-    problem = make_problem(
-        compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20,
-        method="heavy_edge")
-    problem.islands, problem.run_islands = 3, runner
-    return problem
-
-  return make
+  return lambda: make_problem(
+      compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
 
 
-def _anneal(problem, budget=None):
+def _anneal(problem, executor, budget=None):
   placement = running.run(
-      problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0)
-  return (placement.tolist(), problem.evaluations,
-          [(turn, objective_us) for turn, _, objective_us in problem.history])
+      problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0,
+      islands=Islands(3, executor))
+  return (placement.tolist(), problem.account.evaluations,
+          [(turn, objective_us) for turn, _, objective_us in problem.account.history])
 
 
 def test_islands_on_ray_find_what_they_find_on_threads(make):
-  assert _anneal(make(run_on_ray)) == _anneal(make())
+  assert _anneal(make(), OnRay(ray)) == _anneal(make(), Here())
 
 
 def test_islands_on_ray_end_in_time_and_keep_what_they_found(make):
-  problem = make(run_on_ray)
-  _anneal(problem, Budget(max_seconds=1.0))
-  assert problem.evaluations > 3 and problem.history[-1][2] == problem.best_objective_us
+  problem = make()
+  _anneal(problem, OnRay(ray), Budget(max_seconds=1.0))
+  account = problem.account
+  assert account.evaluations > 3 and account.history[-1][2] == account.best_objective_us
 
 
 def test_an_interrupt_ends_the_tasks(make):
-  problem = make(run_on_ray)
+  problem = make()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
   def interrupt():
     raise KeyboardInterrupt
 
-  problem.observe(interrupt)
+  problem.account.observer = interrupt
   started = time.monotonic()
   with pytest.raises(KeyboardInterrupt):
-    _anneal(problem, Budget(max_seconds=300.0))
-  assert time.monotonic() - started < 100 and problem.best_placement is not None
+    _anneal(problem, OnRay(ray), Budget(max_seconds=300.0))
+  assert time.monotonic() - started < 100 and problem.account.best_placement is not None
 
 
 # Functions within functions travel to Ray's processes, which cannot import the modules of tests.
@@ -98,19 +95,19 @@ def test_a_task_whose_process_dies_is_run_again(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
     return "done"
 
-  with tasks.Tasks(ray, die_once) as running_tasks:
+  with OnRay(ray).tasks(die_once) as running_tasks:
     running_tasks.submit("key", "a task that dies", str(tmp_path / "died"))
-    assert list(running_tasks.done(wait=True)) == [("key", "done")]
+    assert list(running_tasks.done()) == [("key", "done")]
 
 
 def test_what_a_task_raises_is_raised_here():
   def fail():
     raise PlacementError("a sentence for the user")
 
-  with tasks.Tasks(ray, fail) as running_tasks:
+  with OnRay(ray).tasks(fail) as running_tasks:
     running_tasks.submit(0, "a task that fails")
     with pytest.raises(PlacementError, match="^a sentence for the user$"):
-      list(running_tasks.done(wait=True))
+      list(running_tasks.done())
 
 
 def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
@@ -122,7 +119,7 @@ def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
       seeds=(0, 1), max_evaluations=60, max_groups=6)
   here = evaluate(config, str(tmp_path / "here"))
   seen = []
-  there = evaluate(config, str(tmp_path / "there"), ray=session.LOCAL,
+  there = evaluate(config, str(tmp_path / "there"), ray=LOCAL,
                    progress=lambda done, total, row: seen.append((done, total)))
   assert [(done, 6) for done in range(1, 7)] == seen
   without = [{name: value for name, value in row.items() if name not in ("seconds", "digest")}
@@ -139,7 +136,7 @@ def test_place_gives_the_same_placement_with_its_islands_on_ray(tmp_path):
   # As the program calls it: what shows progress does not travel.
   with open(tmp_path / "shown", "w", encoding="utf-8") as shown:
     there = place(
-        graph, "k80:2", ray=session.LOCAL, progress=lambda *_: shown.write("."),
+        graph, "k80:2", ray=LOCAL, progress=lambda *_: shown.write("."),
         root_dir=str(tmp_path), **options)
   assert there.indices.tolist() == here.indices.tolist()
   assert there.evaluations == here.evaluations

@@ -1,4 +1,4 @@
-"""Shows the progress of a placing run, on a terminal or in a notebook."""
+"""`Observer`: is told how a placing run goes; one that shows it on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -6,25 +6,86 @@ import contextlib
 import sys
 import threading
 import time
-from typing import Any, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
 
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 _REFRESH_SECONDS = 0.2
 _BAR_AFTER_SECONDS = 2.0
 _BAR_WIDTH = 24
 
+# Called from time to time, with the problem and the name of the placer that works on it.
+Progress = Callable[[PlacementProblem, str], None]
 
-def say(text: str) -> None:
-  """Writes a line to the stream that shows progress."""
-  print(text, file=sys.stderr, flush=True)
+
+class Observer:
+  """Is told how placing goes; this one tells nobody."""
+
+  def say(self, text: str) -> None:
+    """Is told something for the user to read, in a line."""
+
+  def stage(self, name: str) -> ContextManager[Any]:
+    """Entered around long work that is no search."""
+    return contextlib.nullcontext()
+
+  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+    """Entered around a search; gives what is called from time to time, often thousands a second.
+
+    Args:
+      name: "placing", or the folder of the signature that is placed.
+      budget: of the search.
+    """
+    return contextlib.nullcontext(_nobody)
+
+
+def _nobody(problem: PlacementProblem, placer: str) -> None:
+  """Tells nobody."""
+
+
+SILENT = Observer()
+
+
+class Called(Observer):
+  """Has a function of the user's told how far searches are."""
+
+  def __init__(self, progress: Progress):
+    self._progress = progress
+
+  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+    """See `Observer`."""
+    return contextlib.nullcontext(self._progress)
+
+
+class Terminal(Observer):
+  """Shows on stderr what happens."""
+
+  def say(self, text: str) -> None:
+    """See `Observer`."""
+    print(text, file=sys.stderr, flush=True)
+
+  def stage(self, name: str) -> ContextManager[Any]:
+    """See `Observer`."""
+    return _stage(name)
+
+  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+    """See `Observer`."""
+    return _ProgressBar(budget)
+
+
+def observer_of(progress: Union[bool, Progress, None]) -> Observer:
+  """The observer of a `progress` argument: True shows, False does not, None where it is seen."""
+  if callable(progress):
+    return Called(progress)
+  shown = is_watched() if progress is None else progress
+  return Terminal() if shown else SILENT
 
 
 @contextlib.contextmanager
-def stage(name: str):
+def _stage(name: str) -> Iterator[None]:
   """Says on stderr that a stage has begun, and how long it took.
 
   On a terminal a bar moves if the stage takes longer than two seconds; it does not show a share.
@@ -66,8 +127,8 @@ def _stop(mover: threading.Thread, done: threading.Event, name: str) -> None:
     print(f"\r\033[K{name} ...", end="", flush=True, file=sys.stderr)
 
 
-class ProgressBar:
-  """The `progress` callback of `place()` as a bar over the budget."""
+class _ProgressBar:
+  """A bar over the budget of a search."""
 
   def __init__(self, budget: Budget):
     self._budget = budget
@@ -75,7 +136,7 @@ class ProgressBar:
     self._bar: Optional[Any] = None
     self._shown = ("", 0.0)  # stage, when
 
-  def __enter__(self) -> ProgressBar:
+  def __enter__(self) -> _ProgressBar:
     return self
 
   def __exit__(self, *_: Any) -> None:
@@ -94,12 +155,13 @@ class ProgressBar:
       self._bar = tqdm_auto.tqdm(
           total=total, unit=unit, file=sys.stderr, leave=True, mininterval=0.5,
           bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")
-    done = problem.seconds if self._by_seconds else problem.evaluations
+    account = problem.account
+    done = account.seconds if self._by_seconds else account.evaluations
     self._bar.n = min(done, self._bar.total)
     self._bar.set_description_str(f"Placing ({stage_name})", refresh=False)
-    if np.isfinite(problem.best_objective_us):
+    if np.isfinite(account.best_objective_us):
       self._bar.set_postfix_str(
-          f"best {problem.best_objective_us / 1e3:,.1f} ms, {problem.evaluations:,} evaluated",
+          f"best {account.best_objective_us / 1e3:,.1f} ms, {account.evaluations:,} evaluated",
           refresh=False)
     self._bar.update(0)
 

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from placeto_tf.distributed import session
 from placeto_tf.errors import SetupError
+from placeto_tf.problem import ray_executor as session
 
 
 def _fake(init):

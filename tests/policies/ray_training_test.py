@@ -25,7 +25,7 @@ from random_problem import random_problem
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-from placeto_tf.distributed import session  # noqa: E402
+from placeto_tf.problem.ray_executor import LOCAL, OnRay, connected  # noqa: E402
 
 # Ray 2.51 leaves files open, and does not wait for processes that it has ended.
 pytestmark = [
@@ -57,7 +57,7 @@ def here_fixture():
     stack.callback(tf.config.run_functions_eagerly, False)
     stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
     try:
-      yield stack.enter_context(session.connected(session.LOCAL))
+      yield OnRay(stack.enter_context(connected(LOCAL)))
     except SetupError as error:
       pytest.skip(f"Ray does not start on this machine: {error}")
 
@@ -104,7 +104,7 @@ def whole_fixture(tmp_path_factory):
 @pytest.mark.parametrize("actors", [1, 3])
 def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path, actors):
   run = gain(tmp_path)
-  figures = run.run_on_ray(here, actors, lambda *_: None)
+  figures = run.run_on(here, actors, lambda *_: None)
   assert bits(run) == whole
   assert "held_out_ratio" not in figures and "Actors/0/busy" not in figures
   assert {f"Actors/{actors - 1}/steps_a_second", f"Actors/{actors - 1}/busy",
@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tm
   gain(tmp_path).run(until=3)
   resumed = gain(tmp_path)
   assert resumed.iteration == 3
-  resumed.run_on_ray(here, 2, lambda *_: None)
+  resumed.run_on(here, 2, lambda *_: None)
   assert bits(resumed) == whole
 
 
@@ -137,7 +137,7 @@ def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_pat
     return collect
 
   monkeypatch.setattr(GainTrainer, "_maker", property(lambda _: make_mortal))
-  run.run_on_ray(here, 2, lambda *_: None)
+  run.run_on(here, 2, lambda *_: None)
   assert died.exists() and bits(run) == whole
 
 
@@ -146,7 +146,7 @@ def test_with_a_lag_weights_do_not_depend_on_who_collects_or_on_a_resume(here, t
   runs = [gain(tmp_path / name, config) for name in ("here", "ray")]
   lags = []
   runs[0].run(progress=lambda _, figures: lags.append(figures["lag"]))
-  runs[1].run_on_ray(here, 2, lambda *_: None)
+  runs[1].run_on(here, 2, lambda *_: None)
   assert lags == [0, 1, 1, 0, 1]  # the third update is followed by a checkpoint
   assert bits(runs[0]) == bits(runs[1])
   gain(tmp_path / "parts", config).run(until=4)
@@ -161,10 +161,10 @@ def test_networks_learn_the_same_with_actors(here, tmp_path, make, monkeypatch):
   monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
   alone, together = make(tmp_path / "alone"), make(tmp_path / "together")
   alone.run()
-  together.run_on_ray(here, 1, lambda *_: None)  # a second one would import TensorFlow too
+  together.run_on(here, 1, lambda *_: None)  # a second one would import TensorFlow too
   assert bits(alone) == bits(together)
 
 
 def test_more_actors_than_ray_has_room_for_are_refused(here, tmp_path):
   with pytest.raises(PlacetoError, match="actors at most, not 1000; give fewer actors, or start"):
-    gain(tmp_path).run_on_ray(here, 1000, lambda *_: None)
+    gain(tmp_path).run_on(here, 1000, lambda *_: None)

@@ -1,1 +1,0 @@
-"""Work on many machines, on Ray: tasks, actors, retries and the object store are Ray's."""

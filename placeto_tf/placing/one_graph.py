@@ -1,0 +1,221 @@
+"""Runs the placers and the policies on one graph.
+
+The answer is never worse than a known placement: the graph's own devices, one device, an expert
+split and METIS are always evaluated first, and a placement of the method is taken only if it is
+better.
+
+Legend: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from typing import Dict, Iterator, Optional
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.pins import narrowed_by_pins
+from placeto_tf.costs import estimate_costs
+from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placements.fixed_cost import fixed_cost_note
+from placeto_tf.placing import (
+  learned_groups,
+  measured_search,
+  registry,
+  running,
+)
+from placeto_tf.placing.compiling_ahead import compile_ahead
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.observing import SILENT, Observer, Progress
+from placeto_tf.placing.result import Baseline, PlacingResult
+from placeto_tf.problem.account import Account
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.ledger import Ledger
+from placeto_tf.problem.method import Kind
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.ray_executor import executor_at
+from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.search.islands import Islands
+from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.simulation import SimulationResult, memory_report
+
+
+def place_graph(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    config: PlacingConfig,
+    *,
+    root_dir: Optional[str] = None,
+    observer: Observer = SILENT,
+) -> PlacingResult:
+  """The best placement of one graph, beside those that it is compared with.
+
+  Args:
+    graph, cluster, config: what is placed, where, and how.
+    root_dir: where policies write TensorBoard summaries; None writes none.
+    observer: is told how it goes.
+
+  Raises:
+    PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
+  """
+  registry.read_weights(registry.find(config.method), config.policy_weights)
+  if config.cost == "measured":
+    make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
+  with observer.stage("Estimating costs"):
+    costs = estimate_costs(graph, cluster, source=config.costs)
+  allowed = narrowed_by_pins(
+      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
+      keep_own_devices=config.existing_devices == "keep")
+  with observer.stage("Grouping"):
+    problem = PlacementProblem.build(
+        graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
+        max_groups=config.max_groups, allowed_ops=allowed)
+  with observer.search("placing", config.budget) as progress:
+    with islands_of(config) as islands:
+      if config.ray is not None:
+        config = dataclasses.replace(config, islands=islands.count)
+      compile_ahead(problem, registry.find(config.method), observer.stage)
+      bound_us = lower_bound_us(problem)
+      problem = problem.renewed()  # the clock begins once all is there
+      ledger = Ledger(problem)
+      ledger.bound_us = bound_us
+      budget = _with_target(config.budget, bound_us)
+      interrupted = _search(problem, ledger, config, budget, islands, root_dir, progress)
+      ended = "Ctrl-C" if interrupted else _ended(
+          problem.account, ledger, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
+    best = problem.account.best_known
+    if not problem.account.best_fits:
+      raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
+    measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
+    if config.cost == "measured":
+      try:
+        measured = _measure(problem, rows, config, progress)
+      # What the search found must not be lost, whatever happens to workers, sessions and sockets.
+      except KeyboardInterrupt:
+        interrupted = True
+        notes += ("simulated steps decided, because measuring was interrupted",)
+      except Exception as error:
+        kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
+        notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
+      else:
+        best, proven = measured.placement, False  # proofs hold for simulated steps
+        notes += (measured_search.describe(measured),)
+  fixed = fixed_cost_note(problem.simulator, best)
+  notes += (fixed,) if fixed else ()
+  return PlacingResult.of(
+      problem, best, rows, config, bound_us=bound_us, evaluations=problem.account.evaluations,
+      seconds=problem.account.seconds, proven=proven, notes=notes, interrupted=interrupted,
+      measured=measured, ended=ended)
+
+
+def _with_target(budget: Budget, bound_us: float) -> Budget:
+  """The budget that also ends where its `stop_within` says, given a lower bound."""
+  if not budget.stop_within or not bound_us > 0:
+    return budget
+  return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
+
+
+def _ended(account: Account, ledger: Ledger, budget: Budget, *, auto: bool) -> str:
+  """What ended a search that was not interrupted, in words."""
+  if ledger.proven:
+    return "the best is proven"
+  if budget.target_us is not None and account.best_fits and (
+      account.best_objective_us <= budget.target_us):
+    return f"the bound is met within {budget.stop_within:.1%}"
+  if ledger.no_more:
+    return f"twice the time gained less than {budget.stop_within:.1%}"
+  # `auto` has no end of its own, but leaves a rest that is too short for another search.
+  used = auto or account.exhausted(dataclasses.replace(budget, target_us=None))
+  return "the budget is used" if used else "the method has come to its end"
+
+
+@contextlib.contextmanager
+def islands_of(config: PlacingConfig) -> Iterator[Islands]:
+  """How many runs of searches go on side by side, and where, as the configuration says."""
+  with executor_at(config.ray) as executor:
+    count = config.num_islands
+    if config.ray is not None and config.islands is None and config.max_evaluations is None:
+      count = max(1, executor.cores)
+    yield Islands(count, executor)
+
+
+def _measure(
+    problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
+    progress: Progress) -> measured_search.MeasuredSearch:
+  """Measures the placers' placements, and searches on from them, in real sessions."""
+  found = {name: row.placement for name, row in rows.items()
+           if row.placement is not None and row.fits}
+  found["best"] = problem.account.best_known
+  progress(problem, "measuring")
+  return measured_search.search_on_workers(
+      problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
+      max_measurements=config.max_measurements, seed=config.seed,
+      progress=lambda _: progress(problem, "measuring"))
+
+
+def _search(
+    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, budget: Budget,
+    islands: Islands, root_dir: Optional[str], progress: Progress) -> bool:
+  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
+
+  Returns:
+    Whether Ctrl-C was pressed.
+  """
+  method, stage = registry.find(config.method), [""]
+
+  def announce(name: str) -> None:
+    stage[0] = name
+    progress(problem, name)
+
+  ledger.announce = announce
+  problem.account.observer = lambda: progress(problem, stage[0])
+  try:
+    run = functools.partial(
+        running.run, weights=config.policy_weights, root_dir=root_dir, islands=islands)
+    if method.kind is Kind.AUTO:  # has the references among its own parts
+      run(problem, method, budget, config.seed, ledger=ledger)
+      return False
+    for reference in registry.references():
+      ledger.run(reference.name, reference.load(), budget, config.seed)
+    if not method.kind.reference:
+      ledger.run(
+          method.name, lambda problem, budget, seed: run(problem, method, budget, seed), budget,
+          config.seed, _grouped(problem, ledger, config))
+  except KeyboardInterrupt:
+    if problem.account.best_placement is None:
+      raise
+    return True
+  finally:
+    problem.account.observer = None
+  return False
+
+
+def _grouped(
+    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig) -> PlacementProblem:
+  """The problem in the groups that the method works on; if learned, with an entry in the ledger."""
+  if config.grouping != learned_groups.LEARNED:
+    return problem
+  learned = []
+
+  def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
+    learned.append(learned_groups.with_learned_groups(problem, budget, seed))
+    return problem.account.best_known
+
+  ledger.run(learned_groups.METHOD, learn, config.budget, config.seed)
+  return learned[0]
+
+
+def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:
+  reports = memory_report(problem.graph, problem.costs, simulated)
+  held = float(problem.costs.persistent_bytes.sum())
+  room = float(problem.cluster.memory_bytes.sum())
+  return (
+      f"no placement was found that fits: the best is {'; '.join(reports)} (variables and "
+      f"constants alone take {held / 2**30:.2f} GB of the cluster's {room / 2**30:.2f} GB); add "
+      "devices or memory, or lower the batch size")

@@ -1,3 +1,0 @@
-"""Fixtures of the room."""
-
-from small_problems import make_cluster, make_problem, random_problem  # noqa: F401
