@@ -34,6 +34,8 @@ shared_flags.define_reading_flags()
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated.")
+flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
+                  "without what was learned: untrained weights, uniform draws.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
@@ -92,6 +94,7 @@ def main() -> None:
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
   from placeto_tf.graphs import result_directory
+  from placeto_tf.placing import registry
 
   entry_point.import_tensorflow_quietly()
   if FLAGS.validate:
@@ -114,7 +117,8 @@ def main() -> None:
   seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))
   config = EvaluationConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
-      methods=tuple(FLAGS.methods), seeds=seeds, max_evaluations=FLAGS.max_evaluations,
+      methods=registry.with_controls(FLAGS.methods) if FLAGS.controls else tuple(FLAGS.methods),
+      seeds=seeds, max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights))

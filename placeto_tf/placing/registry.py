@@ -7,7 +7,7 @@ and its methods can be run, evaluated and shown.
 from __future__ import annotations
 
 import difflib
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.problem.method import (
@@ -28,10 +28,20 @@ _AUTOS = (
 )
 
 
-def methods() -> Tuple[Method, ...]:
-  """All methods, by kind, rank and name."""
-  return in_order((*_AUTOS, *declared_in("placeto_tf.search"),
-                   *declared_in("placeto_tf.policies", folders=True)))
+def methods(*, controls: bool = False) -> Tuple[Method, ...]:
+  """All methods, by kind, rank and name. Args: controls: whether controls are among them."""
+  return in_order(
+      method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
+                            *declared_in("placeto_tf.policies", folders=True))
+      if controls or not method.control_of)
+
+
+def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
+  """Names of methods, and those of the controls of each after it."""
+  known = methods(controls=True)
+  return tuple(dict.fromkeys(
+      found for name in names
+      for found in (name, *(each.name for each in known if each.control_of == name))))
 
 
 def names() -> Tuple[str, ...]:
@@ -40,16 +50,16 @@ def names() -> Tuple[str, ...]:
 
 
 def find(name: str) -> Method:
-  """The method of this name.
+  """The method of this name, which may be a control.
 
   Raises:
     PlacementError: there is none. The message names similar names, and all names.
   """
-  known = {method.name: method for method in methods()}
+  known = {method.name: method for method in methods(controls=True)}
   if name not in known:
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(near)}? The methods are" if near else "expected one of"
-    raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(known)}")
+    raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(names())}")
   return known[name]
 
 

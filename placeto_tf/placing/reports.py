@@ -172,7 +172,7 @@ def table(result: Union[PlacingResult, SignaturesResult], *, verbose: bool = Fal
   if isinstance(result, SignaturesResult):
     return _table_of_signatures(result, verbose)
   current_us = result.baselines["current"].step_time_us
-  titles = {method.name: method.title for method in registry.methods()}
+  titles = {method.name: method.title for method in registry.methods(controls=True)}
   titles[DATA_PARALLEL] = "data parallelism"
   references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.

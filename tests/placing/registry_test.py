@@ -27,7 +27,7 @@ def test_the_stages_of_auto_have_their_methods_in_order():
 
 
 def test_every_method_can_be_loaded_and_run_as_one():
-  for method in registry.methods():
+  for method in registry.methods(controls=True):
     assert callable(method.load()), method.name
 
 
@@ -39,6 +39,13 @@ def test_an_unknown_name_is_answered_with_near_ones_and_the_list(wrong, near):
     registry.find(wrong)
   with pytest.raises(PlacementError, match="expected one of auto, "):
     registry.find("zzzzz")
+
+
+def test_controls_are_run_by_name_or_beside_their_methods_and_in_no_list():
+  named = registry.with_controls(["single", "device_pointer", "device_pointer_uniform"])
+  assert named == ("single", "device_pointer", "device_pointer_untrained", "device_pointer_uniform")
+  assert not set(named[2:]) & set(registry.names())
+  assert registry.find("device_pointer_uniform").control_of == "device_pointer"
 
 
 def test_policies_with_weights_are_those_that_methods_take():

@@ -2,9 +2,7 @@
 
   placeto              learns on the graph, from given weights or from scratch
   placeto_zero_shot    samples from the trained policy and learns nothing
-  placeto_greedy       plays one episode of its likeliest devices
   placeto_fine_tune    goes on learning on the graph
-  placeto_from_scratch learns on the graph alone, with the choices of the training run
   placeto_untrained    uses initial weights and learns nothing
   placeto_random       draws devices uniformly, in the same process
   random_policy        the same without a training run, to show what learning adds to `placeto`
@@ -23,7 +21,8 @@ from placeto_tf.problem.method import (
 
 _PLACERS = "placeto_tf.policies.placeto.placers"
 _LOAD = deferred("placeto_tf.policies.placeto.weights", "PlacetoWeights.load")
-_TRAINED = ("zero_shot", "greedy", "fine_tune", "from_scratch", "untrained", "random")
+_CONTROLS = ("untrained", "random")
+_TRAINED = ("zero_shot", "fine_tune", *_CONTROLS)
 
 METHODS = (
     # Learning on the graph at hand comes before the trained policy, which finds more and would
@@ -37,10 +36,12 @@ METHODS = (
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
     *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3,
-             summaries=True)
+             summaries=True, control_of="placeto")
       for name, policy in (("random_policy", "random"), ("untrained_policy", "placeto"))),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
-             rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
+             rank=10 + i, summaries=True,
+             control_of="placeto_zero_shot" if way in _CONTROLS else "",
+             weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(_TRAINED)),
 )
 TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")
