@@ -73,7 +73,7 @@ def main() -> None:
   result = publishing.place_into(
       FLAGS.out, FLAGS.graph, FLAGS.cluster,
       replica_search.with_replicas_of_spec(config, FLAGS.graph),
-      loading=shared_flags.graph_options(), signatures=shared_flags.signatures(),
+      loading=shared_flags.graph_options(), signatures=shared_flags.signatures() or None,
       observer=Terminal())
   print(reports.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)

@@ -22,7 +22,7 @@ from placeto_tf.replication import ReplicaSource
 
 def place_into(
     out: str, graph: str, cluster: str, config: PlacingConfig, *, loading: Mapping[str, Any],
-    signatures: Union[str, Sequence[str]] = (), observer: Observer,
+    signatures: Union[str, Sequence[str], None] = None, observer: Observer,
 ) -> Union[PlacingResult, SignaturesResult]:
   """Places a graph and leaves the results in a directory, all of them or none.
 

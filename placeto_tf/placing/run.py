@@ -127,19 +127,19 @@ def options_of(
 
 def load(
     graph: Any, config: PlacingConfig, loading: Mapping[str, Any],
-    keys: Union[str, Sequence[str]] = ()) -> Any:
+    keys: Union[str, Sequence[str], None] = None) -> Any:
   """What `place_with` takes.
 
   Args:
     graph: see `place`.
     config: says whether replicas are wanted.
     loading: options of `load_graph`.
-    keys: of signatures of a SavedModel, where several are placed.
+    keys: of signatures of a SavedModel, or "all", where several are placed.
 
   Raises:
     PlacetoError: it cannot be read.
   """
-  if keys:
+  if keys is not None:
     return signatures.load_signatures(graph, keys, loading)
   if config.replicas != 1:
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(

@@ -218,8 +218,8 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
 
 def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
   def candidate(replicas, fits, objective_us):
-    return Candidate(replicas, 8, types.SimpleNamespace(
-        best_fits=fits, best_objective_us=objective_us), None)
+    account = Account(best_fits=fits, best_objective_us=objective_us)
+    return Candidate(replicas, 8, types.SimpleNamespace(account=account), None)
 
   candidates = [candidate(1, False, 90.0), candidate(2, False, 20.0), candidate(4, True, 400.0)]
   assert [each.replicas for each in sorted(candidates, key=lambda each: each.rank)] == [4, 2, 1]

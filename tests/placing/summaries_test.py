@@ -60,9 +60,9 @@ def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
   with PlacingSummaries(str(tmp_path)) as writer:
     for seconds, evaluations, of_islands in (
         (1.0, 50, ()), (4.0, 100, ()), (5.0, 150, (30, 20)), (14.0, 1100, (580, 420))):
-      writer(types.SimpleNamespace(
-          history=[], seconds=seconds, evaluations=evaluations,
-          evaluations_of_islands=of_islands), "annealing")
+      writer(types.SimpleNamespace(account=types.SimpleNamespace(
+          history=[], seconds=seconds, evaluations=evaluations, of_islands=of_islands)),
+             "annealing")
   events = _reload(tmp_path)
   assert {tag: [(each.step, each.value) for each in events.Scalars(tag)]
           for tag in events.Tags()["scalars"]} == {
