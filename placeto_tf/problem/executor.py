@@ -1,4 +1,4 @@
-"""`Executor`: what runs calls beside this one, in this process or on Ray.
+"""`Executor`: runs calls beside this one, in this process; `ray_executor.OnRay` runs them on Ray.
 
 There are three kinds of work:
 
@@ -16,19 +16,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-from typing import (
-  Any,
-  Callable,
-  ContextManager,
-  Deque,
-  Iterator,
-  Mapping,
-  Optional,
-  Protocol,
-  Sequence,
-  Set,
-  Tuple,
-)
+from typing import Any, Callable, Deque, Iterator, Mapping, Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import SetupError
 from placeto_tf.simulation.simulator import num_cores
@@ -38,102 +26,28 @@ class Lost(SetupError):
   """What ran elsewhere is gone, and was so whenever it was tried again."""
 
 
-class Shared(Protocol):
+class Shared:
   """A value that calls are given."""
-
-  def get(self) -> Any:
-    """The value, where it is needed."""
-
-
-class Calls(ContextManager, Protocol):
-  """Calls of one function; those that have not ended are given up on leaving the context."""
-
-  def submit(self, key: Any, name: str, *arguments: Any) -> None:
-    """Adds a call; who watches sees it under this name."""
-
-  def done(self, seconds: Optional[float] = None) -> Iterator[Tuple[Any, Any]]:
-    """(key, result) of calls as they end: of all, or of those that end within these seconds.
-
-    Raises:
-      PlacetoError: what a call raised, or that it was lost.
-    """
-
-  @property
-  def pending(self) -> bool:
-    """Whether calls have not been given out yet."""
-
-
-class Workers(ContextManager, Protocol):
-  """Calls that go to whichever worker is free; the workers end on leaving the context."""
-
-  def submit(self, name: str, *arguments: Any) -> None:
-    """Adds a call; who watches sees it under this name."""
-
-  def next(self) -> Any:
-    """The result of the first call whose result was not given out yet, once it is there."""
-
-
-class Executor(Protocol):
-  """Where calls run.
-
-  Attributes:
-    cores: that it runs calls on.
-    beside: whether calls run beside this process and one another, each on a core of its own.
-    watch_seconds: how often what runs together is looked at.
-  """
-
-  cores: int
-  beside: bool
-  watch_seconds: float
-
-  def share(self, value: Any) -> Shared:
-    """The value in a form that travels once to each process."""
-
-  def share_all(self, values: Sequence[Any]) -> Sequence[Any]:
-    """The same of several values, each of which travels when it is first used."""
-
-  def tasks(self, function: Callable[..., Any], *, cpus: float = 1.0) -> Calls:
-    """For calls that know nothing of one another. Args: cpus: that each takes."""
-
-  def together(self, function: Callable[..., Any], count: int) -> Calls:
-    """For `count` calls that all run at one time, also where there are fewer cores."""
-
-  def meeting(self, count: int, make: Callable[..., Any], *arguments: Any) -> ContextManager[Any]:
-    """What `make` returns, whose methods `count` calls may use at one time, wherever they run."""
-
-  def workers(
-      self, name: str, count: int, make: Callable[..., Callable[..., Any]], *arguments: Any,
-      environment: Mapping[str, str]) -> Workers:
-    """Workers that each hold what `make` returns, to be called.
-
-    Args:
-      name: what who watches sees of them.
-      count: how many.
-      make: called in each with its number, from 0 on, and the arguments.
-      *arguments: for `make`.
-      environment: variables of their processes, where they have some of their own.
-    """
-
-
-class _Here:
-  """A value that is here."""
 
   def __init__(self, value: Any):
     self._value = value
 
   def get(self) -> Any:
-    """The value."""
+    """The value, where it is needed."""
     return self._value
 
 
-class _Queue:
-  """Calls that are made when their results are asked for."""
+class Calls:
+  """Calls of one function, made when their results are asked for.
+
+  Those that have not ended are given up on leaving the context.
+  """
 
   def __init__(self, function: Callable[..., Any]):
     self._function = function
     self._calls: Deque[Tuple[Any, Tuple[Any, ...]]] = collections.deque()
 
-  def __enter__(self) -> _Queue:
+  def __enter__(self) -> Calls:
     return self
 
   def __exit__(self, *exception: object) -> None:
@@ -141,27 +55,31 @@ class _Queue:
 
   @property
   def pending(self) -> bool:
+    """Whether results have not been given out yet."""
     return bool(self._calls)
 
   def submit(self, key: Any, name: str, *arguments: Any) -> None:
+    """Adds a call; who watches sees it under this name."""
     self._calls.append((key, arguments))
 
   def done(self, seconds: Optional[float] = None) -> Iterator[Tuple[Any, Any]]:
+    """(key, result) of calls as they end: of all, or of those that end within these seconds.
+
+    Raises:
+      PlacetoError: what a call raised, or that it was lost.
+    """
     while self._calls:
       key, arguments = self._calls.popleft()
       yield key, self._function(*arguments)
 
 
-class _Threads:
+class _Threads(Calls):
   """Calls on a thread each; leaving waits for all, so something else must tell them to end."""
 
   def __init__(self, function: Callable[..., Any], count: int):
-    self._function = function
+    super().__init__(function)
     self._threads = concurrent.futures.ThreadPoolExecutor(count)
     self._running: Set[concurrent.futures.Future] = set()
-
-  def __enter__(self) -> _Threads:
-    return self
 
   def __exit__(self, *exception: object) -> None:
     self._threads.shutdown(wait=True)
@@ -183,27 +101,39 @@ class _Threads:
         return
 
 
-class _OneWorker:
-  """One worker, in this process; it works when it is asked for the result."""
+class Workers:
+  """One worker in this process, which works when it is asked for a result.
+
+  Elsewhere there may be several, and calls go to whichever is free. They end on leaving the
+  context.
+  """
 
   def __init__(self, held: Callable[..., Any]):
-    self._calls = _Queue(held)
+    self._calls = Calls(held)
 
-  def __enter__(self) -> _OneWorker:
+  def __enter__(self) -> Workers:
     return self
 
   def __exit__(self, *exception: object) -> None:
     """Nothing runs once nobody asks."""
 
   def submit(self, name: str, *arguments: Any) -> None:
+    """Adds a call; who watches sees it under this name."""
     self._calls.submit(None, name, *arguments)
 
   def next(self) -> Any:
+    """The result of the first call whose result was not given out yet, once it is there."""
     return next(self._calls.done())[1]
 
 
-class Here:
-  """Runs calls in this process: islands on threads, all else when its result is asked for."""
+class Executor:
+  """Runs calls in this process: islands on threads, all else when its result is asked for.
+
+  Attributes:
+    cores: that it runs calls on.
+    beside: whether calls run beside this process and one another, each on a core of its own.
+    watch_seconds: how often what runs together is looked at.
+  """
 
   beside = False
   watch_seconds = 0.1
@@ -213,28 +143,36 @@ class Here:
     self.cores = cores or num_cores()
 
   def share(self, value: Any) -> Shared:
-    """See `Executor`."""
-    return _Here(value)
+    """The value in a form that travels once to each process."""
+    return Shared(value)
 
   def share_all(self, values: Sequence[Any]) -> Sequence[Any]:
-    """See `Executor`."""
+    """The same of several values, each of which travels when it is first used."""
     return values
 
   def tasks(self, function: Callable[..., Any], *, cpus: float = 1.0) -> Calls:
-    """See `Executor`."""
-    return _Queue(function)
+    """For calls that know nothing of one another. Args: cpus: that each takes."""
+    return Calls(function)
 
   def together(self, function: Callable[..., Any], count: int) -> Calls:
-    """See `Executor`."""
+    """For `count` calls that all run at one time, also where there are fewer cores."""
     return _Threads(function, count)
 
   @contextlib.contextmanager
   def meeting(self, count: int, make: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """See `Executor`."""
+    """What `make` returns, whose methods `count` calls may use at one time, wherever they run."""
     yield make(*arguments)
 
   def workers(
       self, name: str, count: int, make: Callable[..., Callable[..., Any]], *arguments: Any,
       environment: Mapping[str, str]) -> Workers:
-    """See `Executor`; there is one, whatever `count` says."""
-    return _OneWorker(make(0, *arguments))
+    """Workers that each hold what `make` returns, to be called; in this process one.
+
+    Args:
+      name: what who watches sees of them.
+      count: how many.
+      make: called in each with its number, from 0 on, and the arguments.
+      *arguments: for `make`.
+      environment: variables of their processes, where they have some of their own.
+    """
+    return Workers(make(0, *arguments))

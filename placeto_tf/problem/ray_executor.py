@@ -18,7 +18,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.problem.executor import Executor, Here, Lost
+from placeto_tf.problem.executor import Calls, Executor, Lost, Shared, Workers
 from placeto_tf.simulation.simulator import num_cores
 
 LOCAL = "local"
@@ -127,7 +127,7 @@ def _raised_here(ray: Any) -> Iterator[None]:
         "whether its nodes have memory enough") from error
 
 
-class _Shared(Sequence[Any]):
+class _Shared(Shared, Sequence[Any]):
   """Values in the object store, each fetched where and when it is asked for.
 
   A process keeps the last ones it used, so that it need not have room for all.
@@ -160,7 +160,7 @@ class _Shared(Sequence[Any]):
       return pickle.loads(ray.get(self._references[index]))
 
 
-class _Tasks:
+class _Tasks(Calls):
   """Tasks of one function; with one whose node dies Ray begins again elsewhere, `RETRIES` times."""
 
   def __init__(
@@ -169,9 +169,6 @@ class _Tasks:
     self._remote = ray.remote(
         num_cpus=cpus, max_retries=RETRIES, scheduling_strategy="SPREAD")(function)
     self._running: Dict[Any, Any] = {}
-
-  def __enter__(self) -> _Tasks:
-    return self
 
   def __exit__(self, *exception: object) -> None:
     left = list(self._running)
@@ -249,7 +246,7 @@ class _Worker:
     return number, self._held(*arguments)
 
 
-class _Workers:
+class _Workers(Workers):
   """Actors; one whose process or node dies is started again, and its call repeated.
 
   What they are made of is sent with calls: Ray does not keep what a constructor is given for when
@@ -268,12 +265,9 @@ class _Workers:
     self._made_of = [ray.put((make, arguments))]
     self._actors: List[Any] = [remote.remote(name, number) for number in range(count)]
     self._pool = ActorPool(self._actors)
-    self._calls, self._given = 0, 0
+    self._submitted, self._given = 0, 0
     self._under_way: Dict[int, Any] = {}
     self._ended: Dict[int, Any] = {}
-
-  def __enter__(self) -> _Workers:
-    return self
 
   def __exit__(self, *exception: object) -> None:
     with contextlib.suppress(Exception):  # Ray itself may have ended
@@ -288,8 +282,8 @@ class _Workers:
           number, self._made_of, *arguments)
       return reference
 
-    self._pool.submit(begin, self._calls)
-    self._calls += 1
+    self._pool.submit(begin, self._submitted)
+    self._submitted += 1
 
   def next(self) -> Any:
     while self._given not in self._ended:
@@ -301,8 +295,8 @@ class _Workers:
     return self._ended.pop(self._given - 1)
 
 
-class OnRay:
-  """Runs calls wherever Ray has a core for them; see `Executor`."""
+class OnRay(Executor):
+  """Runs calls wherever Ray has a core for them."""
 
   beside = True
   watch_seconds = 1.0
@@ -360,7 +354,7 @@ def executor_at(ray: Optional[str]) -> Iterator[Executor]:
     SetupError: Ray is not installed, or nothing answers at the address.
   """
   if ray is None:
-    yield Here()
+    yield Executor()
     return
   with connected(ray) as module:
     yield OnRay(module)

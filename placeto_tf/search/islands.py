@@ -34,7 +34,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.account import Account
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.executor import Executor, Here, Lost, Shared
+from placeto_tf.problem.executor import Executor, Lost, Shared
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -78,7 +78,7 @@ class Islands:
   """
 
   count: int = 1
-  executor: Executor = dataclasses.field(default_factory=Here)
+  executor: Executor = dataclasses.field(default_factory=Executor)
 
   def __post_init__(self) -> None:
     check_islands(self.count)

@@ -15,7 +15,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.problem.executor import Executor, Here
+from placeto_tf.problem.executor import Executor
 from placeto_tf.problem.ray_executor import MOST_WORKERS_A_CORE, executor_at
 from placeto_tf.training import runs
 from placeto_tf.training.collecting import Collected, Collecting, Maker, Speeds
@@ -73,7 +73,7 @@ class CollectingRun(runs.TrainingRun):
       collecting: Optional[Collecting] = None) -> Dict:
     """See `TrainingRun.run`. Args: collecting: by default in this process."""
     self._collecting = collecting or Collecting(
-        Here(), self.policy, 1, self._maker, self._to_collect_on())
+        Executor(), self.policy, 1, self._maker, self._to_collect_on())
     self._asked_for = self.iteration
     self._under_way: Deque[int] = collections.deque()  # specs of each update that was asked for
     self._speeds_of = None if collecting is None else Speeds()

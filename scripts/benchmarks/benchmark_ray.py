@@ -116,7 +116,7 @@ def costs() -> Dict[str, float]:
   from placeto_tf.evaluation import runs
   from placeto_tf.evaluation.evaluate import problem_factory
   from placeto_tf.graphs import load_graph
-  from placeto_tf.problem.executor import Here
+  from placeto_tf.problem.executor import Executor
 
   config = dataclasses.replace(_evaluation(), max_seconds=1.0)
   found = {}
@@ -124,7 +124,7 @@ def costs() -> Dict[str, float]:
       load_graph(FLAGS.graph), Cluster.parse(FLAGS.cluster), config)())
   portable, key = problem.portable(with_shapes=True), (FLAGS.graph, FLAGS.cluster, "annealing", 0)
   found["problem_bytes"], found["task_bytes"] = _size(portable), _size((key, config))
-  found["answer_bytes"] = _size(runs.run(Here().share((problem, None)), key, config, 1))
+  found["answer_bytes"] = _size(runs.run(Executor().share((problem, None)), key, config, 1))
   content = pickle.dumps(portable)
   found["unpickle_s"], _ = _timed(lambda: pickle.loads(content))
   with _nodes(2) as (cluster, _, found["start_s"]):

@@ -19,7 +19,7 @@ from placeto_tf.problem.budget import Budget
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-from placeto_tf.problem.executor import Here  # noqa: E402
+from placeto_tf.problem.executor import Executor  # noqa: E402
 from placeto_tf.problem.ray_executor import LOCAL, OnRay, connected  # noqa: E402
 from placeto_tf.search.islands import Islands  # noqa: E402
 
@@ -61,7 +61,7 @@ def _anneal(problem, executor, budget=None):
 
 
 def test_islands_on_ray_find_what_they_find_on_threads(make):
-  assert _anneal(make(), OnRay(ray)) == _anneal(make(), Here())
+  assert _anneal(make(), OnRay(ray)) == _anneal(make(), Executor())
 
 
 def test_islands_on_ray_end_in_time_and_keep_what_they_found(make):

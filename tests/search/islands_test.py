@@ -8,7 +8,7 @@ import pytest
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.executor import Here
+from placeto_tf.problem.executor import Executor
 from placeto_tf.search import islands
 
 ISLAND_METHODS = [method.name for method in registry.methods() if method.islands]
@@ -25,7 +25,7 @@ def make_fixture(make_problem, make_cluster):
 
 
 def _on(count):
-  return islands.Islands(count, Here(cores=4))
+  return islands.Islands(count, Executor(cores=4))
 
 
 def _run(problem, count, name, budget=None, seed=0):
@@ -134,9 +134,9 @@ def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_ha
     return view.account.best_known
 
   with pytest.raises(KeyError):
-    islands.run_island(Here().share(problem), dies, 1, budget, 0, exchange, False)
+    islands.run_island(Executor().share(problem), dies, 1, budget, 0, exchange, False)
   found = exchange.accounts()[1]
-  again = islands.run_island(Here().share(problem), goes_on, 1, budget, 0, exchange, False)
+  again = islands.run_island(Executor().share(problem), goes_on, 1, budget, 0, exchange, False)
   assert again.evaluations == found.evaluations > problem.account.evaluations == 1
   assert again.best_objective_us == found.best_objective_us < problem.account.best_objective_us
   assert again.improvements == found.improvements
