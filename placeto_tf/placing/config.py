@@ -12,7 +12,7 @@ from placeto_tf.search.islands import check_islands
 from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
-DEFAULT_STOP_WITHIN = 0.01  # docs/results/bounds.md
+DEFAULT_STOP_WITHIN = 0.01
 MOST_DEFAULT_ISLANDS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
 
