@@ -28,6 +28,7 @@ _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
 _KEPT = "_dataflow"
+_BATCH_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -178,6 +179,15 @@ class Dataflow:
       if kind == "MatMul":
         turned = [int(self.nodes[op].attr[name].b) for name in ("transpose_a", "transpose_b")]
         return known_dims(given[0])[turned[0]], known_dims(given[1])[1 - turned[1]]
+      if kind in _BATCH_PRODUCTS:
+        turned = [int(self.nodes[op].attr[name].b) for name in ("adj_x", "adj_y")]
+        one, other = (known_dims(each) for each in given)
+        return (*np.broadcast_shapes(one[:-2], other[:-2]), one[turned[0] - 2],
+                other[-1 - turned[1]])
+      if kind == "Einsum":
+        return self._einsum_shape(op)
+      if kind == "StridedSlice":
+        return np.broadcast_to(np.int8(0), known_dims(given[0]))[self._slice_index(op)].shape
       if kind == "ConcatV2":
         parts = [known_dims(each) for each in given[:-1]]
         along = int(self._known(data[-1])) % len(parts[0])
@@ -188,8 +198,18 @@ class Dataflow:
       if kind == "Fill":
         return tuple(self._known(data[0]).tolist())
       return np.broadcast_shapes(*(known_dims(shape) for shape in given))
-    except (ArithmeticError, IndexError, ValueError):
+    except (ArithmeticError, IndexError, KeyError, ValueError):
       return None
+
+  def _einsum_shape(self, op: int) -> Shape:
+    terms, _, result = self.nodes[op].attr["equation"].s.decode().partition("->")
+    sizes: Dict[str, int] = {}
+    for term, tensor in zip(terms.split(","), self.inputs[op]):
+      shape = known_dims(self.shape(tensor))
+      if len(term) != len(shape):
+        raise ValueError  # an ellipsis
+      sizes.update(zip(term, shape))
+    return tuple(sizes[letter] for letter in result)
 
   def _element_shape(self, tensor: Tensor) -> Shape:
     """The shape of what is taken from a list, from the shapes of all that is put into it."""
@@ -303,29 +323,31 @@ class Dataflow:
       offset[axis] = sum(int(shape[axis]) for shape in shapes)
       return offset
     if kind == "StridedSlice":
-      return self._slice(op)
+      return np.asarray(self._known(data[0])[self._slice_index(op)])
     rule = _VALUES.get(kind)
     if rule is None:
       return None
     return np.asarray(rule(*[self._known(each) for each in data]))
 
-  def _slice(self, op: int) -> np.ndarray:
-    """The value of a StridedSlice."""
-    whole, begin, end, step = (self._known(each) for each in self.inputs[op])
+  def _slice_index(self, op: int) -> Tuple[Any, ...]:
+    """What a StridedSlice takes, as numpy writes it."""
+    begin, end, step = (self._known(each) for each in self.inputs[op][1:])
     masks = {name: attr.i for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
              for attr in [self.attr(op, f"{name}_mask")] if attr is not None}
-    if masks.get("ellipsis") or masks.get("new_axis"):
-      raise ValueError
     index: List[Any] = []
     for i in range(len(begin)):
       bit = 1 << i
-      if masks.get("shrink_axis", 0) & bit:
+      if masks.get("ellipsis", 0) & bit:
+        index.append(Ellipsis)
+      elif masks.get("new_axis", 0) & bit:
+        index.append(None)
+      elif masks.get("shrink_axis", 0) & bit:
         index.append(int(begin[i]))
       else:
         index.append(slice(
             None if masks.get("begin", 0) & bit else int(begin[i]),
             None if masks.get("end", 0) & bit else int(end[i]), int(step[i])))
-    return np.asarray(whole[tuple(index)])
+    return tuple(index)
 
   def _known(self, tensor: Tensor) -> np.ndarray:
     value = self.value(tensor)
@@ -383,8 +405,8 @@ DRAW_SHAPE = {
     "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
-    *_VALUES, "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo",
-    "Sum", "Mean", "Max", "Min", "Tile", "Fill",
+    *_VALUES, *_BATCH_PRODUCTS, "Einsum", "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad",
+    "PadV2", "BroadcastTo", "Sum", "Mean", "Max", "Min", "Tile", "Fill",
     "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax", *DRAW_SHAPE,
     # Broadcast.
     *ELEMENTWISE.difference(
