@@ -22,12 +22,12 @@ import numpy as np
 
 from placeto_tf.clusters import cluster_json, device_names, local, presets
 from placeto_tf.clusters.device import MOST, Device, is_number
-from placeto_tf.errors import ClusterError
+from placeto_tf.errors import ClusterError, listed
 
 READY_ORDERS = ("arrival", "executor")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Cluster:
   """Devices, links, and the parameters of their simulation.
 
@@ -187,6 +187,14 @@ class Cluster:
   def save(self, path: str) -> None:
     """Writes a JSON file, atomically. Raises: ClusterError where it cannot be written."""
     cluster_json.write(path, self.to_json())
+
+  def __repr__(self) -> str:
+    """The devices in a line."""
+    gb = [device.memory_bytes / 2**30 for device in self.devices]
+    hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
+    names = [device_names.short_name(name) for name in self.device_names]
+    return (f"Cluster({listed(names, most=8)}; {min(gb):,.0f} to {max(gb):,.0f} GB each"
+            f"{f'; {listed(hosts)} only for ops without a GPU kernel' if hosts else ''})")
 
   @property
   def num_devices(self) -> int:

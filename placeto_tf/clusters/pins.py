@@ -60,6 +60,7 @@ def narrowed_by_pins(
     own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
     fixed.update((op, (own[text], "the graph's own device"))
                  for op, text in enumerate(graph.assigned_devices) if text)
+  pinned: Dict[int, Tuple[str, str]] = {}
   for regex, device in pins:
     name = _device_name(cluster, device)
     matching = _matching(regex, graph.op_names)
@@ -67,7 +68,13 @@ def narrowed_by_pins(
       raise PlacementError(
           f"pin {regex!r} matches none of the {graph.num_ops} ops; it must match a whole name, "
           "such as 'embedding/.*'")
-    fixed.update((op, (name, f"pin {regex!r}")) for op in matching)
+    for op in matching:
+      before = pinned.setdefault(op, (name, f"pin {regex!r}"))
+      if before[0] != name:
+        raise PlacementError(
+            f"op {graph.op_names[op]!r} is put on {before[0]} by {before[1]}, and on {name} by pin "
+            f"{regex!r}; pin it to one device")
+  fixed.update(pinned)
   if not fixed:
     return allowed
   narrowed = allowed.copy()

@@ -20,6 +20,7 @@ from placeto_tf.programs import ray_driver, shared_flags
 
 FLAGS = flags.FLAGS
 _SCRIPT = re.compile(r"scripts/with_env python scripts/(\w+)\.py")
+_MISSING = re.compile(r"Flag --(\w+) must have a value other than None")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -178,7 +179,12 @@ def run_program(
     try:
       rest = FLAGS(argv)
     except flags.Error as error:
-      fail(error)
+      missing = _MISSING.search(str(error))
+      if missing is None:
+        fail(error)
+      else:
+        fail(PlacetoError(f"--{missing[1]} is missing; expected --{missing[1]}=VALUE "
+                          f"({FLAGS[missing[1]].help})"))
     if len(rest) > 1:
       fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
     return rest

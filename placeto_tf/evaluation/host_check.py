@@ -1,0 +1,258 @@
+"""Does what is promised hold on this machine? Promised and measured steps of some graphs here.
+
+Each graph is calibrated on this host's devices, placed, and its steps are run in real sessions: on
+one device, placed, and with one mirrored replica on each device (what MirroredStrategy does), in
+turns. Where there are no GPUs, worker processes with cores of their own stand for devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device_names import short_name
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.graphs import ComputationGraph, atomic, load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.run import place
+from placeto_tf.runtime import calibrating
+from placeto_tf.runtime.core_speed import CoreSpeed
+from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
+from placeto_tf.runtime.protocol import Runtime
+from placeto_tf.runtime.workers import InProcess, LocalWorkers
+
+GRAPHS = ("zoo:inception_v3:batch=16", "zoo:rnnlm:batch=16", "zoo:transformer:batch=8")
+ONE_DEVICE, MIRRORED, PLACED = "one device", "mirrored replicas", "placed"
+_SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph's time
+
+
+@dataclasses.dataclass(frozen=True)
+class HostCheckConfig:
+  """What is checked, and for how long.
+
+  Attributes:
+    graphs: what `load_graph` takes.
+    max_minutes: for all of them together, roughly.
+    rounds: turns in which each way to run is timed.
+    cpu_workers: worker processes, where there are no two GPUs.
+    options: of `load_graph`, for graphs that are no `zoo:` spec.
+  """
+
+  graphs: Tuple[str, ...] = GRAPHS
+  max_minutes: float = 15.0
+  rounds: int = 2
+  cpu_workers: int = 2
+  options: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    check_above_zero(self, "max_minutes")
+    check_at_least(1, self, "rounds")
+    check_at_least(2, self, "cpu_workers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """One way to run a graph: its step as promised and as measured; None where it could not run."""
+
+  promised_us: float
+  measured_us: Optional[float] = None
+  failure: str = ""
+
+  @property
+  def error(self) -> Optional[float]:
+    """How far the promise is off, over what was measured."""
+    return None if not self.measured_us else self.promised_us / self.measured_us - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphCheck:
+  """What became of one graph: its ways to run, or why there are none."""
+
+  graph: str
+  steps: Dict[str, Step]
+  failure: str = ""
+
+  def speedup(self, way: str = PLACED) -> Optional[float]:
+    """Measured, over one device."""
+    one, other = (self.steps.get(name) for name in (ONE_DEVICE, way))
+    if one is None or other is None or not one.measured_us or not other.measured_us:
+      return None
+    return one.measured_us / other.measured_us
+
+
+def host(cpu_workers: int = 2) -> Tuple[Cluster, Runtime]:
+  """This host's devices and what runs steps on them: two GPUs or more, else worker processes."""
+  here = Cluster.parse("local")
+  if sum(device.type == "GPU" for device in here.devices) > 1:
+    return here, InProcess(1)
+  return Cluster.parse(f"cpu:{cpu_workers}"), LocalWorkers(cpu_workers)
+
+
+def check_host(
+    config: HostCheckConfig, out: str, *, progress: Callable[[str], None] = lambda text: None
+) -> List[GraphCheck]:
+  """Calibrates, places and measures each graph, and writes check.md and check.png.
+
+  Args:
+    config: what is checked.
+    out: a directory, which is made; files of calibrations stay there, too.
+    progress: called with the name of the next part.
+
+  Raises:
+    PlacetoError: the devices cannot be used. What goes wrong with one graph is in its row.
+  """
+  os.makedirs(out, exist_ok=True)
+  started, found = time.monotonic(), []
+  cluster, runtime = host(config.cpu_workers)
+  with runtime, CoreSpeed.of(runtime) as speed:
+    speed.learn()
+    for number, name in enumerate(config.graphs):
+      left = config.max_minutes * 60 - (time.monotonic() - started)
+      seconds = max(left, 1.0) / (len(config.graphs) - number)
+      try:
+        found.append(_check_graph(
+            name, cluster, runtime, speed, config, seconds, out, progress))
+      except PlacetoError as error:
+        found.append(GraphCheck(name, {}, str(error)))
+      _write(out, cluster, found)  # what is there is kept, whatever happens to the next
+  return found
+
+
+def _check_graph(
+    name: str, cluster: Cluster, runtime: Runtime, speed: CoreSpeed, config: HostCheckConfig,
+    seconds: float, out: str, progress: Callable[[str], None]) -> GraphCheck:
+  progress(f"{name}: loading")
+  options = {} if name.startswith(("zoo:", "family:")) else config.options
+  graph = load_graph(name, **options)
+  each = seconds * _SHARE["calibrating"] / (cluster.num_devices + 4)
+  calibration = calibrating.calibrate(
+      cluster, runtime, graph, calibrating.CalibrationConfig(
+          runs=10, graph_runs=6, max_seconds=each, placements=4, placement_seconds=each),
+      speed=speed, progress=lambda what: progress(f"{name}: measuring {what}"))
+  known, folder = calibration.cluster, os.path.join(out, "".join(
+      letter if letter.isalnum() else "_" for letter in name))
+  os.makedirs(folder, exist_ok=True)
+  known.save(os.path.join(folder, "cluster.json"))
+  costs = os.path.join(folder, "costs.pb")
+  assert calibration.compute_us is not None
+  calibrating.write_costs(graph, known, calibration.compute_us, costs)
+  progress(f"{name}: placing")
+  result = place(
+      graph, known, costs=costs, max_seconds=seconds * _SHARE["placing"], progress=False)
+  result.placement.save(os.path.join(folder, "placement.json"))
+  runs = [
+      (ONE_DEVICE, graph, *_of_baseline(result, "single")),
+      (PLACED, graph, result.placement, result.step_time_us)]
+  mirrored = _mirrored(name, options, known, seconds)
+  if mirrored is not None:
+    runs.append((MIRRORED, mirrored.graph, mirrored.placement, mirrored.step_time_us))
+  progress(f"{name}: measuring steps")
+  return GraphCheck(name, _measure(
+      runs, known, runtime, speed, config.rounds, seconds * _SHARE["measuring"]))
+
+
+def _of_baseline(result: PlacingResult, name: str) -> Tuple[Placement, float]:
+  row = result.baselines[name]
+  if row.placement is None or row.step_time_us is None:
+    raise PlacetoError(f"the graph does not run on {name} device; check a smaller one")
+  return (Placement.from_indices(result.graph, result.cluster, row.placement), row.step_time_us)
+
+
+def _mirrored(
+    name: str, options: Dict[str, Any], cluster: Cluster, seconds: float
+) -> Optional[PlacingResult]:
+  """One replica with variables of its own on each device; None where the graph does not allow it.
+
+  Its costs are estimated, as those that were measured are of the whole batch.
+  """
+  count = sum(not device.host for device in cluster.devices)
+  try:
+    return place(
+        name, cluster, replicas=count, mirrored_variables=True, check_replicas=False,
+        max_seconds=seconds * _SHARE["placing"] / 2, progress=False, **options)
+  except PlacetoError:
+    return None
+
+
+def _measure(
+    runs: Sequence[Tuple[str, ComputationGraph, Placement, float]], cluster: Cluster,
+    runtime: Runtime, speed: CoreSpeed, rounds: int, seconds: float) -> Dict[str, Step]:
+  """Times all ways to run in turns; of each the median of its rounds counts."""
+  times: Dict[str, List[float]] = {way: [] for way, *_ in runs}
+  failures: Dict[str, str] = {}
+  config = MeasuringConfig(max_seconds=seconds / (rounds * len(runs)), max_runs=30)
+  for _ in range(rounds):
+    for way, graph, placement, _ in runs:
+      if way in failures:
+        continue
+      with Measurer(graph, cluster, runtime, config, reference=None, speed=speed) as measurer:
+        step = measurer.try_measure(placement)
+      if step.failure:
+        failures[way] = step.failure
+      else:
+        times[way].append(step.step_time_us)
+  return {way: Step(promised_us, float(np.median(times[way])) if times[way] else None,
+                    failures.get(way, ""))
+          for way, _, _, promised_us in runs}
+
+
+def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
+  """The page, in Markdown."""
+  import tensorflow as tf
+
+  import placeto_tf
+
+  devices = ", ".join(
+      f"{short_name(device.name)} ({device.properties.get('model', device.type)})"
+      for device in cluster.devices)
+  lines = [
+      "# Does it hold on this machine?", "",
+      f"placeto_tf {placeto_tf.__version__}, TensorFlow {tf.__version__}, Python "
+      f"{platform.python_version()}, {platform.system()} {platform.machine()}, "
+      f"{os.cpu_count()} cores.", "", f"Devices: {devices}.", "",
+      "| graph | way to run | promised | measured | error | faster than one device |",
+      "|---|---|---|---|---|---|"]
+  for check in found:
+    if check.failure:
+      lines.append(f"| {check.graph} | - | - | {check.failure.replace('|', '/')} | | |")
+    for way, step in check.steps.items():
+      gain, error = check.speedup(way), step.error
+      measured = _ms(step.measured_us) if step.measured_us else step.failure.replace("|", "/")
+      off, times = "" if error is None else f"{error:+.0%}", "" if gain is None else f"{gain:.2f}x"
+      lines.append(
+          f"| {check.graph} | {way} | {_ms(step.promised_us)} | {measured} | {off} | {times} |")
+  return "\n".join([*lines, "", "![promised and measured](check.png)", ""])
+
+
+def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  atomic.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
+  rows = [(f"{check.graph}\n{way}", step) for check in found for way, step in check.steps.items()
+          if step.measured_us]
+  figure = Figure(figsize=(9, 1.2 + 0.5 * len(rows)), dpi=120)
+  FigureCanvasAgg(figure)
+  axes = figure.subplots()
+  at = np.arange(len(rows))
+  for shift, label, colour, values in (
+      (-0.2, "promised", "0.7", [step.promised_us for _, step in rows]),
+      (0.2, "measured", "C0", [step.measured_us for _, step in rows])):
+    axes.barh(at + shift, np.array(values) / 1e3, 0.38, label=label, color=colour)
+  axes.set_yticks(at, [name for name, _ in rows], fontsize=8)
+  axes.invert_yaxis()
+  axes.set_xlabel("ms a step")
+  axes.legend(fontsize=8)
+  figure.tight_layout()
+  figure.savefig(os.path.join(out, "check.png"), format="png")
+
+
+def _ms(us: float) -> str:
+  return f"{us / 1e3:,.1f} ms"

@@ -1,0 +1,52 @@
+"""Does it hold on this machine? Calibrates, places and times graphs on this host's devices.
+
+  scripts/with_env python scripts/check_here.py --out=check --max_minutes=15
+
+Takes this host's GPUs, or worker processes where there are no two of them. Writes check.md and
+check.png: for three models of the zoo, and with --graph one of yours, the step as promised and as
+measured, on one device, placed, and with a mirrored replica on each device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from placeto_tf.programs import entry_point, shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("out", None, "Directory to write.", required=True)
+flags.DEFINE_float("max_minutes", 15.0, "Minutes for all graphs, roughly.", lower_bound=0.1)
+flags.DEFINE_string("graph", None, "A graph of yours, checked first: a file or a zoo: spec.")
+flags.DEFINE_list("models", None, "Instead of the three of the zoo; empty for --graph alone.")
+flags.DEFINE_integer("cpu_workers", 2, "Worker processes where there are no two GPUs.",
+                     lower_bound=2)
+shared_flags.define_reading_flags()
+
+
+def main() -> None:
+  """Checks and prints the page."""
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
+  entry_point.import_tensorflow_quietly()
+  from placeto_tf.evaluation import host_check
+
+  models = host_check.GRAPHS if FLAGS.models is None else tuple(filter(None, FLAGS.models))
+  config = host_check.HostCheckConfig(
+      graphs=tuple(filter(None, (FLAGS.graph, *models))), max_minutes=FLAGS.max_minutes,
+      cpu_workers=FLAGS.cpu_workers, options=shared_flags.graph_options())
+  host_check.check_host(
+      config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
+  with open(os.path.join(FLAGS.out, "check.md"), encoding="utf-8") as page:
+    print(page.read())
+
+
+def run() -> None:
+  """Entry point of `placeto-check_here`."""
+  entry_point.run_program(main)
+
+
+if __name__ == "__main__":
+  run()
