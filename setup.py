@@ -24,7 +24,7 @@ RAY = "ray>=2.51,<2.61"
 GYMNASIUM = "gymnasium>=0.29,<2"
 
 PROGRAMS = (
-    "calibrate", "evaluate", "make_graphs", "measure", "place", "simulate", "train")
+    "calibrate", "check_here", "evaluate", "make_graphs", "measure", "place", "simulate", "train")
 
 setup(
     name="placeto_tf",

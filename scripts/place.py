@@ -51,7 +51,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, replica_search, reports
+  from placeto_tf.placing import publishing, replica_search, reports, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Terminal
 
@@ -76,7 +76,8 @@ def main() -> None:
       loading=shared_flags.graph_options(), signatures=shared_flags.signatures() or None,
       observer=Terminal())
   print(reports.table(result, verbose=FLAGS.verbose))
-  print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.", flush=True)
+  print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
+  print(what_now.two_lines(result.graph, FLAGS.out), flush=True)
 
 
 def run() -> None:

@@ -1,10 +1,10 @@
 """The results of a placing run: the comparison table and a directory.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
-`timeline.json` (Chrome trace), `timeline.png` and `tensorboard/`. All of it appears at the end, so
-that a failing run leaves earlier results as they were: see `result_directory`. Of several
-signatures `placement.json` and the placed graph hold all, `report.json` has a report of each, and
-the timelines are in `signatures/KEY/`.
+`timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
+All of it appears at the end, so that a failing run leaves earlier results as they were: see
+`result_directory`. Of several signatures `placement.json` and the placed graph hold all,
+`report.json` has a report of each, and the timelines are in `signatures/KEY/`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.result_directory import ResultDirectory
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing import registry
+from placeto_tf.placing import registry, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.replica_search import DATA_PARALLEL
 from placeto_tf.placing.result import PlacingResult, Replication
@@ -30,8 +30,9 @@ from placeto_tf.placing.signatures import SignaturesResult, folder_of
 from placeto_tf.problem import ledger
 
 # Besides these there is the placed graph, in the format that came in.
-_NAMES = ("placement.json", "report.json", "timeline.json", "timeline.png", "tensorboard")
-_NAMES_OF_SIGNATURES = ("placement.json", "report.json", "signatures", "tensorboard")
+_NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
+          "tensorboard")
+_NAMES_OF_SIGNATURES = ("README.md", "placement.json", "report.json", "signatures", "tensorboard")
 
 _MOST_COLUMNS = 16  # a line of more devices is too long to read
 NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
@@ -61,6 +62,8 @@ def write_result(result: Union[PlacingResult, SignaturesResult], workspace: Work
   path = workspace.path
   result.placement.save(os.path.join(path, "placement.json"))
   write_placed(result.graph, result.placement, path)
+  with open(os.path.join(path, "README.md"), "w", encoding="utf-8") as file:
+    file.write(what_now.readme(result.graph, result.placement.devices))
   with open(os.path.join(path, "report.json"), "w", encoding="utf-8") as file:
     file.write(json.dumps(
         report_of_signatures(result) if isinstance(result, SignaturesResult) else report(result),

@@ -22,7 +22,8 @@ def define_graph_flags() -> None:
   flags.DEFINE_string(
       "graph", None,
       "Graph to place: a file (.pb, .pbtxt, .meta, .meta.pbtxt, .cost_graph.pb, "
-      ".cost_graph.pbtxt, .keras, .h5), a SavedModel directory, zoo:NAME[:key=value...] or family:NAME[index].",
+      ".cost_graph.pbtxt, .keras, .h5), a SavedModel directory, zoo:NAME[:key=value...] or "
+      "family:NAME[index].",
       required=True)
   flags.DEFINE_string(
       "costs", "grappler", "What ops cost: 'grappler', or a file of measured costs "

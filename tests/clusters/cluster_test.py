@@ -95,3 +95,8 @@ def test_wrong_device_field_is_named(fields, message):
     "/job:ps-2/replica:0/task:3/GPU:12"])
 def test_names_that_tensorflow_writes_are_taken(name):
   assert _device(name).name == name
+
+
+def test_a_cluster_is_shown_in_a_line():
+  assert repr(Cluster.parse("v100:2")) == (
+      "Cluster(GPU:0, GPU:1, CPU:0; 16 to 64 GB each; CPU:0 only for ops without a GPU kernel)")

@@ -38,3 +38,9 @@ def test_an_expression_that_takes_for_ever_is_ended(monkeypatch):
   monkeypatch.setattr(pins, "_LIMIT_S", 1)
   with pytest.raises(PlacementError, match=r"pin '\(a\+\)\+b' was not matched .* in 1 s of CPU"):
     narrowed(("(a+)+b", "/GPU:1"), names=("a" * 60,))
+
+
+def test_pins_that_put_an_op_on_two_devices_are_refused_whatever_their_order():
+  for first, second in ("/GPU:0", "/GPU:1"), ("/GPU:1", "/GPU:0"):
+    with pytest.raises(PlacementError, match=f"{first} by pin '.*', and on {second} by pin"):
+      narrowed((".*", first), ("layer/a", second))

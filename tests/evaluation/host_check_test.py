@@ -1,0 +1,40 @@
+"""Tests for placeto_tf.evaluation.host_check: its figures, and a run on two worker processes."""
+
+import pytest
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import MeasurementError, PlacetoError
+from placeto_tf.evaluation import host_check
+from placeto_tf.evaluation.host_check import GraphCheck, HostCheckConfig, Step
+
+
+def test_errors_and_gains_are_over_what_was_measured():
+  check = GraphCheck("zoo:rnnlm", {
+      "one device": Step(10_000, 12_500), "placed": Step(5_000, 6_250),
+      "mirrored replicas": Step(4_000, None, "a worker was lost")})
+  assert check.steps["placed"].error == pytest.approx(-0.2)
+  assert check.speedup() == 2.0 and check.speedup("mirrored replicas") is None
+  text = host_check.page(Cluster.parse("cpu:2"), [check, GraphCheck("mine.pb", {}, "no such file")])
+  assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00x |" in text
+  assert "a worker was lost" in text and "no such file" in text and "CPU:1" in text
+
+
+@pytest.mark.parametrize("wrong", [{"max_minutes": 0}, {"rounds": 0}, {"cpu_workers": 1}])
+def test_a_check_without_time_or_devices_is_refused(wrong):
+  with pytest.raises(PlacetoError):
+    HostCheckConfig(**wrong)
+
+
+def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path):
+  try:
+    found, broken = host_check.check_host(
+        HostCheckConfig(graphs=("family:tiny[0]", "missing.pb"), max_minutes=0.2, rounds=1),
+        str(tmp_path))
+  except MeasurementError as error:
+    pytest.skip(f"this machine starts no workers: {error}")
+  assert found.failure == "" and "missing.pb" in broken.failure
+  assert found.steps["one device"].measured_us > 0 and found.steps["placed"].measured_us > 0
+  assert found.speedup() is not None
+  text = (tmp_path / "check.md").read_text()
+  assert "family:tiny[0] | placed" in text and "missing.pb" in text
+  assert (tmp_path / "check.png").stat().st_size > 1000
