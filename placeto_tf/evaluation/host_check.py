@@ -30,6 +30,7 @@ from placeto_tf.runtime.workers import InProcess, LocalWorkers
 
 GRAPHS = ("zoo:inception_v3:batch=16", "zoo:rnnlm:batch=16", "zoo:transformer:batch=8")
 ONE_DEVICE, MIRRORED, PLACED = "one device", "mirrored replicas", "placed"
+_SHORT_SECONDS = 3.0  # of a placement: in less, transfers are not fitted to placements
 _SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph's time
 
 
@@ -134,7 +135,8 @@ def _check_graph(
   each = seconds * _SHARE["calibrating"] / (cluster.num_devices + 4)
   calibration = calibrating.calibrate(
       cluster, runtime, graph, calibrating.CalibrationConfig(
-          runs=10, graph_runs=6, max_seconds=each, placements=4, placement_seconds=each),
+          runs=10, graph_runs=6, max_seconds=each, placement_seconds=each,
+          placements=4 if each > _SHORT_SECONDS else 0),
       speed=speed, progress=lambda what: progress(f"{name}: measuring {what}"))
   known, folder = calibration.cluster, os.path.join(out, "".join(
       letter if letter.isalnum() else "_" for letter in name))
