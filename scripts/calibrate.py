@@ -50,6 +50,9 @@ def main() -> None:
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if FLAGS.graph else None
   if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
     print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
+  if cluster.num_devices == 1:
+    print("Note: one device has no link to measure: what concerns transfers stays at zero.",
+          file=sys.stderr, flush=True)
   with runtime:
     found = calibrating.calibrate(
         cluster, runtime, graph, config, feeds=FLAGS.feed_values or "random",

@@ -194,7 +194,7 @@ def _measure(
     for way, graph, placement, _ in runs:
       if way in failures:
         continue
-      with Measurer(graph, cluster, runtime, config, reference=None, speed=speed) as measurer:
+      with Measurer(graph, cluster, runtime, config, reference=False, speed=speed) as measurer:
         step = measurer.try_measure(placement)
       if step.failure:
         failures[way] = step.failure
