@@ -38,8 +38,9 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   assert done.code == 0, done.err
   out = tmp_path / "placed"
   assert {path.name for path in out.iterdir()} == {
-      "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
+      "README.md", "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
       "tensorboard", ".results.json"}
+  assert "To run it: saver = tf.compat.v1.train.import_meta_graph" in done.out.splitlines()[-2]
   placed = meta_graph_pb2.MetaGraphDef.FromString((out / "graph.meta").read_bytes())
   assert all(node.device for node in placed.graph_def.node)
   original = graph_files.meta_graph_def()
@@ -206,6 +207,14 @@ def test_what_is_taken_as_the_step_is_said_first(place_it, meta):
   assert lines and lines[0].startswith(
       "A step runs train, fed features:0 [8, 64], labels:0 [8, 64]: ")
   assert done.err.index("A step runs") < done.err.index("Estimating costs")
+
+
+@pytest.mark.parametrize("missing", ["graph", "out"])
+def test_a_missing_flag_is_asked_for(missing, run_program, meta, tmp_path):
+  given = {"graph": meta, "out": tmp_path / "placed", "cluster": "k80:2"}
+  done = run_program("place", *(
+      f"--{name}={value}" for name, value in given.items() if name != missing))
+  assert done.code == 2 and f"--{missing} is missing; expected --{missing}=VALUE" in done.err
 
 
 def test_a_missing_cluster_is_asked_for_with_an_example(run_program, meta, tmp_path):
