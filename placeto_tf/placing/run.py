@@ -15,6 +15,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
+from placeto_tf.errors import ClusterError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.graphs.saved_model_reading import ALL_SIGNATURES
@@ -32,7 +33,7 @@ Loaded = Union[ComputationGraph, ReplicaSource, SignatureGraphs]
 
 def place(
     graph: Any,
-    cluster: Union[Cluster, str],
+    cluster: Union[Cluster, str, None] = None,
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
@@ -57,6 +58,8 @@ def place(
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
   config, loading = options_of("place()", method, options, graph)
+  if cluster is None:
+    raise ClusterError("no cluster is given; expected one such as \"v100:4\", or \"local\"")
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
   return place_with(
       load(graph, config, loading), cluster, config, root_dir=root_dir,
