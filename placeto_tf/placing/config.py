@@ -8,6 +8,7 @@ from typing import Optional, Tuple, Union
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import learned_groups, registry
 from placeto_tf.problem.budget import Budget
+from placeto_tf.replication.replicated_graph import pipeline_form
 from placeto_tf.search.islands import check_islands
 from placeto_tf.simulation.simulator import num_cores
 
@@ -47,7 +48,8 @@ class PlacingConfig:
       result does not depend on it. Where time is the limit, no more run than there are cores.
     ray: where islands run other than on threads here, see `ray_executor.connected`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
-    replicas: how many replicas of the graph train together: a number, or "auto" for the one that
+    replicas: how many replicas of the graph train together: a number, groups and micro-batches of
+      a pipeline ("2 x 8", "1 x 8"), or "auto" for the form that
       trains most examples a second.
     mirrored_variables: whether each replica has variables and an optimizer of its own, which stay
       equal, instead of sharing those of the graph; None for what is faster. A Keras model or
@@ -131,8 +133,9 @@ class PlacingConfig:
 
 def _check_replicas(replicas: Union[int, str]) -> None:
   """Raises PlacementError where a number of replicas is neither auto nor at least 1."""
-  if replicas == AUTO:
+  if replicas == AUTO or pipeline_form(replicas):
     return
   if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
     raise PlacementError(
-        f"replicas is {replicas!r}; expected auto or a whole number of at least 1")
+        f"replicas is {replicas!r}; expected auto, a whole number of at least 1, or groups x "
+        "micro-batches such as '2 x 8'")

@@ -49,6 +49,7 @@ class Candidate:
     problem: of the replicated graph.
     ledger: what each placer did.
     mirrored: whether each replica has variables of its own.
+    micro_batches: M of a pipeline, which begins with its stages; else 1.
     reference: whether it is only there to compare with.
     dropped: why its search was ended, or "".
   """
@@ -58,13 +59,14 @@ class Candidate:
   problem: PlacementProblem
   ledger: Ledger
   mirrored: bool = False
+  micro_batches: int = 1
   reference: bool = False
   dropped: str = ""
 
   @property
   def form(self) -> str:
     """See `form_name`."""
-    return form_name(self.replicas, self.mirrored)
+    return form_name(self.replicas, self.mirrored, self.micro_batches)
 
   @property
   def example_us(self) -> float:
@@ -82,6 +84,7 @@ class Candidate:
 def search_replicas(
     candidates: Sequence[Candidate], budget: Budget, seed: int = 0, islands: Islands = ONE_ISLAND,
     announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
+    more: Callable[[float], List[Candidate]] = lambda example_us: [],
 ) -> Candidate:
   """Searches and returns the best candidate.
 
@@ -91,9 +94,11 @@ def search_replicas(
     seed: of everything random.
     islands: how many runs of each search go on side by side, and where.
     announce: called with a problem and the name of each placer before it runs.
+    more: other candidates that are worth trying, given the step time per example that the starts
+      of these reach; the time to make them does not count.
   """
-  search = _Search(candidates, budget, seed, islands, announce)
-  search.run()
+  search = _Search(candidates, budget, seed, islands, announce, more)
+  candidates = search.run()
   return min((each for each in candidates if not each.reference or len(candidates) == 1),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
 
@@ -102,20 +107,26 @@ class _Search:
 
   def __init__(
       self, candidates: Sequence[Candidate], budget: Budget, seed: int, islands: Islands,
-      announce: Callable[[PlacementProblem, str], None]):
+      announce: Callable[[PlacementProblem, str], None],
+      more: Callable[[float], List[Candidate]]):
+    self._more = more
     self._candidates: List[Candidate] = list(candidates)
     self._budget, self._seed, self._announce = budget, seed, announce
     self._islands = islands
     self._started = time.monotonic()
 
-  def run(self) -> None:
-    """All three stages; Ctrl-C ends them and keeps what was found."""
+  def run(self) -> List[Candidate]:
+    """All three stages; Ctrl-C ends them and keeps what was found. Returns all candidates."""
     try:
       for candidate in self._candidates:
         self._start(candidate)
+      before = time.monotonic()
+      self._candidates += self._more(min(each.example_us for each in self._candidates))
+      self._started += time.monotonic() - before
       alive = self._possible([each for each in self._candidates if not each.reference])
-      alive = [each for count in sorted({each.replicas for each in alive}) for each in self._ahead(
-          [each for each in alive if each.replicas == count], BEHIND)]
+      numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
+      alive = [each for number in numbers for each in self._ahead(
+          [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
       for i, candidate in enumerate(alive):
         self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
       alive = self._ahead(alive, BEHIND)
@@ -126,6 +137,7 @@ class _Search:
     except KeyboardInterrupt:
       if not all(each.problem.account.best_placement is not None for each in self._candidates):
         raise
+    return self._candidates
 
   def _slice(self, problem: PlacementProblem, share: float) -> Budget:
     """A share of what is left of the whole budget, for one problem, counted from now."""
@@ -156,6 +168,8 @@ class _Search:
             problem, method, budget, seed, islands=self._islands), budget, self._seed, problem)
 
   def _start(self, candidate: Candidate) -> None:
+    if candidate.micro_batches > 1:
+      return
     if candidate.replicas > 1:
       self._run(candidate, "replica_shares", self._slice(candidate.problem, 1.0))
       return

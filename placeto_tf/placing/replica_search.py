@@ -16,6 +16,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
+from placeto_tf.placing import pipeline_candidates
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
@@ -32,13 +33,13 @@ from placeto_tf.replication import (
 )
 from placeto_tf.replication.batches import is_spec, split_spec
 from placeto_tf.replication.mirroring import host_variables
-from placeto_tf.replication.replicated_graph import form_name
-from placeto_tf.replication.replicating import replicate
+from placeto_tf.replication.replicated_graph import form_name, pipeline_form
+from placeto_tf.replication.replicating import replicate, with_order
 from placeto_tf.runtime.comparing import TrainingComparison, compare_training
 from placeto_tf.search.islands import Islands
 
-# (number of replicas, whether each has variables of its own)
-Form = Tuple[int, bool]
+# (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
+Form = Tuple[int, bool, int]
 Made = Tuple[Optional[ReplicatedGraph], PlacementProblem]
 
 DATA_PARALLEL = "data_parallel"
@@ -79,25 +80,54 @@ def place_replicas(
   stage = observer.stage
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
-  forms = {(count, mirrored and count > 1) for count in counts for mirrored in kinds}
-  made, not_made = _make(source, {*forms, (parallel, False)}, cluster, config, stage)
+  forms: Set[Form] = {(count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
+  asked = pipeline_form(config.replicas)
+  if asked is not None:
+    forms.add((asked[0] * asked[1], False, asked[1]))
+  made, not_made = _make(source, {*forms, (parallel, False, 1)}, cluster, config, stage)
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  parallel = max(count for count, mirrored in made if not mirrored)
+  parallel = max(count for count, mirrored, batches in made if not mirrored and batches == 1)
   baseline = baseline_batch = None
-  replicated, problem = made[parallel, False]
+  replicated, problem = made[parallel, False, 1]
   if replicated is not None and parallel > 1:
     baseline = _data_parallel(replicated, problem, parallel)
     baseline_batch = replicated.global_batch
   candidates = [
       Candidate(count, None if replicated is None else replicated.global_batch, problem,
-                Ledger(problem), mirrored, reference=config.replicas not in (AUTO, count))
-      for (count, mirrored), (replicated, problem) in made.items() if (count, mirrored) in forms]
+                Ledger(problem), mirrored, batches, _is_reference(config, count, batches))
+      for (count, mirrored, batches), (replicated, problem) in sorted(
+          made.items(), key=lambda each: each[0]) if (count, mirrored, batches) in forms]
   if all(each.reference for each in candidates):
     candidates = [dataclasses.replace(each, reference=False) for each in candidates]
+  def make_problem(replicated: ReplicatedGraph) -> PlacementProblem:
+    return _problem(replicated.graph, replicated, cluster, config)
+
+  def pipelines(example_us: float) -> List[Candidate]:
+    if config.replicas != AUTO or config.mirrored_variables:
+      return []
+    known = made[parallel, False, 1][0] if parallel > 1 else None
+    for groups, batches in pipeline_candidates.worth_trying(source, known, cluster, example_us):
+      form = (groups * batches, False, batches)
+      try:
+        with stage(f"Making a pipeline of {form_name(*form)}"):
+          made[form] = pipeline_candidates.make(source, groups, batches, cluster, make_problem)
+      except GraphError as error:
+        not_made[form] = _said(error)
+        continue
+      replicated, problem = made[form]
+      assert replicated is not None
+      candidates.append(Candidate(
+          form[0], replicated.global_batch, problem, Ledger(problem), micro_batches=batches))
+    return [each for each in candidates if each.micro_batches > 1]
+
   started = time.monotonic()
   with observer.search("placing", config.budget) as progress:
     best = search_replicas(
-        candidates, config.budget, config.seed, Islands(config.num_islands), progress)
+        candidates, config.budget, config.seed, Islands(config.num_islands), progress, pipelines)
+  if best.micro_batches > 1:
+    better = pipeline_candidates.in_a_better_order(source, best.problem, cluster, make_problem)
+    if better is not None:
+      made[best.replicas, False, best.micro_batches], best.problem = better, better[1]
   seconds = time.monotonic() - started
   checks: Dict[str, TrainingComparison] = {}
   failed = ""
@@ -105,7 +135,7 @@ def place_replicas(
     best, failed = _checked(source, candidates, best, cluster, config, stage, checks)
   rows = {each.form: _row(each, checks) for each in candidates}
   replication = Replication(
-      made[best.replicas, best.mirrored][0], rows, baseline, baseline_batch,
+      made[best.replicas, best.mirrored, best.micro_batches][0], rows, baseline, baseline_batch,
       failed or _why_no_more(not_made), checks.get(best.form),
       {form_name(*form): why for form, why in not_made.items() if form[0] > 1})
   return _result(candidates, best, replication, cluster, config, seconds)
@@ -118,7 +148,15 @@ def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> Replica
   return ReplicaRow(
       candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
       found.peak_memory_bytes, bool(found.fits), problem.account.evaluations, candidate.dropped,
-      str(checks.get(candidate.form, "")))
+      str(checks.get(candidate.form, "")), candidate.micro_batches)
+
+
+def _is_reference(config: PlacingConfig, count: int, micro_batches: int) -> bool:
+  """Whether such replicas are there to compare with, where others were asked for."""
+  asked = pipeline_form(config.replicas)
+  if asked is not None:
+    return (count, micro_batches) != (asked[0] * asked[1], asked[1])
+  return config.replicas not in (AUTO, count)
 
 
 def _checked(
@@ -141,7 +179,7 @@ def _checked(
   while best.replicas > 1:
     try:
       with stage(f"Training {best.form} replicas beside the graph, to compare"):
-        checks[best.form] = _check(source, best.replicas, best.mirrored, cluster, limit_s)
+        checks[best.form] = _check(source, best, cluster, limit_s)
       break
     except ReplicaMismatchError as problem:
       problems.append(problem)
@@ -154,10 +192,10 @@ def _checked(
 
 
 def _check(
-    source: ReplicaSource, count: int, mirrored: bool, cluster: Cluster, limit_s: float
+    source: ReplicaSource, best: Candidate, cluster: Cluster, limit_s: float
 ) -> TrainingComparison:
-  """Trains the graph and `count` replicas side by side; see `compare_training`."""
-  started = time.monotonic()
+  """Trains the graph and its replicas side by side; see `compare_training`."""
+  started, count, mirrored = time.monotonic(), best.replicas, best.mirrored
   try:
     whole, part = source.small(count)
     if part is None:
@@ -166,7 +204,10 @@ def _check(
     small = replicate(
         part, count, whole=whole, mirrored=mirrored,
         single=host_variables(part, cluster) if mirrored else frozenset(),
-        batch_norm=source.batch_norm)
+        batch_norm=source.batch_norm, micro_batches=best.micro_batches)
+    placed = best.problem.replicated
+    if placed is not None:
+      small = with_order(small, placed.order)
   except Exception as problem:  # pylint: disable=broad-except  of whatever builds smaller graphs
     return TrainingComparison(False, f"with a few examples: {_said(problem)}")
   return compare_training(whole, small, time_limit_s=limit_s, started=started)
@@ -175,6 +216,8 @@ def _check(
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
   """Numbers of replicas to try, 1 first, and that of the baseline of data parallelism."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
+  if pipeline_form(wanted):
+    return [1], devices
   if wanted == AUTO:
     return [count for count in range(1, devices + 1) if devices % count == 0], devices
   assert isinstance(wanted, int)
@@ -196,22 +239,29 @@ def _make(
   """
   made: Dict[Form, Made] = {}
   not_made: Dict[Form, str] = {}
-  for count, mirrored in sorted(forms):
-    named = form_name(count, mirrored)
+  for count, mirrored, batches in sorted(forms):
+    named = form_name(count, mirrored, batches)
     try:
+      if batches > 1:
+        with stage(f"Making a pipeline of {named}"):
+          made[count, mirrored, batches] = pipeline_candidates.make(
+              source, count // batches, batches, cluster, lambda replicated: _problem(
+                  replicated.graph, replicated, cluster, config))
+        continue
       with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
         replicated = source.replicas(count, mirrored, cluster)
       with stage(f"Estimating costs of {named} replicas"):
         problem = _problem(replicated.graph, replicated, cluster, config)
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables; where nobody asked, sharing stays.
-      if count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None):
+      unasked = mirrored and config.mirrored_variables is None
+      if batches > 1 or count == config.replicas != 1 and not unasked:
         raise
-      not_made[count, mirrored] = _said(error)
+      not_made[count, mirrored, 1] = _said(error)
     else:
-      made[count, mirrored] = replicated, problem
-  if (1, False) not in made:
-    made = {(1, False): (None, _problem(source.graph, None, cluster, config)), **made}
+      made[count, mirrored, 1] = replicated, problem
+  if (1, False, 1) not in made:
+    made = {(1, False, 1): (None, _problem(source.graph, None, cluster, config)), **made}
   return made, not_made
 
 
@@ -225,7 +275,8 @@ def _said(problem: Exception) -> str:
 
 def _why_no_more(not_made: Dict[Form, str]) -> str:
   """Why no more replicas could be made, or ""."""
-  shared = [why for (_, mirrored), why in not_made.items() if not mirrored]
+  shared = [why for (_, mirrored, batches), why in not_made.items() if not mirrored and (
+      batches == 1)]
   return shared[-1] if shared else ""
 
 

@@ -281,6 +281,7 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "rows": {
           form: {
               "replicas": row.replicas, "mirrored_variables": row.mirrored,
+              "micro_batches": row.micro_batches,
               "step_time_us": row.step_time_us, "global_batch": row.global_batch,
               "examples_per_second": row.examples_per_second, "fits": row.fits,
               "peak_memory_bytes": row.peak_memory_bytes.tolist(),

@@ -77,6 +77,7 @@ class ReplicaRow:
     evaluations: number of placements evaluated.
     dropped: why its search was ended, or "".
     check: what training it beside the graph gave: see `TrainingComparison`, or why it failed.
+    micro_batches: M of each group, if it is a pipeline.
   """
 
   replicas: int
@@ -88,6 +89,7 @@ class ReplicaRow:
   evaluations: int
   dropped: str = ""
   check: str = ""
+  micro_batches: int = 1
 
   @property
   def examples_per_second(self) -> Optional[float]:

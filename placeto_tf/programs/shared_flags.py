@@ -112,8 +112,9 @@ def define_ray_flag() -> None:
 
 def define_replicas_flags() -> None:
   """--replicas, --mirrored_variables, --batch_norm and --check_replicas."""
-  flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number, or "
-                      "auto for as many as train most examples a second.")
+  flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number; "
+                      "groups and micro-batches of a pipeline, such as '1 x 8'; or auto for what "
+                      "trains most examples a second.")
   flags.DEFINE_enum(
       "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has variables and "
       "an optimizer of its own, which stay equal, instead of sharing the graph's; auto: what is "
@@ -135,15 +136,17 @@ def replicas() -> Union[int, str]:
   """What --replicas says.
 
   Raises:
-    PlacetoError: neither auto nor a whole number of at least 1.
+    PlacetoError: neither auto, nor a whole number of at least 1, nor a form of a pipeline.
   """
   from placeto_tf.errors import PlacetoError
+  from placeto_tf.replication.replicated_graph import pipeline_form
 
   text = FLAGS.replicas
-  if text == "auto":
+  if text == "auto" or pipeline_form(text):
     return text
   if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-    raise PlacetoError(f"--replicas is {text!r}; expected auto or a whole number of at least 1")
+    raise PlacetoError(f"--replicas is {text!r}; expected auto, a whole number of at least 1, or "
+                       "groups x micro-batches such as '2 x 8'")
   return int(text)
 
 

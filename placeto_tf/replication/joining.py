@@ -130,19 +130,22 @@ class Joins:
         if factor is not None:
           writer.scale(name, f"{name}/rows", factor, dtype, anchor)
       else:
-        if join.how == "sum" and 1 < self._micro_batches < self._replicas:
-          parts = self._sums_of_groups(name, parts, dtype)
+        if join.how == "sum" and self._micro_batches > 1:
+          parts = self._running_sums(name, parts, dtype)
         writer.reduce(name, parts, dtype, join.how, factor, anchor)
 
-  def _sums_of_groups(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
-    """What each group adds up by itself."""
-    sums = []
+  def _running_sums(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
+    """What is left to add up: each group adds up as its micro-batches end, and keeps one sum."""
+    left = []
     for first in range(0, len(parts), self._micro_batches):
-      with self._writer.owned(first):
-        sums.append(self._writer.combine(
-            f"{name}/{self._names.prefixes[first]}", parts[first:first + self._micro_batches],
-            dtype, "sum"))
-    return sums
+      end = first + self._micro_batches - (len(parts) == self._micro_batches)
+      total = parts[first]
+      for r in range(first + 1, end):
+        with self._writer.owned(r):
+          total = self._writer.combine(
+              f"{name}/{self._names.prefixes[r]}", [total, parts[r]], dtype, "sum")
+      left += [total, *parts[end:first + self._micro_batches]]
+    return left
 
   def _write_pack(self, name: str, pack: Pack) -> None:
     """Writes the sum of tensors that are laid end to end, or of one in pieces."""

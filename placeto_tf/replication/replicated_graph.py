@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, FrozenSet, Mapping, Tuple
+import re
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -21,6 +22,14 @@ def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
   if micro_batches > 1:
     return f"{replicas // micro_batches} x {micro_batches}"
   return f"{replicas} mirrored" if mirrored else str(replicas)
+
+
+def pipeline_form(text: Any) -> Optional[Tuple[int, int]]:
+  """(groups, micro-batches) of "2 x 8"; None for what is no such form."""
+  found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
+  if found is None or int(found[1]) < 1 or int(found[2]) < 2:
+    return None
+  return int(found[1]), int(found[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +53,7 @@ class ReplicatedGraph:
     single: names of variables that replicas share though others are mirrored.
     micro_batches: M; consecutive replicas are the micro-batches of a group, which are all placed
       alike. With 1, each replica is a group.
+    order: (op, op that waits for it) by name: control edges that hold the order of micro-batches.
     written: what the replicas were written to, for `replicating.with_order`.
   """
 
@@ -60,6 +70,7 @@ class ReplicatedGraph:
   own_statistics: Tuple[str, ...] = ()
   single: FrozenSet[str] = frozenset()
   micro_batches: int = 1
+  order: Tuple[Tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
   written: Any = dataclasses.field(default=None, repr=False)
 
   @property
@@ -72,16 +83,10 @@ class ReplicatedGraph:
     """The number of groups."""
     return self.replicas // self.micro_batches
 
-  @functools.cached_property
+  @property
   def micro_batch_of_op(self) -> np.ndarray:
-    """[N] the micro-batch of an op within its group, -1 for what a group or the graph has once."""
-    graph, owner = self.graph, self.replica_of_op
-    found = np.where(owner == SHARED, -1, owner % self.micro_batches)
-    ends = owner[graph.edge_producers]
-    adds_up = (self.original_of_op[graph.edge_consumers] < 0) & (ends != SHARED) & (
-        ends != owner[graph.edge_consumers])
-    found[graph.edge_consumers[adds_up]] = -1
-    return found
+    """[N] the micro-batch of an op within its group, -1 for what exists once."""
+    return np.where(self.replica_of_op == SHARED, -1, self.replica_of_op % self.micro_batches)
 
   @functools.cached_property
   def nearest_original(self) -> np.ndarray:

@@ -144,7 +144,7 @@ def replicate(
                np.int32),
       found.batch * replicas, {name: (name,) for name in graph.feeds}, mirrored,
       written.own_joins, _notes(statistics, mirrored), statistics, frozenset(single),
-      micro_batches, written)
+      micro_batches, written=written)
 
 
 def with_order(
@@ -157,6 +157,8 @@ def with_order(
     replicated: what `replicate` made, of more than one replica.
     edges: (op, op that waits for it) by name.
   """
+  if not edges:
+    return replicated
   written = replicated.written
   graph_def = type(written.graph_def)()
   graph_def.CopyFrom(written.graph_def)
@@ -173,7 +175,8 @@ def with_order(
       replicated.graph.origin.format == "tf_graph")
   before = np.array([replicated.graph.op_index[name] for name in loaded.op_names])
   return dataclasses.replace(
-      replicated, graph=loaded, written=written, replica_of_op=replicated.replica_of_op[before],
+      replicated, graph=loaded, written=written, order=tuple(edges),
+      replica_of_op=replicated.replica_of_op[before],
       original_of_op=replicated.original_of_op[before])
 
 

@@ -43,7 +43,7 @@ from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.replication.replicating import SYNCHRONIZED, replicate
+from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
 from placeto_tf.runtime.feeds import make_feeds
 from placeto_tf.runtime.tensor_differences import difference, rounded, tolerance, varied
 from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
@@ -137,10 +137,10 @@ def _compare(
   own = replicated if replicated.own_statistics else None
   try:
     if own is not None:
-      replicated = replicate(
+      replicated = with_order(replicate(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED,
-          micro_batches=replicated.micro_batches)
+          micro_batches=replicated.micro_batches), replicated.order)
     comparison = _Comparison(graph, replicated, seed, norms=own is not None)
   except ReplicaMismatchError:
     raise

@@ -39,7 +39,7 @@ class Stages:
 
   Attributes:
     layer: [N0] int64, of each op.
-    held_bytes: [L] of variables, and of gradients until all are added up.
+    held_bytes: [L] of variables, sums of gradients, and a gradient to be added.
   """
 
   def __init__(
@@ -62,12 +62,12 @@ class Stages:
     self._work_us = _by_layer(found, us * repeated[:, None], count)
     self._once_us = _by_layer(found, us * ~repeated[:, None], count)
     self._room_bytes = cluster.memory_bytes[self._devices]
-    # A gradient is kept from its micro-batch until all are added up.
+    # The sum of the gradients so far, and a gradient to be added, are held.
     outputs, consumers = graph.edge_outputs, graph.edge_consumers
     kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
     tensors, first = np.unique(outputs[kept], return_index=True)
     self.held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
-        found[graph.edge_producers[kept][first]], micro_batches * costs.output_bytes[tensors],
+        found[graph.edge_producers[kept][first]], 2 * costs.output_bytes[tensors],
         minlength=count)
     self._prepare_tensors(graph, costs, repeated)
     bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]

@@ -20,7 +20,6 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
-from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.replicating import with_order
 from placeto_tf.search.micro_batch_order import (
@@ -48,12 +47,13 @@ class Pipeline:
 
 
 def promising(
-    part: ComputationGraph, cluster: Cluster, groups: int, micro_batches: int, best_us: float
-) -> bool:
+    part: ComputationGraph, repeated: np.ndarray, cluster: Cluster, groups: int,
+    micro_batches: int, best_us: float) -> bool:
   """Whether the estimate of a pipeline is below a step time.
 
   Args:
-    part: the graph of one micro-batch; all but the updates of variables counts as repeated.
+    part: the graph of one micro-batch.
+    repeated: [N0] bool, whether every micro-batch has the op.
     cluster, groups, micro_batches: of the pipeline.
     best_us: of a step of all micro-batches; infinite where nothing fits.
   """
@@ -62,9 +62,14 @@ def promising(
   if not np.isfinite(best_us):
     return True
   costs = from_work(part, cluster, work_of(part))
-  repeated = np.array([not op_roles.is_update(op_type) for op_type in part.op_types])
-  stages = Stages(part, costs, cluster, stage_devices(cluster, groups)[0], repeated, micro_batches)
-  return stages.estimate_us(stages.improved(stages.cut()), waits=False) < best_us
+  devices = stage_devices(cluster, groups)
+  stages = Stages(part, costs, cluster, devices[0], repeated, micro_batches)
+  exchange_us = 0.0
+  if groups > 1:  # each stage sends its variables or the gradients for them to its neighbours
+    into = ~repeated[part.edge_consumers] & (part.edge_outputs >= 0)
+    sent = costs.output_bytes[np.unique(part.edge_outputs[into])].sum() / devices.shape[1]
+    exchange_us = sent / cluster.bandwidth_bytes_per_us[devices[0], devices[1]].min()
+  return stages.estimate_us(stages.improved(stages.cut()), waits=False) + exchange_us < best_us
 
 
 def pipeline(

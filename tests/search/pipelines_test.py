@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from pipeline_graphs import BATCH, LAYERS, source, training_graph
 
 import placeto_tf as placeto
 from placeto_tf.clusters import Cluster
@@ -18,39 +19,8 @@ from placeto_tf.search import micro_batch_order, pipelines
 from placeto_tf.search.pipeline_stages import Stages
 from placeto_tf.simulation import Simulator
 
-LAYERS, WIDTH, BATCH = 6, 512, 4096
 SLOW = Cluster.parse("k80:2")
 LOOP_OPS = {"Enter", "Switch", "Merge"}
-
-
-def training_graph(clip=False, branch=False):
-  """Dense layers of one width; momentum."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
-    v1.set_random_seed(0)
-    value = v1.placeholder(tf.float32, [None, WIDTH], name="x")
-    for i in range(LAYERS):
-      weights = v1.get_variable(f"w{i}", [WIDTH, WIDTH], use_resource=True)
-      value = tf.nn.tanh(value @ weights)
-    if branch:
-      ahead, behind = tf.raw_ops.Switch(data=value, pred=tf.reduce_max(value) > 0)
-      value = tf.raw_ops.Merge(inputs=[ahead, behind * 2.0])[0]
-    loss = tf.reduce_mean(tf.square(value), name="loss")
-    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
-    gradients, variables = zip(*optimizer.compute_gradients(loss))
-    if clip:
-      gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
-    optimizer.apply_gradients(zip(gradients, variables), name="train")
-    v1.global_variables_initializer()
-  return graph
-
-
-def source(batch=BATCH, **options):
-  return ReplicaSource(
-      training_graph(**options), {"fetches": ["train", "loss:0"], "batch_size": batch})
 
 
 def step_us(cluster, found):
@@ -83,10 +53,10 @@ def test_groups_and_micro_batches_stand_in_the_graph(made):
       assert owner == int(names[op].split("/")[0][len("replica_"):])
       assert micro_batch == owner % replicated.micro_batches
     elif owner != SHARED:  # a sum within a group
-      assert micro_batch == -1 and "/sum" not in names[op]
+      assert micro_batch > 0 and names[op].startswith("joined/")
 
 
-def test_gradients_are_added_up_inside_a_group_first(made):
+def test_a_group_adds_up_its_gradients_one_by_one_before_groups_meet(made):
   _, _, replicated, _ = made
   graph = replicated.graph
   inputs = {}
@@ -95,14 +65,19 @@ def test_gradients_are_added_up_inside_a_group_first(made):
     if port != CONTROL:
       inputs.setdefault(consumer, []).append(producer)
   sums = [op for op, kind in enumerate(graph.op_types)
-          if kind == "AddN" and replicated.original_of_op[op] < 0 and len(inputs[op]) > 1]
-  within = [op for op in sums if replicated.replica_of_op[op] != SHARED]
-  assert len(sums) >= LAYERS
-  assert len(within) == (0 if replicated.groups == 1 else len(sums) * 2 // 3)
-  for op in within:
-    owners = sorted(replicated.replica_of_op[producer] for producer in inputs[op])
-    first = replicated.replica_of_op[op]
-    assert owners == list(range(first, first + replicated.micro_batches))
+          if kind == "AddN" and replicated.original_of_op[op] < 0]
+  met = [op for op in sums if graph.op_names[op].endswith("/sum")]
+  assert len(met) == LAYERS + 1  # and the loss
+  assert len(sums) == len(met) * (
+      replicated.replicas - (1 if replicated.groups == 1 else replicated.groups - 1))
+  count = replicated.micro_batches
+  for op in set(sums) - set(met):
+    owners = {int(replicated.replica_of_op[producer]) for producer in inputs[op]}
+    latest = int(replicated.replica_of_op[op])
+    assert owners == {latest - 1, latest} and latest % count
+  for op in met:
+    groups = [int(replicated.replica_of_op[producer]) // count for producer in inputs[op]]
+    assert groups == list(range(replicated.groups)) or groups == [0, 0]
 
 
 def test_a_pipeline_trains_what_the_graph_trains(made):
@@ -227,7 +202,7 @@ def test_micro_batches_share_variables_and_fill_groups():
     source().replicas(4, True, micro_batches=2)
 
 
-def test_a_pipeline_is_promising_where_links_are_slow_only():
+def test_a_pipeline_is_promising_where_its_estimate_is_lower():
   part = source(batch=65536).part(4)
   alone = ReplicaSource(training_graph(), {
       "fetches": ["train", "loss:0"], "batch_size": 65536}).graph
@@ -235,9 +210,11 @@ def test_a_pipeline_is_promising_where_links_are_slow_only():
 
   single_us = Simulator(alone, estimate_costs(alone, SLOW), SLOW).simulate(
       np.zeros(alone.num_ops, dtype=np.int32)).step_time_us
-  assert pipelines.promising(part, SLOW, 1, 4, np.inf)
-  assert not pipelines.promising(part, SLOW, 1, 4, single_us / 4)
-  assert not pipelines.promising(part, SLOW, 2, 2, np.inf)  # two devices are no two pipelines
+  repeated = np.array([not kind.startswith("ResourceApply") for kind in part.op_types])
+  assert pipelines.promising(part, repeated, SLOW, 1, 4, np.inf)
+  assert pipelines.promising(part, repeated, SLOW, 1, 4, single_us)
+  assert not pipelines.promising(part, repeated, SLOW, 1, 4, single_us / 4)
+  assert not pipelines.promising(part, repeated, SLOW, 2, 2, np.inf)  # two devices, two groups
 
 
 def test_moves_of_stages_only_shorten_the_estimate():

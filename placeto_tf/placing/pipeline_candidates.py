@@ -1,0 +1,105 @@
+"""Pipelines in the search over replicas: which are tried, and a last order for the best.
+
+A pipeline is tried where its estimate is below what has been reached without it, and where the
+batch divides; see `placeto_tf.search.pipelines`.
+
+Legend: N ops, M micro-batches of each of G groups.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import GraphError
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication import ReplicaSource, ReplicatedGraph
+from placeto_tf.replication.replicated_graph import SHARED
+from placeto_tf.search.pipelines import Pipeline, pipeline, promising, reordered
+
+# Replicas in all; kernels of smaller micro-batches would not fill a GPU, which costs do not say.
+_REPLICAS = (8, 4)
+
+MakeProblem = Callable[[ReplicatedGraph], PlacementProblem]
+Made = Tuple[ReplicatedGraph, PlacementProblem]
+
+
+def is_live(source: ReplicaSource) -> bool:
+  """Whether the graph is a live function, whose plans name a number of replicas and no order."""
+  return source.graph.origin.format == "concrete_function"
+
+
+def worth_trying(
+    source: ReplicaSource, replicated: Optional[ReplicatedGraph], cluster: Cluster,
+    best_example_us: float) -> Iterator[Tuple[int, int]]:
+  """(G, M) of the pipelines whose estimate is below what is reached.
+
+  Args:
+    source: of the graph.
+    replicated: any replicas of it, which say what each has of its own; None for none.
+    cluster: to place on.
+    best_example_us: the step time per example; infinite where nothing fits.
+  """
+  if replicated is None or is_live(source) or not source.free_batch:
+    return
+  original = replicated.original
+  own = {original.op_names[op] for op in replicated.original_of_op[
+      (replicated.replica_of_op != SHARED) & (replicated.original_of_op >= 0)].tolist()}
+  for count in _REPLICAS:
+    try:
+      part = source.part(count)
+    except GraphError:
+      continue  # the batch does not divide so
+    repeated = np.array([name in own for name in part.op_names])
+    for groups in (1, 2):
+      if promising(part, repeated, cluster, groups, count // groups,
+                   best_example_us * replicated.global_batch):
+        yield groups, count // groups
+    return
+
+
+def make(
+    source: ReplicaSource, groups: int, micro_batches: int, cluster: Cluster,
+    make_problem: MakeProblem) -> Made:
+  """A pipeline and its problem, whose best placement so far is its stages.
+
+  Raises:
+    GraphError: the batch does not divide so, or the order cannot be written.
+  """
+  if is_live(source):
+    raise GraphError("micro-batches are made of graphs, not of a live function; give the number "
+                     "of replicas alone, or the graph")
+  replicated = source.replicas(groups * micro_batches, micro_batches=micro_batches)
+  problem = make_problem(replicated)
+  return _begun(
+      pipeline(replicated, problem.costs, cluster, problem.allowed_ops), make_problem)
+
+
+def in_a_better_order(
+    source: ReplicaSource, problem: PlacementProblem, cluster: Cluster, make_problem: MakeProblem
+) -> Optional[Made]:
+  """The pipeline in an order made for the best placement that was found, if that is faster."""
+  ordered = problem.replicated
+  assert ordered is not None
+  replicated = source.replicas(ordered.replicas, micro_batches=ordered.micro_batches)
+  index = ordered.graph.op_index
+  found = reordered(
+      replicated, make_problem(replicated).costs, cluster,
+      problem.account.best_known[[index[name] for name in replicated.graph.op_names]],
+      problem.account.best_objective_us)
+  if found is None:
+    return None
+  better = _begun(found, make_problem)
+  was, now = problem.account, better[1].account
+  if (not now.best_fits, now.best_objective_us) >= (not was.best_fits, was.best_objective_us):
+    return None
+  now.book(was.evaluations)
+  return better
+
+
+def _begun(found: Pipeline, make_problem: MakeProblem) -> Made:
+  problem = make_problem(found.replicated)
+  problem.evaluate_ops(found.placement)
+  return found.replicated, problem
