@@ -49,8 +49,7 @@ class PlacingConfig:
     ray: where islands run other than on threads here, see `ray_executor.connected`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph train together: a number, groups and micro-batches of
-      a pipeline ("2 x 8", "1 x 8"), or "auto" for the form that
-      trains most examples a second.
+      a pipeline ("2 x 8", "1 x 8"), or "auto" for the form that trains most examples a second.
     mirrored_variables: whether each replica has variables and an optimizer of its own, which stay
       equal, instead of sharing those of the graph; None for what is faster. A Keras model or
       ConcreteFunction can only share.
