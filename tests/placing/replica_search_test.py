@@ -165,7 +165,7 @@ def test_a_spec_names_the_replicas_unless_the_options_do():
 
 
 @pytest.mark.parametrize("replicas, words", [
-    (0, "at least 1"), (-1, "at least 1"), ("two", "auto or a whole number"), (2.5, "whole"),
+    (0, "at least 1"), (-1, "at least 1"), ("two", "auto, a whole number"), (2.5, "whole"),
     (3, "more than the cluster's 2 devices")])
 def test_a_number_of_replicas_that_does_not_fit(graph, replicas, words):
   with pytest.raises(PlacementError, match=words):
