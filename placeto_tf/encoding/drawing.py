@@ -22,7 +22,7 @@ def draw(graph: tfgnn.GraphTensor, path: str) -> None:
   groups that compute longest.
 
   Args:
-    graph: one placement, as `encoder.encode` makes it.
+    graph: one placement, as `graph_tensor.encode` makes it.
     path: of the file.
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, seldom needed

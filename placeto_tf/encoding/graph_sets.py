@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from placeto_tf import zoo
 from placeto_tf.clusters import Cluster
-from placeto_tf.encoding import encoder, schema
+from placeto_tf.encoding import graph_tensor, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import atomic, load_graph, result_directory, user_files
@@ -126,7 +126,7 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
   grouped = GroupedGraph.build(graph, problem.costs, cluster, grouping, problem.allowed)
   placement = problem.project(single(problem))
   simulated = problem.simulator.simulate(grouping.expand(placement))
-  tensor = encoder.encode(
+  tensor = graph_tensor.encode(
       grouped, placement, step_time_us=simulated.step_time_us,
       start_us=simulated.start_us[grouped.main_op])
   row = {

@@ -1,7 +1,7 @@
 """Names of the sets of the GraphTensor, and its schema, which ships beside this module.
 
 `schema.pbtxt` is the format of the GraphTensors and of their TFRecords: the meaning, unit and shape
-of each feature. `encoder` builds these GraphTensors; a test compares the two.
+of each feature. `graph_tensor` builds these GraphTensors; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ GROUP = "group"
 DEVICE = "device"
 # edge sets
 DATAFLOW = "dataflow"
+FEEDBACK = "feedback"
 OPTION = "option"
 PLACEMENT = "placement"
 LINK = "link"

@@ -1,9 +1,11 @@
-"""Policies of tf-agents as SavedModels, which run without this package."""
+"""Policies as SavedModels, which run without this package."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
+
+import tensorflow as tf
 
 
 class _NoMetadata(dict):
@@ -11,6 +13,23 @@ class _NoMetadata(dict):
 
   def __bool__(self) -> bool:
     return True  # PolicySaver would take a plain one instead
+
+
+def save_server(network: Any, directory: str) -> None:
+  """Writes a SavedModel that needs TensorFlow alone, to place graphs of all kinds.
+
+  Its signature and its function `place` take a serialized GraphTensor of `encoding/schema.pbtxt`,
+  a scalar string, and give the logits of devices for the groups marked as current.
+
+  Args:
+    network: with `serve`, see `PlacetoNetwork.serve`.
+    directory: of the SavedModel.
+  """
+  module = tf.Module()
+  module.weights = list(network.variables)  # what `serve` reads has to be tracked
+  module.place = tf.function(
+      network.serve, input_signature=[tf.TensorSpec([], tf.string, "serialized")], autograph=False)
+  tf.saved_model.save(module, directory, signatures=module.place)
 
 
 def save_policy(policy: Any, directory: str) -> None:

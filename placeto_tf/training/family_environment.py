@@ -2,15 +2,15 @@
 
 Observations are padded to the largest graph and name their graph, so that one network serves all;
 see `environments.observation`. Episodes take their steps together. The episode of a graph with
-fewer groups ends earlier: from then on its row does not change, earns 0, and is not `active`, until
-all episodes have ended.
+fewer groups ends earlier: from then on its row does not change and earns 0 until all episodes have
+ended.
 
 Legend: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by graph; G groups.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -30,13 +30,14 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, environments: Sequence[PlacementEnvironment], *, max_groups: Optional[int] = None,
-      side_by_side: int = 1):
+      side_by_side: int = 1, go_on: Callable[[], bool] = lambda: True):
     """Chooses the first graphs.
 
     Args:
       environments: of single graphs.
       max_groups: room in observations; by default what the largest graph needs.
       side_by_side: P.
+      go_on: asked after each step; where it says no, episodes end with that step.
 
     Raises:
       PlacetoError: a graph has more groups than there is room for, or devices, groups per step or
@@ -60,8 +61,9 @@ class FamilyEnvironment(py_environment.PyEnvironment):
             f"{self.environments[0].batch_size}; they must be alike")
     self._action_spec = action
     self._observation_spec = observation_lib.observation_spec(
-        self._room, int(action.maximum) + 1, action.shape[0], len(self.environments))
-    self._side_by_side, self._t = side_by_side, 0
+        self._room, int(action.maximum) + 1, action.shape[0], len(self.environments),
+        gains=any(each.config.all_gains for each in self.environments))
+    self._side_by_side, self._t, self._go_on = side_by_side, 0, go_on
     self.choose([i % len(self.environments) for i in range(side_by_side)])
 
   @property
@@ -88,19 +90,6 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   def num_steps(self) -> int:
     """Steps of the longest episode."""
     return max(each.num_steps for each in self.chosen)
-
-  @property
-  def active(self) -> np.ndarray:
-    """[B] bool: rows of episodes that are not over."""
-    rows = self.environments[0].batch_size
-    return np.repeat([self._t < each.num_steps for each in self.chosen], rows)
-
-  @property
-  def values(self) -> np.ndarray:
-    """[B, D] see `PlacementEnvironment.values`; 0 for episodes that are over."""
-    return np.concatenate([
-        each.values if self._t <= each.num_steps else np.zeros_like(each.values)
-        for each in self.chosen])
 
   @property
   def objectives(self) -> np.ndarray:
@@ -160,7 +149,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
         rewards.append(np.zeros(each.batch_size, dtype=np.float32))
     self._t += 1
     reward = np.concatenate(rewards)
-    if self._t == self.num_steps:
+    if self._t == self.num_steps or not self._go_on():
       return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
     ones = np.ones(self.batch_size, dtype=np.float32)
     return ts.transition(self._observe(), reward, ones, outer_dims=(self.batch_size,))
@@ -175,6 +164,8 @@ class FamilyEnvironment(py_environment.PyEnvironment):
         continue
       stacked = np.zeros((self.batch_size,) + spec.shape, dtype=spec.dtype)
       for i, time_step in enumerate(self._last):
+        if name not in time_step.observation:  # gains, of a graph that is held out
+          continue
         value = time_step.observation[name]
         stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
       observation[name] = stacked

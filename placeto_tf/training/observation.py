@@ -9,7 +9,9 @@ Legend: B episodes side by side, G groups, K groups placed in one step.
   current    [B, K] int32    the groups whose devices the next action names, in this order
   visited    [B, G] float32  1 for groups that an action of this episode has placed
   start      [B, G] float32  start of the group's main op over the step time, in [0, 1]
-  graph      [B, 1] int32    which of several graphs it is of; only where there are several
+  graph      [B, 1] int32    which graph it is of
+  gains      [B, D] float32  what the current group would gain on each device; only where these are
+                             simulated, to be learned from: networks do not read it
 
 The network reads `start` relative to the current group's. A group's main op is the one that
 computes longest; its first op is often a variable, which starts at 0, and its last the update of
@@ -31,16 +33,17 @@ CURRENT = "current"
 VISITED = "visited"
 START = "start"
 GRAPH = "graph"
+GAINS = "gains"
 
 Observation = Dict[str, np.ndarray]
 
 
 def observation_spec(
     num_groups: int, num_devices: int, groups_per_step: int,
-    num_graphs: Optional[int] = None) -> Dict[str, array_spec.ArraySpec]:
+    num_graphs: Optional[int] = None, gains: bool = False) -> Dict[str, array_spec.ArraySpec]:
   """The spec of one episode's observation, without the batch dimension.
 
-  If `num_graphs` is given, the observation also holds the number of the graph.
+  Without `num_graphs` it names no graph, as that of an environment of a single one.
   """
   g, k = num_groups, groups_per_step
 
@@ -55,6 +58,8 @@ def observation_spec(
   }
   if num_graphs is not None:
     spec[GRAPH] = array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH)
+  if gains:
+    spec[GAINS] = array_spec.ArraySpec((num_devices,), np.float32, name=GAINS)
   return spec
 
 

@@ -33,16 +33,10 @@ class EnvironmentConfig:
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
     start: "given", "best" (of all evaluated so far) or "random", drawn in every episode.
-    perturb: share of the groups that are put on a random device at the start of an episode, so
-      that there is something to improve; 0 in the paper.
     undo_steps: after every so many steps, a placement that is worse than at the last such check is
       reset to that one; 0 never does that, as in the paper.
-    undo_temperature: worse by x is kept with probability exp(-x / temperature), x over the
-      objective of the given start.
-    all_values: whether every step also evaluates the group at hand on each device it may go to,
-      for `PlacementEnvironment.values`; needs groups_per_step 1.
-    worse_weight: the reward of a step that is undone, over the (negative) fall that it caused.
-      0 keeps returns equal to the fall of the objective.
+    all_gains: whether the group at hand is evaluated on each device it may go to before each step,
+      to be observed; needs groups_per_step 1.
   """
 
   num_episodes: int = 16
@@ -50,11 +44,8 @@ class EnvironmentConfig:
   order: str = "topological"
   reward: str = "intermediate"
   start: str = "given"
-  perturb: float = 0.0
   undo_steps: int = 0
-  undo_temperature: float = 0.0
-  worse_weight: float = 0.0
-  all_values: bool = False
+  all_gains: bool = False
 
   def __post_init__(self) -> None:
     for name, valid in (("order", ("topological", "random")),
@@ -64,10 +55,10 @@ class EnvironmentConfig:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
     check_at_least(1, self, "num_episodes", "groups_per_step")
-    check_at_least(0, self, "perturb", "undo_steps", "undo_temperature", "worse_weight")
-    if self.all_values and self.groups_per_step != 1:
+    check_at_least(0, self, "undo_steps")
+    if self.all_gains and self.groups_per_step != 1:
       raise PlacementError(
-          f"groups_per_step is {self.groups_per_step}; expected 1, or all_values is not defined")
+          f"groups_per_step is {self.groups_per_step}; expected 1, or all_gains is not defined")
 
 
 @dataclasses.dataclass
@@ -108,7 +99,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
         is by number.
       config: the rules.
-      seed: of random orders, random starts and undoing at a temperature.
+      seed: of random orders and random starts.
 
     Raises:
       PlacementError: the start has the wrong length or is not allowed.
@@ -130,7 +121,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
           f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
     self._topological = np.arange(g) if order is None else np.asarray(order)
     self._k = min(config.groups_per_step, g)
-    self._observation_spec = observation_lib.observation_spec(g, d, self._k)
+    self._observation_spec = observation_lib.observation_spec(
+        g, d, self._k, gains=config.all_gains)
     self._action_spec = observation_lib.action_spec(d, self._k)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))
@@ -170,14 +162,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return float(self._best.objective_us[0])
 
   @property
-  def values(self) -> np.ndarray:
-    """[B, D] float32: what the last step would have earned on each device, 0 where not allowed.
-
-    Only with `EnvironmentConfig.all_values`. Undone steps and final rewards are not included.
-    """
-    return self._values
-
-  @property
   def placements(self) -> np.ndarray:
     """[B, G] int32: the episodes' placements."""
     return self._state.placement.copy()
@@ -213,8 +197,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     else:
       origin = self._best if self.config.start == "best" else self._given
       self._state = origin.rows(np.zeros(b, dtype=np.int64))
-      if self.config.perturb:
-        self._perturb()
     self._checked = self._state.rows(slice(None))
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
@@ -234,20 +216,17 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     # A device that is not allowed is no move: the network masks it, others may not.
     keep = ~self._allowed[groups, action]
     proposed[rows, groups] = np.where(keep, proposed[rows, groups], action)
-    if self.config.all_values:
-      self._values = self._value_of_each(groups[:, 0])
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
       self._keep_best()
     self._visited[rows, groups] = 1
     self._t += 1
-    extra = np.zeros(self.batch_size)
     last = self._t == self.num_steps
     if self.config.undo_steps and (last or self._t % self.config.undo_steps == 0):
-      extra = self._undo_worse()
+      self._undo_worse()
     if self.config.reward == "intermediate":
-      reward = (before - self._state.objective_us + extra) / self.scale_us
+      reward = (before - self._state.objective_us) / self.scale_us
     elif last:
       reward = -self._state.objective_us / self.scale_us
     else:
@@ -258,41 +237,25 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     discount = np.ones(self.batch_size, dtype=np.float32)
     return ts.transition(self._observe(), reward, discount, outer_dims=(self.batch_size,))
 
-  def _value_of_each(self, groups: np.ndarray) -> np.ndarray:
+  def _gain_of_each(self, groups: np.ndarray) -> np.ndarray:
     """[B, D] the fall of the objective, over the scale, if groups [B] went to each device."""
     here = self._state.placement[np.arange(self.batch_size), groups]
     other = self._allowed[groups].copy()
     other[np.arange(self.batch_size), here] = False
     rows, devices = np.nonzero(other)
-    values = np.zeros(other.shape, dtype=np.float32)
+    gains = np.zeros(other.shape, dtype=np.float32)
     if len(rows):
       placements = self._state.placement[rows]
       placements[np.arange(len(rows)), groups[rows]] = devices
       fall_us = self._state.objective_us[rows] - self._evaluate(placements).objective_us
-      values[rows, devices] = fall_us / self.scale_us
-    return values
+      gains[rows, devices] = fall_us / self.scale_us
+    return gains
 
-  def _perturb(self) -> None:
-    draws = np.where(
-        self._allowed, self._rng.random((self.batch_size,) + self._allowed.shape), -1.0)
-    hit = self._rng.random(draws.shape[:2]) < self.config.perturb
-    self._state = self._evaluate(
-        np.where(hit, draws.argmax(axis=2), self._state.placement).astype(np.int32))
-    self._keep_best()
-
-  def _undo_worse(self) -> np.ndarray:
-    """Takes episodes that got worse back to the last check; returns [B] us to add to rewards."""
-    rise = self._state.objective_us - self._checked.objective_us
-    allowance = np.zeros(self.batch_size)
-    if self.config.undo_temperature > 0:
-      allowance = self._rng.exponential(
-          self.config.undo_temperature * self.scale_us, self.batch_size)
-    worse = np.flatnonzero(rise > allowance)
+  def _undo_worse(self) -> None:
+    """Takes episodes that got worse back to the last check."""
+    worse = np.flatnonzero(self._state.objective_us > self._checked.objective_us)
     self._state.put(worse, self._checked.rows(worse))
     self._checked = self._state.rows(slice(None))
-    extra = np.zeros(self.batch_size)
-    extra[worse] = -self.config.worse_weight * rise[worse]
-    return extra
 
   def _evaluate(self, placements: np.ndarray) -> _State:
     objective_us, components = self._cost(placements)
@@ -313,9 +276,14 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   def _observe(self) -> Dict[str, np.ndarray]:
     # After the last step nothing is left to place; the first groups fill the observation.
     t = self._t % self.num_steps
-    return {
+    observation = {
         observation_lib.PLACEMENT: self._state.placement.copy(),
         observation_lib.CURRENT: self._order[:, t].copy(),
         observation_lib.VISITED: self._visited.copy(),
         observation_lib.START: self._state.start.copy(),
     }
+    if self.config.all_gains:
+      observation[observation_lib.GAINS] = (
+          np.zeros((self.batch_size, self._allowed.shape[1]), np.float32)
+          if self._t == self.num_steps else self._gain_of_each(self._order[:, t, 0]))
+    return observation

@@ -120,19 +120,17 @@ class _Session:
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
     """Plays one; without a generator with the likeliest devices."""
-    environment = self._environment
-    time_step = environment.reset()
-    while not time_step.is_last().all():
-      if self._learner is None:
-        current = time_step.observation["current"][:, 0]
-        logits = np.stack([
-            np.where(p.allowed[min(group, p.num_groups - 1)], 0.0, -np.inf)[None]
-            for p, group in zip(self._problems, current)])
-      else:
-        logits = self._learner.logits(time_step.observation)
-      if rng is not None:
-        logits = logits + rng.gumbel(size=logits.shape)
-      time_step = environment.step(logits.argmax(-1).astype(np.int32))
+    from placeto_tf.training import driving
+
+    logits = self._uniform if self._learner is None else self._learner.logits
+    driving.play(self._environment, driving.DrawingPolicy(self._environment, logits, rng))
+
+  def _uniform(self, observation) -> np.ndarray:
+    """[B, 1, D] of a policy that draws every allowed device with equal probability."""
+    current = observation["current"][:, 0]
+    return np.stack([
+        np.where(p.allowed[min(group, p.num_groups - 1)], 0.0, -np.inf)[None]
+        for p, group in zip(self._problems, current)])
 
   def last_us(self) -> np.ndarray:
     """[C] of the placements now; of several episodes the geometric mean."""

@@ -68,12 +68,12 @@ def main() -> None:
 
 def _draw(grouped, problem) -> None:
   """Writes the picture of the problem on its first device."""
-  from placeto_tf.encoding import encoder
+  from placeto_tf.encoding import graph_tensor
   from placeto_tf.encoding.drawing import draw
 
   placement = grouped.allowed.argmax(axis=1)
   simulated = problem.simulator.simulate(problem.grouping.expand(placement))
-  draw(encoder.encode(
+  draw(graph_tensor.encode(
       grouped, placement, step_time_us=simulated.step_time_us,
       start_us=simulated.start_us[grouped.main_op]), FLAGS.draw)
 

@@ -1,13 +1,13 @@
 import numpy as np
 
-from placeto_tf.encoding import drawing, encoder
+from placeto_tf.encoding import drawing, graph_tensor
 from random_problem import grouped_graph, random_problem
 
 
 def test_a_graph_tensor_is_drawn_into_a_small_png(tmp_path):
   grouped = grouped_graph(random_problem())
   path = tmp_path / "graph.png"
-  drawing.draw(encoder.encode(grouped, np.zeros(grouped.num_groups, dtype=int)), str(path))
+  drawing.draw(graph_tensor.encode(grouped, np.zeros(grouped.num_groups, dtype=int)), str(path))
   content = path.read_bytes()
   assert content.startswith(b"\x89PNG") and 5_000 < len(content) < 150_000
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from placeto_tf.encoding import encoder, schema
+from placeto_tf.encoding import graph_tensor, schema
 from random_problem import grouped_graph, random_problem
 
 
@@ -11,7 +11,7 @@ def features_of(pieces):
 
 def test_code_and_schema_agree_on_every_set_feature_shape_and_type():
   problem = random_problem()
-  graph = encoder.encode(grouped_graph(problem), np.zeros(problem.num_groups, dtype=int))
+  graph = graph_tensor.encode(grouped_graph(problem), np.zeros(problem.num_groups, dtype=int))
   found, expected = graph.spec, schema.graph_tensor_spec()
   assert features_of(found.node_sets_spec) == features_of(expected.node_sets_spec)
   assert features_of(found.edge_sets_spec) == features_of(expected.edge_sets_spec)
@@ -26,5 +26,5 @@ def test_the_schema_names_a_unit_or_meaning_for_every_set():
   loaded = schema.load_schema()
   assert set(loaded.node_sets) == {schema.GROUP, schema.DEVICE}
   assert set(loaded.edge_sets) == {
-      schema.DATAFLOW, schema.OPTION, schema.PLACEMENT, schema.LINK}
+      schema.DATAFLOW, schema.FEEDBACK, schema.OPTION, schema.PLACEMENT, schema.LINK}
   assert all(node_set.description for node_set in loaded.node_sets.values())

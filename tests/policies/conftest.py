@@ -13,7 +13,8 @@ from tracing import eagerly  # noqa: F401
 def _without_saved_models(monkeypatch):
   from placeto_tf.policies.placeto import training as placeto_training
 
-  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+  for name in ("save_policy", "save_server"):
+    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
 
 
 @pytest.fixture

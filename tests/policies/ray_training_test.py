@@ -158,7 +158,8 @@ def test_with_a_lag_weights_do_not_depend_on_who_collects_or_on_a_resume(here, t
 
 @pytest.mark.parametrize("make", [placeto, gdp])
 def test_networks_learn_the_same_with_actors(here, tmp_path, make, monkeypatch):
-  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+  for name in ("save_policy", "save_server"):
+    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
   alone, together = make(tmp_path / "alone"), make(tmp_path / "together")
   alone.run()
   together.run_on(here, 1, lambda *_: None)  # a second one would import TensorFlow too

@@ -99,7 +99,8 @@ def cheaply_fixture(monkeypatch):
   """Without tracing, and without a SavedModel: both take longer than two iterations."""
   from placeto_tf.policies.placeto import training as placeto_training
 
-  monkeypatch.setattr(placeto_training, "save_policy", lambda policy, directory: None)
+  for name in ("save_policy", "save_server"):
+    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
   tf.config.run_functions_eagerly(True)
   yield
   tf.config.run_functions_eagerly(False)

@@ -53,12 +53,11 @@ def test_episodes_of_several_graphs_run_side_by_side_and_the_shorter_ones_stand_
   longer.reset()
   shorter.reset()
   while not time_step.is_last().all():
-    active, action = family.active, rng.integers(0, 3, (4, 1)).astype(np.int32)
-    assert active.tolist() == [True, True, len(rewards) < 4, len(rewards) < 4]
+    active, action = len(rewards) < 4, rng.integers(0, 3, (4, 1)).astype(np.int32)
     time_step = family.step(action)
     rewards.append(time_step.reward)
     expected = longer.step(action[:2]).reward.tolist() + (
-        shorter.step(action[2:]).reward.tolist() if active[2] else [0.0, 0.0])
+        shorter.step(action[2:]).reward.tolist() if active else [0.0, 0.0])
     assert time_step.reward.tolist() == expected
     assert time_step.observation["graph"][:, 0].tolist() == [1, 1, 0, 0]
   assert len(rewards) == 6
@@ -92,3 +91,11 @@ def test_a_graph_larger_than_the_room_is_refused():
 def test_clusters_of_other_sizes_are_refused():
   with pytest.raises(PlacetoError, match="graph 1 has 3 devices"):
     FamilyEnvironment([single(4), single(4, devices="k80:2")])
+
+
+def test_episodes_end_with_the_step_after_which_they_may_not_go_on():
+  left = [True, True, False]
+  family = FamilyEnvironment([single(6)], go_on=lambda: left.pop(0))
+  family.reset()
+  last = [family.step(np.zeros((2, 1), np.int32)).is_last().all() for _ in range(3)]
+  assert last == [False, False, True]

@@ -44,8 +44,8 @@ def simulated(**rules):
 
 
 @pytest.mark.parametrize("rules", [
-    {}, {"groups_per_step": 5, "order": "random", "undo_steps": 1, "undo_temperature": 0.01},
-    {"reward": "final", "start": "random"}, {"start": "best", "perturb": 0.5}])
+    {}, {"groups_per_step": 5, "order": "random", "undo_steps": 1},
+    {"reward": "final", "start": "random"}, {"start": "best", "all_gains": True}])
 def test_tf_agents_finds_the_environment_valid(rules):
   utils.validate_py_environment(simulated(**rules), episodes=2)
 
@@ -100,17 +100,10 @@ def test_returns_add_up_to_the_fall_of_the_objective(rules):
       returns, (before - environment.objective_us) / environment.scale_us, atol=1e-5)
 
 
-def test_a_worse_placement_is_undone_and_what_it_earns_is_a_choice():
+def test_a_worse_placement_is_undone_and_earns_nothing():
   environment = two_groups(undo_steps=1)
   assert play(environment, [0, 1]) == [0.0, 0.0]
   assert environment.placements.tolist() == [[0, 0]]
-  assert play(two_groups(undo_steps=1, worse_weight=0.5), [0, 1]) == pytest.approx([0.0, -0.1])
-
-
-def test_a_hot_episode_keeps_what_is_worse():
-  environment = two_groups(undo_steps=1, undo_temperature=1e9)
-  play(environment, [0, 1])
-  assert environment.placements.tolist() == [[0, 1]]
 
 
 def test_a_device_that_is_not_allowed_is_no_move():
@@ -140,13 +133,13 @@ def test_the_next_episode_starts_where_the_rules_say(start, expected):
   assert environment.placements.tolist() == [expected]
 
 
-def test_all_values_are_what_each_device_would_have_earned():
-  environment = two_groups(all_values=True, num_episodes=2)
-  environment.reset()
-  environment.step(np.array([[1], [0]], dtype=np.int32))
-  np.testing.assert_allclose(environment.values, [[0, 0.2]] * 2, atol=1e-6)
-  environment.step(np.array([[0], [0]], dtype=np.int32))  # from (1, 0) and (0, 0)
-  np.testing.assert_allclose(environment.values, [[0, 0.3], [0, -0.2]], atol=1e-6)
+def test_all_gains_are_what_each_device_would_earn():
+  environment = two_groups(all_gains=True, num_episodes=2)
+  gains = environment.reset().observation["gains"]
+  np.testing.assert_allclose(gains, [[0, 0.2]] * 2, atol=1e-6)
+  gains = environment.step(np.array([[1], [0]], dtype=np.int32)).observation["gains"]
+  np.testing.assert_allclose(gains, [[0, 0.3], [0, -0.2]], atol=1e-6)  # from (1, 0) and (0, 0)
+  assert not environment.step(np.array([[0], [0]], dtype=np.int32)).observation["gains"].any()
 
 
 def test_every_group_is_visited_when_they_do_not_fill_the_last_step():
@@ -172,8 +165,8 @@ def test_episodes_side_by_side_do_not_touch_each_other():
 @pytest.mark.parametrize("rules,message", [
     ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
     ({"num_episodes": 0}, "num_episodes is 0"),
-    ({"all_values": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1"),
-    ({"undo_temperature": float("nan")}, "undo_temperature is nan")])
+    ({"all_gains": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1"),
+    ({"undo_steps": -1}, "undo_steps is -1")])
 def test_wrong_rules_are_named(rules, message):
   with pytest.raises(PlacementError, match=message):
     EnvironmentConfig(**rules)

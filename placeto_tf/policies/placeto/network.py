@@ -3,7 +3,8 @@
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
 the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
 two-layer head gives the logits of the devices. As in the paper, the input holds each group's
-device as a number, and the head has an output per device, each of which has to be learned.
+device one-hot, as in its authors' code, and the head has an output per device, each of which has to
+be learned.
 
 `NetworkConfig.tied` gives equal devices the same score by construction, and weights that fit any
 number of devices: the network runs once for each candidate device, side by side, and gives one
@@ -14,7 +15,8 @@ work of the candidate, in all and at about the same time, and the transfers that
 save. Devices of different kinds differ in the time and memory that groups take there, in their
 links, and in whether they are hosts.
 
-One network serves several graphs, padded to one size; observations name the graph they are of.
+One network serves several graphs, padded to one size; observations name the graph they are of. The
+same weights read serialized GraphTensors of `encoding/schema.pbtxt`: see `PlacetoNetwork.serve`.
 
 Legend: P graphs, S placements of each, G groups, D devices, C candidate devices (1 unless tied),
 K groups placed now, F raw features, W width of one direction's embedding.
@@ -23,25 +25,26 @@ K groups placed now, F raw features, W width of one direction's embedding.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 import numpy as np
 
+from placeto_tf.encoding import derived, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import embedding as embedding_lib
-from placeto_tf.policies.placeto import graph_tables
 from placeto_tf.training import observation as observation_lib
 
 import tensorflow as tf  # isort: skip
-import tensorflow_probability as tfp  # isort: skip
-from tf_agents.specs import distribution_spec  # isort: skip
+import tensorflow_gnn as tfgnn  # isort: skip
+from tf_agents.distributions import masked  # isort: skip
 from tf_agents.networks import network  # isort: skip
+from tf_agents.specs import distribution_spec  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.utils import nest_utils  # isort: skip
 
 EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
-_COMPUTE, _HOST = 0, 3  # columns of graph_tables.ON_DEVICE
+_COMPUTE, _HOST = 0, 3  # columns of derived.ON_DEVICE
 # How far apart, as a share of the step, two groups may start and still compete for a device.
 _WINDOWS = (0.03, 0.15)
 
@@ -53,6 +56,9 @@ class NetworkConfig:
   embedding: "placeto", or one of the paper's ablations (section 4.4): "simple_partitioner" pools
     over the three partitions without message passing, "simple_aggregator" sums over all groups.
   rounds: of message passing, 8 in the paper.
+  transform_layers: of the transform of a group's own features; 3 in the authors' code.
+  head_scale: of the first weights of the last layer, over Glorot's; 1 in the authors' code. With
+    less, the untrained policy draws all devices about alike.
   width: W; None, as in the paper, is the number of raw features.
   tied: whether devices are scored one by one by the same weights; False in the paper.
   weigh_edges: whether messages are weighed by bytes; False in the paper.
@@ -70,6 +76,8 @@ class NetworkConfig:
 
   embedding: str = "placeto"
   rounds: int = 8
+  transform_layers: int = 2
+  head_scale: float = 0.01
   width: Optional[int] = None
   tied: bool = True
   weigh_edges: bool = True
@@ -87,10 +95,10 @@ class NetworkConfig:
 
 
 class PlacetoNetwork(network.DistributionNetwork):
-  """Observation (see `environments.observation`) -> Categorical over devices, [..., K].
+  """Observation (see `training.observation`) -> MaskedCategorical over devices, [..., K].
 
-  If observations hold graphs' numbers, those of one batch row are all of the graph of its first:
-  [B] observations may be of B graphs, [B, T] are T placements of each of B graphs.
+  The observations of one batch row are all of the graph that its first one names: [B] observations
+  may be of B graphs, [B, T] are T placements of each of B graphs.
   """
 
   def __init__(
@@ -100,8 +108,8 @@ class PlacetoNetwork(network.DistributionNetwork):
     """Makes the network.
 
     Args:
-      input_tensor_spec, action_spec: see `environments.observation`.
-      graphs: that it places; of several, observations name one (`observation.GRAPH`).
+      input_tensor_spec, action_spec: see `training.observation`.
+      graphs: that it places; observations name one (`observation.GRAPH`).
       max_groups: G, where it is more than the largest graph has.
       config: see `NetworkConfig`.
       seed: of the weights.
@@ -111,46 +119,43 @@ class PlacetoNetwork(network.DistributionNetwork):
       PlacetoError: a graph has more groups, or is on a cluster of another size.
     """
     config = config or NetworkConfig()
-    tables = graph_tables.GraphTables(
-        graphs, max_groups=max_groups, mean_pooling=config.mean_pooling)
-    logits_spec = tensor_spec.TensorSpec(
-        action_spec.shape.concatenate([tables.num_devices]), tf.float32, name="logits")
+    table = derived.GraphTable(graphs, max_groups=max_groups)
+    shape = action_spec.shape.concatenate([table.num_devices])
     super().__init__(
         input_tensor_spec, state_spec=(),
         output_spec=distribution_spec.DistributionSpec(
-            tfp.distributions.Categorical, {"logits": logits_spec}, sample_spec=action_spec,
-            dtype=action_spec.dtype),
+            masked.MaskedCategorical, {
+                "logits": tensor_spec.TensorSpec(shape, tf.float32, name="logits"),
+                "mask": tensor_spec.TensorSpec(shape, tf.bool, name="mask")},
+            sample_spec=action_spec, dtype=action_spec.dtype),
         name=name)
-    self._config, self._tables, self._num_devices = config, tables, tables.num_devices
+    self._config, self._table = config, table
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
     seeds = embedding_lib.Seeds(seed)
-    of_devices = tables.num_devices
+    of_devices = table.num_devices
     if config.tied:
-      of_devices = 9 + graph_tables.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
-    width = config.width or (graph_tables.NUM_STATIC + 2 + config.start_times + of_devices)
+      of_devices = 9 + derived.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
+    self._num_raw = derived.NUM_STATIC + 2 + config.start_times + of_devices
+    width = config.width or self._num_raw
     self._passes, poolings = [], embedding_lib.SumOfAll
     if config.embedding == "placeto":
       self._passes = [
           embedding_lib.MessagePassing(
               width, config.rounds, seeds, forward=forward, weigh_edges=config.weigh_edges,
-              squash=config.squash, padded=tables.padded)
+              squash=config.squash, transform_layers=config.transform_layers, padded=table.padded)
           for forward in (True, False)]
     if config.embedding != "simple_aggregator":
       poolings = embedding_lib.Poolings
-    self._poolings = poolings(2 * width, seeds)
+    self._poolings = poolings(2 * width, seeds, mean=config.mean_pooling)
     self._head = tf.keras.Sequential([
         embedding_lib.dense(16 * width, seeds, "relu"),
         embedding_lib.dense(8 * width, seeds, "relu"),
-        embedding_lib.dense(1 if config.tied else tables.num_devices, seeds, scale=0.01)])
+        embedding_lib.dense(
+            1 if config.tied else table.num_devices, seeds, scale=config.head_scale ** 2)])
     self._keep = None
     if config.initial_keep is not None:
-      odds = config.initial_keep / (1 - config.initial_keep) * (max(2.0, tables.choices) - 1)
+      odds = config.initial_keep / (1 - config.initial_keep) * (max(2.0, table.choices) - 1)
       self._keep = tf.Variable(np.log(odds), dtype=tf.float32, name="keep")
-
-  @property
-  def rows_per_decision(self) -> int:
-    """G C: the number of embeddings per decision."""
-    return self._tables.num_groups * self._num_candidates
 
   def hold_keep(self, kept: float) -> None:
     """Adjusts the bias for the present device so that the share `kept` nears `initial_keep`."""
@@ -159,112 +164,137 @@ class PlacetoNetwork(network.DistributionNetwork):
       return
     found = min(max(kept, 0.01), 0.99)
     self._keep.assign_add(
-        0.5 * (np.log(target / (1 - target)) - np.log(found / (1 - found))))
+        1.0 * (np.log(target / (1 - target)) - np.log(found / (1 - found))))
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (Categorical with batch shape outer dims + [K], network_state)."""
+    """Returns (MaskedCategorical with batch shape outer dims + [K], network_state)."""
     del step_type, training
     outer_rank = nest_utils.get_outer_rank(observation, self._outer_rank_spec)
-    outer = tf.shape(observation[observation_lib.CURRENT])[:outer_rank]
-    static_outer = observation[observation_lib.CURRENT].shape[:outer_rank]
-    named = observation_lib.GRAPH in observation
-    rows = outer[0] if named and outer_rank else 1  # P
+    current = observation[observation_lib.CURRENT]
+    outer, static_outer = tf.shape(current)[:outer_rank], current.shape[:outer_rank]
+    rows = outer[0] if outer_rank else 1  # P
+    stack = {name: tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))  # [P, S, ...]
+             for name, value in observation.items()}
+    arrays = self._table(stack[observation_lib.GRAPH][:, 0, 0])
+    k, d = current.shape[-1], self._table.num_devices
 
-    def stacked(value):  # [P, S, ...]
-      return tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))
+    def restored(value):
+      value = tf.reshape(value, tf.concat([outer, [k, d]], axis=0))
+      value.set_shape(static_outer + [k, d])
+      return value
 
-    stack = {name: stacked(value) for name, value in observation.items()}
-    logits = self._logits(
-        stack, self._tables(stack[observation_lib.GRAPH][:, 0, 0] if named else None))
-    k, d = logits.shape[2:]
-    logits = tf.reshape(logits, tf.concat([outer, [k, d]], axis=0))
-    logits.set_shape(static_outer + [k, d])
-    return self.output_spec.build_distribution(logits=logits), network_state
+    logits, allowed = map(restored, self._decide(stack, arrays, self._table.candidates))
+    return self.output_spec.build_distribution(logits=logits, mask=allowed), network_state
 
-  def _logits(self, stack, of_graphs: graph_tables.Tables) -> tf.Tensor:
-    """[P, S, K, D]."""
-    placement, current = stack[observation_lib.PLACEMENT], stack[observation_lib.CURRENT]
-    raw = joined = self._raw_features(stack, of_graphs)  # [P, G, S, C, F]
+  def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Decides on a serialized GraphTensor of `encoding/schema.pbtxt`, of any graph.
+
+    A tied network takes clusters of any size; another one those of as many devices as its own.
+
+    Args:
+      serialized: scalar string, a `tf.train.Example`.
+
+    Returns:
+      `logits` [K, D] of the devices for the groups marked as current, in their order, about
+      -1e10 where a group may not be placed; and `group` [K] int64, which these are.
+    """
+    graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
+    groups = graph.node_sets[schema.GROUP]
+    placed = graph.edge_sets[schema.PLACEMENT].adjacency
+    current = tf.where(groups["current"][:, 0] > 0)[:, 0]
+    arrays = {name: value[None] for name, value in derived.derive(graph).items()}
+    step_us = tf.maximum(graph.context["step_time_us"][0, 0], 1e-9)
+    observed = {
+        observation_lib.PLACEMENT: tf.scatter_nd(
+            placed.source[:, None], placed.target, tf.reshape(groups.total_size, [1])),
+        observation_lib.CURRENT: tf.cast(current, tf.int32),
+        observation_lib.VISITED: groups["visited"][:, 0],
+        observation_lib.START: tf.clip_by_value(groups["start_us"][:, 0] / step_us, 0.0, 1.0)}
+    logits, allowed = self._decide(
+        {name: value[None, None] for name, value in observed.items()}, arrays,
+        tf.range(tf.shape(arrays[derived.ALLOWED])[2]))
+    found = masked.MaskedCategorical(logits=logits[0, 0], mask=allowed[0, 0])
+    return {"logits": found.logits, "group": current}
+
+  def _decide(self, stack, arrays: derived.Derived, candidates):
+    """Logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""
+    current, placement = (
+        stack[name] for name in (observation_lib.CURRENT, observation_lib.PLACEMENT))
+    raw = self._raw_features(stack, arrays, candidates)
+    joined = raw
     if self._passes:
-      graph = embedding_lib.group_graph(of_graphs, raw)
+      graph = embedding_lib.group_graph(arrays, raw)
       joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
       joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:4], joined.shape[-1:]], axis=0))
       if self._config.skip:
         joined = tf.concat([joined, raw], axis=-1)
-      joined.set_shape([None, placement.shape[-1], None, self._num_candidates, None])
-    scores = self._head(self._poolings(joined, current, of_graphs))  # [P, S, K, C, 1 or D]
+    scores = self._head(self._poolings(joined, current, arrays))  # [P, S, K, C, 1 or D]
+    d = tf.shape(arrays[derived.ALLOWED])[2]
     if self._config.tied:  # a device that is no candidate has logit 0 and is masked if not allowed
-      spread = np.eye(self._num_devices, dtype=np.float32)[self._tables.candidates]
-      logits = tf.einsum("pskcx,cd->pskd", scores, spread)
+      logits = tf.einsum("pskcx,cd->pskd", scores, tf.one_hot(candidates, d))
     else:
       logits = scores[:, :, :, 0]
     if self._keep is not None:
-      here = tf.gather(placement, current, batch_dims=2)  # [P, S, K]
-      logits += self._keep * tf.one_hot(here, self._num_devices)
-    disallowed = tf.gather(of_graphs[graph_tables.DISALLOWED], current, batch_dims=1)
-    return self._explore(logits + disallowed, disallowed)
+      logits += self._keep * tf.one_hot(tf.gather(placement, current, batch_dims=2), d)
+    allowed = tf.gather(arrays[derived.ALLOWED], current, batch_dims=1) > 0
+    return self._explore(logits, allowed), allowed
 
-  @property
-  def _num_candidates(self) -> int:
-    """C."""
-    return len(self._tables.candidates) if self._config.tied else 1
-
-  def _explore(self, logits: tf.Tensor, disallowed: tf.Tensor) -> tf.Tensor:
+  def _explore(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
     """Logits of the mixture with the uniform policy over allowed devices."""
     share = self._config.least_exploration
     if not share:
       return logits
-    mixed = tf.stack([
-        tf.nn.log_softmax(logits) + np.log1p(-share),
-        tf.nn.log_softmax(disallowed) + np.log(share)])
-    return tf.maximum(tf.reduce_logsumexp(mixed, axis=0), graph_tables.NEVER)
+    own = masked.MaskedCategorical(logits=logits, mask=allowed)
+    number = tf.reduce_sum(tf.cast(allowed, tf.float32), axis=-1, keepdims=True)
+    return tf.math.log((1 - share) * own.probs_parameter() + share / number)
 
-  def _raw_features(self, stack, of_graphs: graph_tables.Tables) -> tf.Tensor:
+  def _raw_features(self, stack, arrays: derived.Derived, candidates) -> tf.Tensor:
     """[P, G, S, C, F]: static features, where groups are, current and visited flags, start."""
     by_group = {
         name: tf.transpose(stack[name], [0, 2, 1])  # [P, G, S]
         for name in (observation_lib.PLACEMENT, observation_lib.VISITED, observation_lib.START)}
     placement = by_group[observation_lib.PLACEMENT]
-    shape, g, c = tf.shape(placement), placement.shape[1], self._num_candidates
+    shape = tf.shape(placement)
+    c = tf.size(candidates) if self._config.tied else 1
     current = stack[observation_lib.CURRENT]  # [P, S, K]
-    is_current = tf.reduce_max(tf.one_hot(current, g, axis=1), axis=3)  # [P, G, S]
+    is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]
     columns = [is_current, by_group[observation_lib.VISITED]]
     if self._config.start_times:
       start = stack[observation_lib.START]
       at = tf.gather(start, current[:, :, 0], batch_dims=2)  # [P, S]
       columns.append(by_group[observation_lib.START] - at[:, None])
-    static = of_graphs[graph_tables.STATIC]  # [P, G, 3]
 
     def spread(values):  # [P, G, S or 1, C or 1, f] over placements and candidates
-      return tf.broadcast_to(
-          values, tf.concat([shape, [c, values.shape[-1]]], axis=0))
+      return tf.broadcast_to(values, tf.concat([shape, [c, values.shape[-1]]], axis=0))
 
-    parts = [spread(static[:, :, None, None]), spread(tf.stack(columns, axis=-1)[:, :, :, None])]
-    on = tf.one_hot(placement, self._num_devices)  # [P, G, S, D]
+    parts = [spread(arrays[derived.STATIC][:, :, None, None]),
+             spread(tf.stack(columns, axis=-1)[:, :, :, None])]
+    on_device = arrays[derived.ON_DEVICE]  # [P, G, D, 4]
+    on = tf.one_hot(placement, tf.shape(on_device)[2])  # [P, G, S, D]
     if not self._config.tied:
-      return tf.concat(parts + [on[:, :, :, None]], axis=-1)
-    on_device = of_graphs[graph_tables.ON_DEVICE]  # [P, G, D, 4]
-    mine = tf.gather(stack[observation_lib.PLACEMENT], current[:, :, 0], batch_dims=2)  # [P, S]
-    at_present = tf.stack([
-        tf.reduce_sum(on * on_device[:, :, None, :, _COMPUTE], axis=-1),
-        tf.reduce_sum(on * on_device[:, :, None, :, _HOST], axis=-1),
-        tf.cast(placement == mine[:, None], tf.float32),
-        *self._traffic(of_graphs, current)], axis=-1)[:, :, :, None]  # [P, G, S, 1, 5]
-    candidates = self._tables.candidates
-    on_candidate = tf.gather(on, candidates, axis=3)[..., None]  # [P, G, S, C, 1]
-    there = on_candidate * (1.0 - is_current)[:, :, :, None, None]
-    compute = at_present[..., :1]
-    parts += [spread(at_present), on_candidate, there * compute, there * at_present[..., 3:]]
-    if self._config.start_times:
-      apart = tf.abs(columns[-1])[:, :, :, None, None]
-      parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
-    parts += [
-        spread(tf.gather(on_device, candidates, axis=2)[:, :, None])]
-    return tf.concat(parts, axis=-1)
+      parts.append(on[:, :, :, None])
+    else:
+      mine = tf.gather(stack[observation_lib.PLACEMENT], current[:, :, 0], batch_dims=2)  # [P, S]
+      at_present = tf.stack([
+          tf.reduce_sum(on * on_device[:, :, None, :, _COMPUTE], axis=-1),
+          tf.reduce_sum(on * on_device[:, :, None, :, _HOST], axis=-1),
+          tf.cast(placement == mine[:, None], tf.float32),
+          *self._traffic(arrays, current)], axis=-1)[:, :, :, None]  # [P, G, S, 1, 5]
+      on_candidate = tf.gather(on, candidates, axis=3)[..., None]  # [P, G, S, C, 1]
+      there = on_candidate * (1.0 - is_current)[:, :, :, None, None]
+      compute = at_present[..., :1]
+      parts += [spread(at_present), on_candidate, there * compute, there * at_present[..., 3:]]
+      if self._config.start_times:
+        apart = tf.abs(columns[-1])[:, :, :, None, None]
+        parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
+      parts.append(spread(tf.gather(on_device, candidates, axis=2)[:, :, None]))
+    raw = tf.concat(parts, axis=-1)
+    raw.set_shape([None, None, None, None, self._num_raw])
+    return raw
 
-  def _traffic(self, of_graphs: graph_tables.Tables, current: tf.Tensor):
+  def _traffic(self, arrays: derived.Derived, current: tf.Tensor):
     """Twice [P, G, S]: transfers from each group to the current one [P, S, K], and back."""
-    traffic, first = of_graphs[graph_tables.TRAFFIC], current[:, :, 0]
+    traffic, first = arrays[derived.TRAFFIC], current[:, :, 0]
     back = tf.gather(traffic, first, axis=1, batch_dims=1)  # [P, S, G]
     to = tf.gather(tf.transpose(traffic, [0, 2, 1]), first, axis=1, batch_dims=1)
     return tf.transpose(to, [0, 2, 1]), tf.transpose(back, [0, 2, 1])

@@ -15,7 +15,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.improve import Improvement, improve
+from placeto_tf.policies.placeto.search import Improvement, improve
 from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem

@@ -3,9 +3,10 @@
 A root directory holds what `training.runs` says, and
 
   train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
-  train/events*            TensorBoard: returns, loss, entropy, gradient norm, step time over the
-                           start's by graph and by family, the same for held-out graphs, speed
-  policies/policy/         SavedModel of the policy on these graphs, when training is done
+  train/events*            TensorBoard: returns, loss, entropy, step time over the start's by graph
+                           and by family, the same for held-out graphs, speed
+  policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
+  policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
 
 A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
@@ -27,8 +28,7 @@ import numpy as np
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.episodes import (
+from placeto_tf.policies.placeto.collecting import (
   Episodes,
   EpisodesCollector,
   EpisodesSpec,
@@ -38,9 +38,10 @@ from placeto_tf.policies.placeto.episodes import (
   make_environments,
   play,
 )
+from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.learner import PlacetoLearner
 from placeto_tf.policies.placeto.weights import PlacetoWeights
-from placeto_tf.policies.saved_policy import save_policy
+from placeto_tf.policies.saved_policy import save_policy, save_server
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
 from placeto_tf.training import collecting_run, runs
@@ -181,9 +182,7 @@ class PlacetoTrainer(CollectingRun):
     # Of each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
                   for each in singles[:self._num_training]]
-    self._resume(
-        agent=self.learner.agent, network=self.learner.network,
-        optimizer=self.learner.agent.optimizer)
+    self._resume(network=self.learner.network, optimizer=self.learner.optimizer)
 
   @property
   def weights(self) -> PlacetoWeights:
@@ -207,8 +206,7 @@ class PlacetoTrainer(CollectingRun):
       graphs = (held_out[first:] + held_out)[:p]
       rng = np.random.default_rng([self.config.seed, first])
       self._watching.choose(graphs)
-      drawn, greedy = (play(self._watching, self.learner.logits, rng, greedy=way)
-                       for way in (False, True))
+      drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
       for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
         for kind, value in zip(means, values):
           found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
@@ -278,19 +276,15 @@ class PlacetoTrainer(CollectingRun):
         collected.graphs, collected.best_placements, collected.best_us):
       if us < self._best[graph][1]:  # with a lag, a better one may have come back before
         self._best[graph] = (placement, us)
-    for t, actions in enumerate(collected.actions):
-      self.learner.observe(
-          {name: value[t] for name, value in collected.observations.items()}, actions,
-          collected.rewards[t], None if collected.values is None else collected.values[t])
-    self.learner.update((self.iteration - 1) / self.config.iterations, collected.graphs)
+    self.learner.update(
+        collected.steps, collected.graphs, (self.iteration - 1) / self.config.iterations)
     return self.learner.losses
 
   def _finite(self, learned: Dict[str, float]) -> bool:
-    learns = self.config.placeto.learn
-    return bool(learned or not learns) and runs.all_finite(self.learner.network.variables)
+    return bool(learned) and runs.all_finite(self.learner.network.variables)
 
   def _figures(self, collected: Episodes, learned: Dict[str, float]) -> Dict[str, float]:
-    returns = float(collected.rewards.mean(axis=1).sum())
+    returns = float(collected.steps.reward.sum(axis=1).mean())
     return {**self._train_figures(collected.graphs, collected.last, collected.best), **learned,
             "returns": returns}
 
@@ -300,7 +294,7 @@ class PlacetoTrainer(CollectingRun):
     return steps
 
   def _steps_of(self, experience: Episodes) -> int:
-    each = experience.rewards.shape[1] // len(experience.graphs)
+    each = len(experience.steps.reward) // len(experience.graphs)
     return each * sum(self._environment.environments[graph].num_steps
                       for graph in experience.graphs)
 
@@ -322,7 +316,9 @@ class PlacetoTrainer(CollectingRun):
     return {**found, "last": float(last), "best": float(top)}
 
   def _finish(self) -> None:
-    save_policy(self.learner.agent.policy, os.path.join(self.root_dir, "policies", "policy"))
+    folder = os.path.join(self.root_dir, "policies")
+    save_server(self.learner.network, os.path.join(folder, "policy"))
+    save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
 
   def _variables(self) -> List[tf.Variable]:
     return self.learner.variables

@@ -2,38 +2,49 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
 
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
 from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
 
-@pytest.fixture
-def two_groups():
-  """Agent, network and observation of a graph of two groups, on two GPUs, both on the first."""
+def make(gains=False, baseline=False):
+  """Agent, network, observation and baseline of two groups, on two GPUs, both on the first."""
   problem = random_problem(num_ops=10, num_groups=2, devices="k80:2")
   grouped = grouped_graph(problem)
-  environment = PlacementEnvironment(
+  environment = FamilyEnvironment([PlacementEnvironment(
       problem.allowed, SimulatedCost(problem, grouped), np.zeros(2, dtype=int),
-      config=EnvironmentConfig(num_episodes=3))
+      config=EnvironmentConfig(num_episodes=3, all_gains=gains))])
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   action_spec = tensor_spec.from_spec(environment.action_spec())
   network = PlacetoNetwork(
       time_step_spec.observation, action_spec, [grouped],
       config=NetworkConfig(rounds=1, initial_keep=0.7, least_exploration=0.0))
+  values = agent_lib.StepBaseline(time_step_spec.observation, 1, 2, 1) if baseline else None
   agent = agent_lib.PlacetoAgent(
-      time_step_spec, action_spec, network, learning_rate=0.01, entropy_coefficient=0.0,
-      gradient_clipping=1.25)
-  return agent, network, environment.reset().observation
+      time_step_spec, action_spec, network, optimizer=tf.keras.optimizers.Adam(0.01),
+      value_network=values)
+  return agent, network, environment.reset().observation, values
 
 
-def singles(observation, action, advantage):
-  """Decisions as rows of one each."""
-  return agent_lib.decisions(
-      {name: value[:, None] for name, value in observation.items()}, action[:, None],
-      advantage[:, None])
+@pytest.fixture
+def two_groups():
+  return make()[:3]
+
+
+def singles(observation, action, reward):
+  """Episodes of one decision each."""
+  shape = (len(reward), 1)
+  return tf.nest.map_structure(tf.constant, trajectory.Trajectory(
+      step_type=np.full(shape, ts.StepType.FIRST), action=action[:, None], policy_info=(),
+      observation={name: value[:, None] for name, value in observation.items()},
+      next_step_type=np.full(shape, ts.StepType.LAST),
+      reward=reward[:, None].astype(np.float32), discount=np.ones(shape, np.float32)))
 
 
 def probabilities(network, observation):
@@ -82,28 +93,22 @@ def test_what_paid_becomes_likelier_and_what_cost_less_likely(two_groups):
   assert probabilities(network, observation)[0, 0, 1] > before + 0.05
 
 
-def test_an_update_in_pieces_is_the_same_update(two_groups):
-  agent, network, observation = two_groups
-  rows = {name: np.stack([value] * 4, axis=1) for name, value in observation.items()}
-  rng = np.random.default_rng(0)
-  experience = agent_lib.decisions(
-      rows, rng.integers(0, 2, (3, 4, 1)).astype(np.int32), rng.normal(size=(3, 4)))
-  weights = tf.constant(rng.random((3, 4)), tf.float32)
-  before, found = [variable.numpy() for variable in network.variables], []
-  for pieces in (1, 2):
-    agent._pieces = pieces
-    agent.train(experience, weights=weights)
-    found.append(float(agent.gradient_norm))
-    for variable, value in zip(network.variables, before):
-      variable.assign(value)
-  assert found[0] > 0 and found[1] == pytest.approx(found[0], rel=1e-4)
-
-
-def test_the_value_of_every_device_makes_the_loss_minus_what_is_expected(two_groups):
-  agent, network, observation = two_groups
-  values = np.random.default_rng(0).normal(size=(3, 1, 3))
-  experience = singles(observation, np.zeros((3, 1), dtype=np.int32), np.zeros(3))
+def test_the_gain_of_every_device_makes_the_loss_minus_what_is_expected():
+  agent, network, observation, _ = make(gains=True)
+  observation["gains"] = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
   p = probabilities(network, observation)[:, 0]
-  info = agent.train(experience, values=tf.constant(values, tf.float32))
-  expected = -(p * values[:, 0]).sum(axis=1).mean()
+  info = agent.train(singles(observation, np.zeros((3, 1), dtype=np.int32), np.zeros(3)))
+  expected = -(p * observation["gains"]).sum(axis=1).mean()
   assert float(info.extra.policy_gradient_loss) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_baseline_of_the_graph_and_the_step_is_taken_off_the_return():
+  agent, network, observation, baseline = make(baseline=True)
+  baseline.table.assign([[0.5, 7.0]])  # of the first step, which this is, and of the second
+  reward = np.array([1.0, 0.5, 0.0])
+  action = np.array([[0], [1], [0]], dtype=np.int32)
+  chosen = np.take_along_axis(probabilities(network, observation)[:, 0], action, axis=1)[:, 0]
+  info = agent.train(singles(observation, action, reward))
+  assert float(info.extra.policy_gradient_loss) == pytest.approx(
+      -np.mean((reward - 0.5) * np.log(chosen)), rel=1e-4)
+  np.testing.assert_array_equal(baseline.table, [[0.5, 7.0]])

@@ -17,7 +17,7 @@ TIED = dataclasses.replace(PAPER, tied=True, skip=True)
 
 def network_for(grouped, config=None, groups_per_step=1, seed=5):
   spec = tensor_spec.from_spec(observation_lib.observation_spec(
-      grouped.num_groups, grouped.num_devices, groups_per_step))
+      grouped.num_groups, grouped.num_devices, groups_per_step, 1))
   action = tensor_spec.from_spec(
       observation_lib.action_spec(grouped.num_devices, groups_per_step))
   network = PlacetoNetwork(
@@ -34,6 +34,7 @@ def observe(grouped, batch=3, groups_per_step=1, seed=0):
       "current": rng.integers(0, g, (batch, groups_per_step)).astype(np.int32),
       "visited": (rng.random((batch, g)) < 0.5).astype(np.float32),
       "start": rng.random((batch, g)).astype(np.float32),
+      "graph": np.zeros((batch, 1), np.int32),
   }
 
 
@@ -54,7 +55,8 @@ def test_renaming_the_groups_renames_the_decisions_and_changes_nothing_else(conf
   observation = observe(plain)
   moved = {
       name: np.ascontiguousarray(value[:, np.argsort(renamed)])
-      for name, value in observation.items() if name != "current"}
+      for name, value in observation.items() if name not in ("current", "graph")}
+  moved["graph"] = observation["graph"]
   moved["current"] = renamed[observation["current"]].astype(np.int32)
   np.testing.assert_allclose(
       probabilities(network_for(plain, config), observation),
@@ -180,6 +182,8 @@ def test_a_group_that_hears_from_nobody_gets_no_message():
   network, observation = with_larger_head(network_for(alone, TIED)), observe(alone)
   before = probabilities(network, observation)
   for passing in network._passes:
-    for layer in passing._f.layers + passing._g.layers:
+    update = passing._update._node_set_updates["group"]
+    for layer in (
+        update._edge_set_inputs["dataflow"]._f.layers + update._next_state._g.layers):
       layer.set_weights([value + 1.0 for value in layer.get_weights()])
   np.testing.assert_array_equal(probabilities(network, observation), before)

@@ -1,12 +1,17 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from placeto_tf.encoding import graph_tensor
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.learner import PlacetoLearner
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.policies.placeto.placers import improve_with
 from placeto_tf.policies.placeto.training import (
@@ -17,7 +22,12 @@ from placeto_tf.policies.placeto.training import (
 )
 from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.problem.budget import Budget
-from random_problem import random_problem
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.placement_environment import PlacementEnvironment
+from random_problem import grouped_graph, random_problem
+
+import tensorflow_gnn as tfgnn  # isort: skip
 
 TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
@@ -67,25 +77,55 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
   assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
   assert {"StepTime/random[5]", "StepTime/random[6]", "StepTime/random", "Metrics/returns",
-          "Metrics/loss", "Metrics/entropy", "Metrics/gradient_norm", "Metrics/steps_a_second",
+          "Metrics/loss", "Metrics/entropy", "Metrics/steps_a_second",
           "HeldOut/random[5]/greedy", "Metrics/held_out_best"} <= tags(root_dir / "train")
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
-def test_all_values_are_learned_from_and_evaluated_in_training_only(
-    tmp_path, eagerly, unsaved):
-  all_values = dataclasses.replace(CONFIG.placeto, values="all", steps_per_update=2)
-  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=all_values, iterations=2))
-  before = run.learner.weights
-  run.run()
-  assert any((one != other).any() for one, other in zip(before, run.learner.weights))
+def test_gains_are_simulated_in_training_only(whole):
+  run, _, _, _ = whole
   trained, watched = run._environment.environments[0], run._environment.environments[2]
-  assert trained.config.all_values and not watched.config.all_values
+  assert trained.config.all_gains and not watched.config.all_gains
+
+
+def test_the_saved_model_places_serialized_graph_tensors_in_a_process_without_this_package(
+    whole, tmp_path):
+  run, root_dir, _, _ = whole
+  problem = random_problem(num_ops=30, num_groups=6, seed=9)  # another graph on another cluster
+  placement = problem.allowed.argmax(axis=1).astype(np.int32)
+  grouped = grouped_graph(problem)
+  start_us = np.arange(6) * 10.0
+  serialized = tfgnn.write_example(graph_tensor.encode(
+      grouped, placement, step_time_us=100.0, start_us=start_us, current=[3],
+      visited=[0, 1])).SerializeToString()
+  (tmp_path / "example").write_bytes(serialized)
+  done = subprocess.run(
+      [sys.executable, "-c", f"""
+import json, sys
+import tensorflow as tf
+loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
+found = loaded.place(open({str(tmp_path / "example")!r}, "rb").read())
+assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
+print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolist())
+"""], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
+      check=False)
+  assert done.returncode == 0, done.stderr
+  logits, group = done.stdout.strip().split("]] ")
+  assert group == "[3]"
+  learner = PlacetoLearner(
+      FamilyEnvironment([PlacementEnvironment(
+          problem.allowed, SimulatedCost(problem, grouped), placement)]), [grouped],
+      CONFIG.placeto, 0, weights=run.learner.weights)
+  expected = learner.logits({
+      "placement": placement[None], "current": np.array([[3]], np.int32),
+      "visited": np.array([[1, 1, 0, 0, 0, 0]], np.float32), "graph": np.array([[0]], np.int32),
+      "start": (start_us[None] / 100).astype(np.float32)})[0]
+  np.testing.assert_allclose(json.loads(logits + "]]"), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
   run, root_dir, _, _ = whole
-  loaded = tf.saved_model.load(str(root_dir / "policies" / "policy"))
+  loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
   environment = run._environment  # the observations it was trained on
   for graphs in ([0, 1], [1, 2]):
     environment.choose(graphs)

@@ -1,17 +1,17 @@
 """Trains Placeto on one graph and, by doing so, improves its placement.
 
 The result is the best placement met on the way, which the problem remembers; the trained policy
-is thrown away. Actions are sampled here, in NumPy, from the logits of the agent's collect policy,
-so TensorFlow's global seed has no effect and is left as it is.
+is thrown away. One graph is a family of one: episodes are played and learned from as in training.
 
-Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T steps.
+Legend: B episodes side by side, G groups, D devices, K groups placed in one step.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,19 +20,22 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.policies.placeto.collecting import play
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.learner import PlacetoLearner
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import placed_units
+from placeto_tf.training import driving
+from placeto_tf.training import observation as observation_lib
 from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
 
-Observation = Mapping[str, np.ndarray]
 
 _MIN_ROWS = 10  # of a chart
-_IDLE_EPISODES = 20  # steps in a row without an evaluation after which a search ends
+_IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,15 +116,16 @@ def improve(
       weights = search.weights
     search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
         compiled)
-    start_us = search.environment.scale_us if start_us is None else start_us
+    start_us = search.start_us if start_us is None else start_us
     search.run(lambda: spent_share(problem, budget, began), summary)
-    steps, updates = steps + search.steps, updates + search.actor.updates
+    steps += search.steps
+    updates += 0 if search.learner is None else search.learner.updates
   summary.close()
   if search is None or start_us is None:
     raise PlacementError("levels of the configuration is empty; expected at least one")
   return Improvement(
       problem.project(search.op_placement), search.op_placement, start_us,
-      search.environment.best_objective_us, problem.account.evaluations - before, steps, updates)
+      search.best_us, problem.account.evaluations - before, steps, updates)
 
 
 def _starting_level(
@@ -142,31 +146,8 @@ def _refine(
   return grouping, units.allowed[units.unit_of_op[first]], placement[first]
 
 
-class _Actor(Protocol):
-  """The player of a level: a `PlacetoLearner`, or one that learns nothing."""
-
-  updates: int
-  losses: Dict[str, float]
-
-  @property
-  def weights(self) -> Optional[List[np.ndarray]]:
-    """Of the network; None without one."""
-
-  def logits(self, observation: Observation) -> np.ndarray:
-    """[B, K, D]."""
-
-  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
-    """Remembers a step of all episodes."""
-
-  def ready(self, last: bool) -> bool:
-    """Whether an update is due."""
-
-  def update(self, spent: float) -> None:
-    """Learns from the steps since the last update."""
-
-
 class _Level:
-  """A search on one grouping: the environment, its player, and the loop between them."""
+  """A search on one grouping: the environment, and what plays and learns in it."""
 
   def __init__(
       self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
@@ -176,88 +157,74 @@ class _Level:
     rules = config.environment
     if policy == "greedy":  # episodes side by side would all be the same
       rules = dataclasses.replace(rules, num_episodes=1)
+    learns = config.learn and policy == "placeto"
+    rules = dataclasses.replace(rules, all_gains=learns and config.credit == "gains")
+    # Simulations of a step, of each episode; gains are simulated for the first one, too.
+    self._each = 2 * problem.num_devices if rules.all_gains else 1
     if remaining is not None:  # one evaluation goes to the start
       rules = dataclasses.replace(
-          rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
+          rules, num_episodes=max(1, min(rules.num_episodes, (remaining - 1) // self._each)))
     grouped = GroupedGraph.build(problem.graph, problem.costs, problem.cluster, grouping, allowed)
     seeds = seed.generate_state(3)
-    self.environment = PlacementEnvironment(
+    self._problem, self._budget, self._grouping = problem, budget, grouping
+    self._single = PlacementEnvironment(
         allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
         config=rules, seed=int(seeds[0]))
-    self._problem, self._budget, self._grouping = problem, budget, grouping
-    self._greedy = policy == "greedy"
-    self._sample = np.random.default_rng(seeds[1])
-    self.actor: _Actor
+    self.environment = FamilyEnvironment([self._single], go_on=lambda: self.affordable(budget))
+    self.start_us = self._single.scale_us
+    self._rng = None if policy == "greedy" else np.random.default_rng(seeds[1])
+    self.learner: Optional[PlacetoLearner] = None
     if policy == "random":
-      self.actor = _Uniform(allowed)
+      self._logits: driving.Logits = functools.partial(
+          _uniform, np.where(allowed, 0.0, -np.inf))
     else:
-      self.actor = PlacetoLearner(
+      self.learner = PlacetoLearner(
           self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+      self._logits = self.learner.logits
+    self._learns, self._once = learns, policy == "greedy"
     self.steps = 0
 
   @property
   def op_placement(self) -> np.ndarray:
     """[N] int32: the best placement met."""
-    return self._grouping.expand(self.environment.best_placement)
+    return self._grouping.expand(self._single.best_placement)
+
+  @property
+  def best_us(self) -> float:
+    """Of that."""
+    return self._single.best_objective_us
 
   @property
   def weights(self) -> Optional[List[np.ndarray]]:
-    return self.actor.weights
+    """Of the network; None without one."""
+    return None if self.learner is None else self.learner.weights
 
   def affordable(self, budget: Budget) -> bool:
     """Whether the budget suffices for a step in which every episode is evaluated."""
     left = self._problem.account.remaining_evaluations(budget)
     return not self._problem.account.exhausted(budget) and (
-        left is None or left >= self.environment.batch_size)
+        left is None or left >= self.environment.batch_size * self._each)
 
   def run(self, spent: Callable[[], float], summary: _Summary) -> None:
     """Plays episodes, and learns from them, until the budget is used up."""
-    environment, problem, actor = self.environment, self._problem, self.actor
-    idle = 0
+    problem, learner, idle = self._problem, self.learner, 0
     while self.affordable(self._budget) and idle < _IDLE_EPISODES:
-      time_step, evaluations = environment.reset(), problem.account.evaluations
-      returns = np.zeros(environment.batch_size)
-      while self.affordable(self._budget) and not time_step.is_last().all():
-        observation = time_step.observation
-        logits = actor.logits(observation)
-        if not self._greedy:
-          logits = logits + self._sample.gumbel(size=logits.shape)
-        action = logits.argmax(-1).astype(np.int32)
-        time_step = environment.step(action)
-        returns += time_step.reward
-        self.steps += environment.batch_size
-        last = bool(time_step.is_last().all())
-        actor.observe(observation, action, time_step.reward)
-        if actor.ready(last) and not self._greedy:
-          actor.update(spent())
+      evaluations = problem.account.evaluations
+      steps = play(self.environment, self._logits, self._rng).steps
+      self.steps += steps.reward.size
+      if learner is not None and self._learns:
+        learner.update(steps, spent=spent())
       # With a budget of evaluations only, a policy that moves nothing would never end.
       idle = idle + 1 if problem.account.evaluations == evaluations else 0
-      summary.write(problem, environment, returns, actor)
-      if self._greedy:
+      summary.write(problem, self._single, float(steps.reward.sum(axis=1).mean()),
+                    {} if learner is None else learner.losses)
+      if self._once:
         break
 
 
-class _Uniform:
-  """Draws every allowed device with equal probability; learns nothing."""
-
-  updates = 0
-  weights: Optional[List[np.ndarray]] = None
-  losses: Dict[str, float] = {}
-
-  def __init__(self, allowed: np.ndarray):
-    self._logits = np.where(allowed, 0.0, -np.inf)
-
-  def logits(self, observation: Observation) -> np.ndarray:
-    return self._logits[observation["current"]]
-
-  def observe(self, observation: Observation, action: np.ndarray, reward: np.ndarray) -> None:
-    pass
-
-  def ready(self, last: bool) -> bool:
-    return last
-
-  def update(self, spent: float) -> None:
-    pass
+def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:
+  """[B, K, D] of a policy that draws every allowed device with equal probability, by [G, D]."""
+  return logits[observation[observation_lib.CURRENT]]
 
 
 class _Summary:
@@ -275,16 +242,16 @@ class _Summary:
     self._shown = False
 
   def write(
-      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: np.ndarray,
-      actor: _Actor) -> None:
+      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: float,
+      losses: Dict[str, float]) -> None:
     if self._writer is None:
       return
     scalars = {
         "StepTime/best_ms": problem.account.best_objective_us / 1e3,
         "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
-        "Training/AverageReturn": float(returns.mean()),
+        "Training/AverageReturn": returns,
     }
-    scalars.update({f"Training/{name}": float(value) for name, value in actor.losses.items()})
+    scalars.update({f"Training/{name}": value for name, value in losses.items()})
     self._held.append((problem.account.evaluations, scalars))
     self._shown |= len(self._held) >= _MIN_ROWS
     if self._shown:

@@ -7,22 +7,23 @@ step, D devices, T steps of the longest episode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
+from tf_agents.metrics import py_metric
 from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import trajectory
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.learner import acting
 from placeto_tf.policies.placeto.network import PlacetoNetwork
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import observation as observation_lib
+from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 
-Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]
+import tensorflow as tf  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,19 +57,13 @@ class Episodes:
 
   Attributes:
     graphs: [P] numbers of the graphs.
-    observations: name -> [T, B, ...].
-    actions: [T, B, K] int32.
-    rewards: [T, B] float32.
-    values: [T, B, D] float32, see `PlacementEnvironment.values`; None unless they are learned from.
+    steps: [B, T, ...] arrays.
     last, best: [P] step times over the start's: the last one's geometric mean, and the best.
     best_placements: [P] of [G] int32, the best ever of each graph; best_us: [P] their objectives.
   """
 
   graphs: Tuple[int, ...]
-  observations: Dict[str, np.ndarray]
-  actions: np.ndarray
-  rewards: np.ndarray
-  values: Optional[np.ndarray]
+  steps: trajectory.Trajectory
   last: np.ndarray
   best: np.ndarray
   best_placements: Tuple[np.ndarray, ...]
@@ -90,7 +85,7 @@ def make_environments(
   for i, (each, graph) in enumerate(zip(problems, grouped)):
     rules = dataclasses.replace(
         config.environment, num_episodes=config.environment.num_episodes // side_by_side,
-        all_values=config.values == "all" and i < num_training)
+        all_gains=config.credit == "gains" and i < num_training)
     if i >= num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # the same in every watch
     made.append(PlacementEnvironment(
@@ -99,36 +94,43 @@ def make_environments(
   return made
 
 
+class BestStepTime(py_metric.PyStepMetric):
+  """[P] the best step time of each graph in the episodes, over its start's."""
+
+  def __init__(self, environment: FamilyEnvironment):
+    self._environment = environment
+    super().__init__("BestStepTime")
+    self.reset()
+
+  def reset(self) -> None:
+    """Forgets all."""
+    self._best = np.full(len(self._environment.graphs), np.inf)
+
+  def call(self, step: trajectory.Trajectory) -> None:
+    """Takes the placements of now into account."""
+    objectives = self._environment.objectives.reshape(len(self._environment.graphs), -1)
+    self._best = np.minimum(self._best, objectives.min(axis=1))
+
+  def result(self) -> np.ndarray:
+    """See the class."""
+    return self._best
+
+
 def play(
-    environment: FamilyEnvironment, logits: Logits, rng: np.random.Generator, *,
-    greedy: bool = False, values: bool = False) -> Episodes:
+    environment: FamilyEnvironment, logits: driving.Logits, rng: Optional[np.random.Generator]
+) -> Episodes:
   """Episodes of the graphs that the environment has chosen.
 
   Args:
     environment: in any state.
     logits: of the policy, observation -> [B, K, D].
-    rng: of the actions.
-    greedy: whether the likeliest devices are taken.
-    values: whether those of all devices are learned from.
+    rng: of the actions; None takes the likeliest devices.
   """
-  time_step, steps = environment.reset(), []
-  best = np.full(len(environment.graphs), np.inf)
-  while not time_step.is_last().all():
-    observation = time_step.observation
-    scores = logits(observation)
-    if not greedy:
-      scores = scores + rng.gumbel(size=scores.shape)
-    action = scores.argmax(-1).astype(np.int32)
-    time_step = environment.step(action)
-    objectives = environment.objectives.reshape(len(best), -1)
-    best = np.minimum(best, objectives.min(axis=1))
-    steps.append((observation, action, time_step.reward, environment.values if values else None))
-  observations, actions, rewards, found = zip(*steps)
+  best = BestStepTime(environment)
+  steps = driving.play(environment, driving.DrawingPolicy(environment, logits, rng), [best])
+  objectives = environment.objectives.reshape(len(environment.graphs), -1)
   return Episodes(
-      environment.graphs,
-      {name: np.stack([each[name] for each in observations]) for name in observations[0]},
-      np.stack(actions), np.stack(rewards), np.stack(found) if values else None,
-      np.exp(np.log(objectives).mean(axis=1)), best,
+      environment.graphs, steps, np.exp(np.log(objectives).mean(axis=1)), best.result(),
       tuple(each.best_placement for each in environment.chosen),
       tuple(each.best_objective_us for each in environment.chosen))
 
@@ -148,7 +150,6 @@ class EpisodesCollector:
       at_once: graphs of a spec, P.
     """
     grouped = grouped_graphs(problems)
-    self._values = config.values == "all"
     self._environment = FamilyEnvironment(
         make_environments(
             problems, grouped, config, num_training=num_training, side_by_side=side_by_side,
@@ -159,50 +160,29 @@ class EpisodesCollector:
         tensor_spec.from_spec(self._environment.action_spec()), grouped, max_groups=max_groups,
         config=config.network, seed=seed)
     self._network.create_variables()
-    self._logits = acting(self._network)
+    self._logits = driving.acting(self._network)
 
   def __call__(self, weights: Sequence[np.ndarray], spec: EpisodesSpec) -> Episodes:
     """Args: weights: of the learner's network."""
     for variable, value in zip(self._network.variables, weights):
       variable.assign(value)
     self._environment.begin(spec.graphs, spec.seed, spec.best)
-    return play(
-        self._environment, self._logits, np.random.default_rng(spec.seed), values=self._values)
+    return play(self._environment, self._logits, np.random.default_rng(spec.seed))
 
 
 def joined(parts: Sequence[Episodes]) -> Episodes:
   """All episodes side by side; those that end earlier stay where they are until the last one ends.
   """
-  longest = max(len(each.rewards) for each in parts)
-  filled = [_filled(each, longest) for each in parts]
-  values = [each.values for each in filled if each.values is not None]
+  longest = max(each.steps.reward.shape[1] for each in parts)
+
+  def join(*values: np.ndarray, mode: Any = "edge") -> np.ndarray:
+    return np.concatenate([
+        np.pad(value, [(0, 0), (0, longest - value.shape[1])] + [(0, 0)] * (value.ndim - 2), mode)
+        for value in values])
+
+  steps = tf.nest.map_structure(join, *(each.steps for each in parts))
+  steps = steps._replace(reward=join(*(each.steps.reward for each in parts), mode="constant"))
   return Episodes(
-      sum((each.graphs for each in parts), ()),
-      {name: np.concatenate([each.observations[name] for each in filled], axis=1)
-       for name in parts[0].observations},
-      np.concatenate([each.actions for each in filled], axis=1),
-      np.concatenate([each.rewards for each in filled], axis=1),
-      np.concatenate(values, axis=1) if values else None,
+      sum((each.graphs for each in parts), ()), steps,
       np.concatenate([each.last for each in parts]), np.concatenate([each.best for each in parts]),
       sum((each.best_placements for each in parts), ()), sum((each.best_us for each in parts), ()))
-
-
-def _filled(part: Episodes, length: int) -> Episodes:
-  """The part with more steps at its end, which move nothing and earn nothing."""
-  missing = length - len(part.rewards)
-  if not missing:
-    return part
-
-  def last(value: np.ndarray) -> np.ndarray:
-    return np.concatenate([value, np.repeat(value[-1:], missing, axis=0)])
-
-  def nothing(value: np.ndarray) -> np.ndarray:
-    return np.concatenate([value, np.zeros((missing, *value.shape[1:]), value.dtype)])
-
-  stay = np.take_along_axis(
-      part.observations[observation_lib.PLACEMENT], part.observations[observation_lib.CURRENT],
-      axis=2)[-1:]
-  return dataclasses.replace(
-      part, observations={name: last(value) for name, value in part.observations.items()},
-      actions=np.concatenate([part.actions, np.repeat(stay, missing, axis=0)]),
-      rewards=nothing(part.rewards), values=None if part.values is None else nothing(part.values))

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.placeto import improve as improve_lib
+from placeto_tf.policies.placeto import search as improve_lib
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.improve import improve
 from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.policies.placeto.search import improve
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training.placement_environment import EnvironmentConfig
 from random_problem import random_problem
@@ -18,7 +18,7 @@ from random_problem import random_problem
 SMALL = dataclasses.replace(
     PlacetoConfig(),
     environment=dataclasses.replace(PlacetoConfig().environment, num_episodes=4),
-    network=NetworkConfig(rounds=1), steps_per_update=3, decisions_per_update=8,
+    network=NetworkConfig(rounds=1), steps_per_update=3,
     levels=((1.0, 1.0),))
 
 
@@ -38,8 +38,8 @@ def learned_fixture(tmp_path_factory):
   kept, directory = [], tmp_path_factory.mktemp("learned")
 
   class Watched(improve_lib.PlacetoLearner):
-    def _kept(self, graph):
-      kept.append(super()._kept(graph))
+    def _kept(self, *episodes):
+      kept.append(super()._kept(*episodes))
       return kept[-1]
 
   with pytest.MonkeyPatch.context() as patched:
@@ -130,7 +130,7 @@ def _tags(directory):
 
 def test_tensorboard_gets_step_times_return_and_losses(learned):
   assert {"StepTime/best_ms", "StepTime/current_ms", "Training/AverageReturn", "Training/loss",
-          "Training/entropy_loss"} <= _tags(learned.directory / "train")
+          "Training/entropy"} <= _tags(learned.directory / "train")
 
 
 def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):

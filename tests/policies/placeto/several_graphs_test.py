@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from placeto_tf.encoding.derived import GraphTable
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.graph_tables import GraphTables
 from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
 from placeto_tf.training import observation as observation_lib
 from random_problem import grouped_graph, random_problem
@@ -17,9 +17,9 @@ def graphs():
           for n, g in ((60, 12), (20, 7))]
 
 
-def network(of, room, several, config):
+def network(of, room, config):
   spec = tensor_spec.from_spec(observation_lib.observation_spec(
-      room, of[0].num_devices, 1, len(of) if several else None))
+      room, of[0].num_devices, 1, len(of)))
   made = PlacetoNetwork(
       spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices, 1)), of,
       max_groups=room, config=config, seed=3)
@@ -32,17 +32,18 @@ def network(of, room, several, config):
         rounds=2, tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False),
     NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
-  together, rng = network(graphs(), 15, True, config), np.random.default_rng(0)
+  together, rng = network(graphs(), 15, config), np.random.default_rng(0)
   for index, graph in enumerate(graphs()):
-    g, alone = graph.num_groups, network([graph], graph.num_groups, False, config)
+    g, alone = graph.num_groups, network([graph], graph.num_groups, config)
     for one, other in zip(alone.variables, together.variables):
       one.assign(other)
     start = rng.random((4, g)).astype(np.float32)
     observation = {
         "placement": rng.integers(0, 3, (4, g)).astype(np.int32),
         "current": rng.integers(0, g, (4, 1)).astype(np.int32),
-        "visited": np.ones((4, g), np.float32), "start": start}
-    padded = {name: value if name == "current" else np.pad(value, ((0, 0), (0, 15 - g)))
+        "visited": np.ones((4, g), np.float32), "start": start,
+        "graph": np.zeros((4, 1), np.int32)}
+    padded = {name: value if name in ("current", "graph") else np.pad(value, ((0, 0), (0, 15 - g)))
               for name, value in observation.items()}
     padded["graph"] = np.full((4, 1), index, np.int32)
     found, expected = (
@@ -57,9 +58,9 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
   config = NetworkConfig(
       embedding="simple_aggregator", initial_keep=None, start_times=False)
   graph = graphs()[0]
-  made = network([graph], 12, False, config)
+  made = network([graph], 12, config)
   state = np.random.default_rng(0).random((1, 12, 1, 3, 18)).astype(np.float32)
-  tables = GraphTables([graph])()
+  tables = GraphTable([graph])(tf.constant([0]))
   one, other = (
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))
   np.testing.assert_array_equal(one, other)
@@ -68,10 +69,10 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
 
 def test_graphs_that_do_not_fit_are_refused():
   with pytest.raises(PlacetoError, match="graph 0 has 12 groups, there is room for 8"):
-    GraphTables(graphs(), max_groups=8)
+    GraphTable(graphs(), max_groups=8)
   other = grouped_graph(random_problem(devices="k80:2"))
   with pytest.raises(PlacetoError, match="graph 1 is on 3 devices, graph 0 on 4"):
-    GraphTables([graphs()[0], other])
+    GraphTable([graphs()[0], other])
 
 
 def test_an_unknown_embedding_is_named():
@@ -80,7 +81,7 @@ def test_an_unknown_embedding_is_named():
 
 
 def test_episodes_of_several_graphs_are_decided_on_as_one_at_a_time():
-  together, rng = network(graphs(), 12, True, SMALL), np.random.default_rng(0)
+  together, rng = network(graphs(), 12, SMALL), np.random.default_rng(0)
   observation = {
       "placement": rng.integers(0, 3, (2, 5, 12)).astype(np.int32),
       "current": rng.integers(0, 7, (2, 5, 1)).astype(np.int32),

@@ -1,7 +1,9 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
-from placeto_tf.encoding import encoder, schema
+from placeto_tf.encoding import graph_tensor, schema
 from placeto_tf.errors import PlacementError
 from random_problem import grouped_graph, random_problem
 
@@ -14,7 +16,7 @@ def grouped():
 def test_features_come_through_in_the_order_of_the_groups(grouped):
   g = grouped.num_groups
   placement, start_us = np.arange(g) % 3, np.arange(g) * 10.0
-  graph = encoder.encode(
+  graph = graph_tensor.encode(
       grouped, placement, step_time_us=5.0, start_us=start_us, current=[2], visited=[0, 1])
   groups = graph.node_sets[schema.GROUP]
   np.testing.assert_allclose(groups["start_us"][:, 0], start_us)
@@ -27,7 +29,7 @@ def test_features_come_through_in_the_order_of_the_groups(grouped):
 
 
 def test_options_are_the_allowed_devices_and_what_they_cost(grouped):
-  graph = encoder.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
+  graph = graph_tensor.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
   option = graph.edge_sets[schema.OPTION]
   pairs = list(zip(option.adjacency.source.numpy(), option.adjacency.target.numpy()))
   assert pairs == list(zip(*np.nonzero(grouped.allowed)))
@@ -36,18 +38,37 @@ def test_options_are_the_allowed_devices_and_what_they_cost(grouped):
 
 
 def test_every_two_devices_have_a_link(grouped):
-  graph = encoder.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
+  graph = graph_tensor.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
   d = grouped.num_devices
   assert int(graph.edge_sets[schema.LINK].total_size) == d * (d - 1)
 
 
 def test_a_placement_of_the_wrong_length_is_refused(grouped):
   with pytest.raises(PlacementError, match="expected"):
-    encoder.encode(grouped, np.zeros(3, dtype=int))
+    graph_tensor.encode(grouped, np.zeros(3, dtype=int))
 
 
 def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
   placement = np.zeros(grouped.num_groups, dtype=int)
   placement[4] = 99
   with pytest.raises(PlacementError, match="group 4 is placed on device 99"):
-    encoder.encode(grouped, placement)
+    graph_tensor.encode(grouped, placement)
+
+
+def test_what_was_encoded_comes_back_field_by_field(grouped):
+  g = grouped.num_groups
+  step = {"placement": np.arange(g) % 3, "step_time_us": 5.0, "start_us": np.arange(g) * 10.0,
+          "current": [2], "visited": [0, 1]}
+  back, found = graph_tensor.decode(graph_tensor.encode(grouped, **step))
+  for field in dataclasses.fields(grouped):
+    expected = getattr(grouped, field.name)
+    if field.name == "compute_us":  # times on devices that are not allowed have no option edge
+      expected = np.where(grouped.allowed, expected, 0.0)
+    value = getattr(back, field.name)
+    if field.name in ("bandwidth_bytes_per_us", "latency_us"):  # no device has a link to itself
+      links = ~np.eye(grouped.num_devices, dtype=bool)
+      expected, value = expected[links], value[links]
+    assert value.dtype == expected.dtype, field.name
+    np.testing.assert_allclose(value, expected, rtol=1e-6, err_msg=field.name)
+  for name, value in step.items():
+    np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -1,0 +1,151 @@
+"""Grouped graph and placement <-> the GraphTensor of `schema.pbtxt`, field by field, both ways.
+
+Two carriers have one schema: `GroupedGraph`, arrays for compiled code and for inference, which
+imports neither TF-GNN nor Keras, and the GraphTensor, which networks read and files hold. The
+placement, its times, and the flags of groups are what a step sets.
+
+A group has an option edge to each device that it may be placed on; its compute time elsewhere has
+no place in the GraphTensor and comes back as 0, as does the link of a device to itself, which is
+not used (its bandwidth as infinity). Numbers are 32 bits wide there.
+
+Legend: G groups, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacementError
+
+import tensorflow as tf  # isort: skip
+import tensorflow_gnn as tfgnn  # isort: skip
+
+# Features of groups and devices that bear the names of GroupedGraph's fields.
+_OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "main_op")
+_OF_DEVICES = ("memory_bytes", "is_host")
+
+
+def encode(
+    grouped: GroupedGraph, placement: np.ndarray, *, step_time_us: float = 0.0,
+    start_us: Optional[np.ndarray] = None, current: Sequence[int] = (),
+    visited: Sequence[int] = ()) -> tfgnn.GraphTensor:
+  """The scalar GraphTensor of a placement.
+
+  Args:
+    grouped: the graph of groups on its cluster.
+    placement: [G] device of each group.
+    step_time_us: of this placement, 0 where it is not known.
+    start_us: [G] start of each group's main op, None where it is not known.
+    current: the groups that are to be placed now.
+    visited: the groups that were placed before.
+
+  Raises:
+    PlacementError: the placement has the wrong length or names a device that does not exist.
+  """
+  g, d = grouped.num_groups, grouped.num_devices
+  placement = np.asarray(placement)
+  if placement.shape != (g,):
+    raise PlacementError(
+        f"the placement has shape {placement.shape}, expected [{g}], one device per group")
+  if placement.min() < 0 or placement.max() >= d:
+    wrong = int(np.flatnonzero((placement < 0) | (placement >= d))[0])
+    raise PlacementError(
+        f"group {wrong} is placed on device {int(placement[wrong])}; there are {d} devices, "
+        "numbered from 0")
+  groups, devices, links = schema.GROUP, schema.DEVICE, (
+      grouped.link_sources, grouped.link_targets)
+  option = np.nonzero(grouped.allowed)
+  return tfgnn.GraphTensor.from_pieces(
+      context=tfgnn.Context.from_fields(features={"step_time_us": _column([step_time_us])}),
+      node_sets={
+          groups: _nodes(
+              g, **{name: getattr(grouped, name) for name in _OF_GROUPS},
+              turn=np.argsort(grouped.order),
+              start_us=np.zeros(g) if start_us is None else start_us,
+              current=_flags(g, current), visited=_flags(g, visited)),
+          devices: _nodes(d, **{name: getattr(grouped, name) for name in _OF_DEVICES}),
+      },
+      edge_sets={
+          **{name: _edges(
+              groups, grouped.sources[part], groups, grouped.targets[part],
+              bytes=grouped.edge_bytes[part])
+             for name, part in ((schema.DATAFLOW, grouped.flow), (schema.FEEDBACK, ~grouped.flow))},
+          schema.OPTION: _edges(
+              groups, option[0], devices, option[1], compute_us=grouped.compute_us[option]),
+          schema.PLACEMENT: _edges(groups, np.arange(g), devices, placement),
+          schema.LINK: _edges(
+              devices, links[0], devices, links[1],
+              bandwidth_bytes_per_us=grouped.bandwidth_bytes_per_us[links],
+              latency_us=grouped.latency_us[links]),
+      })
+
+
+def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
+  """The grouped graph, and the other arguments of `encode`, of a scalar GraphTensor."""
+  groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
+  g, d = int(groups.total_size), int(devices.total_size)
+  ends = {name: (edges.adjacency.source.numpy(), edges.adjacency.target.numpy())
+          for name, edges in graph.edge_sets.items()}
+
+  def square(edge_set, feature, rows, fill=0.0):
+    values = np.full((rows, d), fill)
+    values[ends[edge_set]] = _values(graph.edge_sets[edge_set], feature)
+    return values
+
+  flows = (schema.DATAFLOW, schema.FEEDBACK)
+  sources, targets = (np.concatenate([ends[name][i] for name in flows]) for i in (0, 1))
+  edge_bytes = np.concatenate([_values(graph.edge_sets[name], "bytes") for name in flows])
+  by_pair = np.lexsort((targets, sources))
+  allowed = np.zeros((g, d), dtype=bool)
+  allowed[ends[schema.OPTION]] = True
+  placement = np.zeros(g, dtype=np.int32)
+  placement[ends[schema.PLACEMENT][0]] = ends[schema.PLACEMENT][1]
+  of_groups = {name: _values(groups, name) for name in _OF_GROUPS}
+  of_groups.update({name: of_groups[name].astype(np.int32) for name in ("num_ops", "main_op")})
+  grouped = GroupedGraph(
+      compute_us=square(schema.OPTION, "compute_us", g), **of_groups,
+      order=np.argsort(_values(groups, "turn")).astype(np.int32),
+      sources=sources[by_pair], targets=targets[by_pair], edge_bytes=edge_bytes[by_pair],
+      allowed=allowed, memory_bytes=_values(devices, "memory_bytes"),
+      bandwidth_bytes_per_us=square(schema.LINK, "bandwidth_bytes_per_us", d, np.inf),
+      latency_us=square(schema.LINK, "latency_us", d),
+      is_host=_values(devices, "is_host").astype(bool))
+  return grouped, {
+      "placement": placement, "step_time_us": float(_values(graph.context, "step_time_us")[0]),
+      "start_us": _values(groups, "start_us"),
+      **{name: np.flatnonzero(_values(groups, name)).tolist() for name in ("current", "visited")}}
+
+
+def _values(holder, name: str) -> np.ndarray:
+  return holder[name].numpy()[:, 0].astype(np.float64)
+
+
+def _column(values) -> tf.Tensor:
+  return tf.constant(np.asarray(values, dtype=np.float32).reshape(-1, 1))
+
+
+def _flags(g: int, groups: Sequence[int]) -> np.ndarray:
+  flags = np.zeros(g)
+  flags[np.asarray(groups, dtype=np.int64)] = 1
+  return flags
+
+
+def _nodes(size, **features) -> tfgnn.NodeSet:
+  return tfgnn.NodeSet.from_fields(
+      sizes=tf.constant([size], tf.int32),
+      features={name: _column(values) for name, values in features.items()})
+
+
+def _edges(source_set, sources, target_set, targets, **features) -> tfgnn.EdgeSet:
+  def index(values):
+    return tf.constant(np.asarray(values), tf.int32)
+
+  return tfgnn.EdgeSet.from_fields(
+      sizes=tf.constant([len(sources)], tf.int32),
+      features={name: _column(values) for name, values in features.items()},
+      adjacency=tfgnn.Adjacency.from_indices(
+          (source_set, index(sources)), (target_set, index(targets))))

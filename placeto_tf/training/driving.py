@@ -1,0 +1,78 @@
+"""Plays episodes with tf-agents' `PyDriver`; every policy that is trained collects so.
+
+Draws come from NumPy generators: TensorFlow's global seed has no effect and stays as it is, and a
+run that is resumed draws what it would have drawn.
+
+Legend: B episodes side by side, T steps, K groups placed in one step, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+from tf_agents.drivers import py_driver
+from tf_agents.environments import py_environment
+from tf_agents.networks import network as network_lib
+from tf_agents.policies import py_policy
+from tf_agents.trajectories import policy_step, trajectory
+
+import tensorflow as tf  # isort: skip
+
+# Observation, as arrays -> logits [B, K, D]
+Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]
+
+
+class DrawingPolicy(py_policy.PyPolicy):
+  """Draws actions from logits with a generator, or takes the likeliest."""
+
+  def __init__(
+      self, environment: py_environment.PyEnvironment, logits: Logits,
+      rng: Optional[np.random.Generator]):
+    """Args: rng: None takes the likeliest."""
+    super().__init__(environment.time_step_spec(), environment.action_spec())
+    self._logits, self._rng = logits, rng
+
+  def _action(self, time_step, policy_state, seed=None):
+    scores = self._logits(time_step.observation)
+    if self._rng is not None:
+      scores = scores + self._rng.gumbel(size=scores.shape)
+    return policy_step.PolicyStep(scores.argmax(-1).astype(np.int32), policy_state)
+
+
+class Table:
+  """The observer of a driver that keeps all steps, as tf-agents' replay buffers do."""
+
+  def __init__(self) -> None:
+    self._steps: List[trajectory.Trajectory] = []
+
+  def __call__(self, step: trajectory.Trajectory) -> None:
+    """Adds a step of all episodes, [B, ...]."""
+    self._steps.append(step)
+
+  def gather_all(self) -> trajectory.Trajectory:
+    """[B, T, ...] arrays."""
+    return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *self._steps)
+
+
+def play(
+    environment: py_environment.PyEnvironment, policy: py_policy.PyPolicy,
+    observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
+  """[B, T, ...] of one episode in each row of a batched environment, which all end together."""
+  table = Table()
+  py_driver.PyDriver(
+      environment, policy, [table, *observers], max_episodes=environment.batch_size,
+      end_episode_on_boundary=False).run(environment.reset())
+  return table.gather_all()
+
+
+def acting(network: network_lib.DistributionNetwork) -> Logits:
+  """The logits of a network as a function of arrays."""
+
+  @tf.function(autograph=False)
+  def act(observation):
+    distribution, _ = network(observation)
+    return distribution.logits
+
+  return lambda observation: act(
+      {name: tf.constant(value) for name, value in observation.items()}).numpy()
