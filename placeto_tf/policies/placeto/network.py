@@ -163,8 +163,7 @@ class PlacetoNetwork(network.DistributionNetwork):
     if self._keep is None or target is None:
       return
     found = min(max(kept, 0.01), 0.99)
-    self._keep.assign_add(
-        1.0 * (np.log(target / (1 - target)) - np.log(found / (1 - found))))
+    self._keep.assign_add(np.log(target / (1 - target)) - np.log(found / (1 - found)))
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns (MaskedCategorical with batch shape outer dims + [K], network_state)."""

@@ -145,4 +145,4 @@ def test_an_unknown_policy_is_named():
 
 
 def test_the_share_of_groups_that_stay_is_held_near_what_was_asked_for(learned):
-  assert 0.7 < np.mean(learned.kept[-10:]) < 0.88
+  assert 0.62 < np.mean(learned.kept[-10:]) < 0.88
