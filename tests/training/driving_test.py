@@ -1,0 +1,43 @@
+import numpy as np
+
+from placeto_tf.training import driving
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
+from random_problem import grouped_graph, random_problem
+
+
+def environment():
+  problem = random_problem()
+  return FamilyEnvironment([PlacementEnvironment(
+      problem.allowed, SimulatedCost(problem, grouped_graph(problem)),
+      problem.allowed.argmax(axis=1), config=EnvironmentConfig(num_episodes=4))])
+
+
+def preferring(device, odds):
+  """Logits that prefer one of four devices; the last takes no group."""
+  logits = np.zeros(4)
+  logits[device] = np.log(odds)
+  logits[3] = -np.inf
+  return lambda observation: np.broadcast_to(logits, observation["current"].shape + (4,))
+
+
+def test_an_episode_in_each_row_is_played_to_its_end():
+  each = environment()
+  seen = []
+  steps = driving.play(
+      each, driving.DrawingPolicy(each, preferring(1, 2.0), None), [seen.append])
+  assert steps.reward.shape == (4, 12) and len(seen) == 12
+  assert (steps.action == 1).all()
+  assert steps.is_last()[:, -1].all() and not steps.is_last()[:, :-1].any()
+  np.testing.assert_array_equal(steps.observation["placement"][:, 1:, 0], 1)
+
+
+def test_draws_follow_the_probabilities_and_the_generator_alone():
+  each, drawn = environment(), []
+  for seed in (0, 0, 1):
+    policy = driving.DrawingPolicy(each, preferring(2, 3.0), np.random.default_rng(seed))
+    drawn.append(np.concatenate([driving.play(each, policy).action.ravel() for _ in range(10)]))
+  np.testing.assert_array_equal(drawn[0], drawn[1])
+  assert (drawn[0] != drawn[2]).any() and drawn[0].max() < 3
+  assert abs((drawn[0] == 2).mean() - 3 / 5) < 0.05
