@@ -1,8 +1,10 @@
-"""Writes a family of TensorFlow graphs, and the TFRecord of GraphTensors that policies read.
+"""Writes a family of TensorFlow graphs, and a TFRecord of their GraphTensors.
 
   scripts/with_env python scripts/make_graphs.py --family=cifar10 --count=32 --out=graphs/cifar10
 
 writes MetaGraphs (cifar10_0000.meta, ...), graphs.tfrecord with schema.pbtxt, and graphs.json.
+TF-GNN pipelines and the SavedModel of a Placeto run (policies/policy) read such GraphTensors;
+train.py does not: it simulates, and so needs the graphs.
 After an interruption the same command goes on where it stopped; a larger --count adds graphs.
 
   scripts/with_env python scripts/make_graphs.py --describe=bert,bert:size=large,family:ptb[0:4]

@@ -26,15 +26,17 @@ experience is divided say the fields episodes (device_pointer), parts (placeto) 
 graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
 others when a run is resumed.
 
-Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard reads
-ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
+Resumes where it stopped; done.json and curves.png in --root_dir are written at the end. TensorBoard
+reads ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Dict, List, Mapping
 
+import tqdm
 from absl import flags
 
 from placeto_tf import policies
@@ -43,6 +45,9 @@ from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
+# Figures of each update that are printed; TensorBoard has all.
+_SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
+          "steps_a_second", "placements_a_second", "updates_a_second")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
@@ -83,19 +88,31 @@ def main() -> None:
     if warm_start is None:
       raise PlacetoError("this version ships no trained weights; give a directory to --warm_start")
 
-  def show(iteration: int, figures: Mapping[str, float]) -> None:
-    if iteration % 50 == 0 or iteration in (1, config.iterations):
-      print(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr, flush=True)
+  with tqdm.tqdm(total=config.iterations, file=sys.stderr, disable=not sys.stderr.isatty(),
+                 unit="update", dynamic_ncols=True) as bar:
 
-  figures = policy.train_on(
-      FLAGS.ray, FLAGS.actors, config, FLAGS.root_dir, warm_start=warm_start, progress=show)
+    def show(iteration: int, figures: Mapping[str, float]) -> None:
+      bar.update(iteration - bar.n)
+      if iteration % config.watch_every == 0 or iteration in (1, config.iterations):
+        bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)
+
+    figures = policy.train_on(
+        FLAGS.ray, FLAGS.actors, config, FLAGS.root_dir, warm_start=warm_start, progress=show)
   done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)
+  if os.path.exists(os.path.join(FLAGS.root_dir, "weights")):
+    print(f"To place with it: place.py --method={FLAGS.policy} --policy_weights={FLAGS.root_dir} "
+          "--graph=GRAPH --cluster=CLUSTER")
+  print(f"Its curves: {os.path.join(FLAGS.root_dir, 'curves.png')}, or tensorboard "
+        f"--logdir={os.path.join(FLAGS.root_dir, 'train')}", flush=True)
 
 
 def _text(figures: Mapping[str, float]) -> str:
-  return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+  """The figures that tell how training goes, where there are any: on held-out graphs first."""
+  chosen = {name: value for name, value in figures.items() if name.startswith("held_out")}
+  chosen.update({name: figures[name] for name in _SHOWN if name in figures})
+  return ", ".join(f"{name} {value:.4g}" for name, value in chosen.items())
 
 
 def _given() -> Dict[str, Any]:

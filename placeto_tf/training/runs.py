@@ -1,7 +1,8 @@
 """The parts that all training runs share: root directory, loop, checkpoints, summaries.
 
-A root directory holds config.json, the configuration; done.json once the run is over; and the files
-that the trainer writes in between. Files appear when they are complete.
+A root directory holds config.json, the configuration; done.json and the picture curves.png once
+the run is over; and the files that the trainer writes in between. Files appear when they are
+complete.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import atomic, result_directory, user_files
+from placeto_tf.training import curves
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.run_config import RunConfig
 
@@ -258,6 +260,8 @@ class TrainingRun:
       if self._saved != self.iteration:
         self.save()
       self._finish()
+      self._writer.flush()
+      curves.draw(self.root_dir)
       finish(self.root_dir, self.iteration, self.skipped, figures,
              reason=reason or "all iterations are done")
     return dict(figures)
