@@ -12,7 +12,7 @@
   hparams              the inputs and options of the run
 
 Groups of charts are in alphabetical order, so that a policy's charts of its learning (`Training/`,
-see `methods.placeto.improve`) come last.
+see `policies.placeto.search`) come last.
 
 Legend: N ops, D devices.
 """
