@@ -8,6 +8,7 @@ import os
 from typing import Dict
 
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_file_loader
 
 _METRICS = "Metrics/"
 
@@ -19,8 +20,7 @@ def read(directory: str) -> Dict[str, Dict[int, float]]:
   """
   found: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
   for path in sorted(glob.glob(os.path.join(directory, "events*"))):
-    for record in tf.data.TFRecordDataset(path):
-      event = tf.compat.v1.Event.FromString(record.numpy())
+    for event in event_file_loader.EventFileLoader(path).Load():
       for value in event.summary.value:
         if value.tag.startswith(_METRICS):
           found[value.tag[len(_METRICS):]][event.step] = float(tf.make_ndarray(value.tensor))
