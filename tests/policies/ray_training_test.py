@@ -16,8 +16,8 @@ from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
 from placeto_tf.policies.gdp.training import PPO, GdpTrainer, GdpTrainingConfig
 from placeto_tf.policies.placeto import training as placeto_training
+from placeto_tf.policies.placeto.collecting import FamilyProblem
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.episodes import FamilyProblem
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.policies.placeto.training import PlacetoTrainer, PlacetoTrainingConfig
 from placeto_tf.training.problems import with_starts

@@ -33,7 +33,6 @@ from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
 
-
 _MIN_ROWS = 10  # of a chart
 _IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
 
