@@ -20,7 +20,7 @@ from placeto_tf.errors import SetupError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method, Stage
+from placeto_tf.problem.method import Kind, Method, Stage, WithoutWeights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import compiling
@@ -70,9 +70,13 @@ def _read(path: Optional[str]) -> Optional[str]:
 
 
 def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
-  """The method, or what `auto` consists of for this problem, as it runs there."""
+  """The method, or what `auto` consists of for this problem, as it runs there.
+
+  A method that cannot do without given weights is left out: there are none for a small problem.
+  """
   if method.kind is not Kind.AUTO:
-    return [*registry.references(), method]
+    needy = method.weights is not None and method.weights.without is WithoutWeights.FAIL
+    return [*registry.references(), *(() if needy else (method,))]
   stages = [each for each in Stage if each is not Stage.POLICY or method.name == "auto"]
   parts: List[Any] = [
       (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
