@@ -7,6 +7,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError, PlacetoError
 from placeto_tf.evaluation import host_check
 from placeto_tf.evaluation.host_check import GraphCheck, HostCheckConfig, Step
+from placeto_tf.runtime.core_speed import CoreSpeed
 
 
 def test_errors_and_gains_are_over_what_was_measured():
@@ -26,7 +27,9 @@ def test_a_check_without_time_or_devices_is_refused(wrong):
     HostCheckConfig(**wrong)
 
 
-def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path):
+def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path, monkeypatch):
+  # Steps count on a busy machine, too: nothing waits for its cores to be alike.
+  monkeypatch.setattr(CoreSpeed, "of", classmethod(lambda cls, *_: cls(())))
   path = str(tmp_path / "tiny.pb")
   with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [64, 256], name="x")
