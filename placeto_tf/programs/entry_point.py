@@ -196,7 +196,7 @@ def run_program(
   def ended_well(_: List[str]) -> None:
     _received.clear()
     try:
-      if "ray" in FLAGS and FLAGS.ray is not None:
+      if "ray" in FLAGS and FLAGS.ray is not None and os.path.isfile(sys.argv[0]):
         _continue_in_child()
       _hear_signals()
       try:

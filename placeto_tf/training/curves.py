@@ -19,7 +19,7 @@ def read(directory: str) -> Dict[str, Dict[int, float]]:
   Iterations that a killed run did twice count as they were done last.
   """
   found: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
-  for path in sorted(glob.glob(os.path.join(directory, "events*"))):
+  for path in sorted(glob.glob(os.path.join(directory, "events*")), key=os.path.getmtime):
     for event in event_file_loader.EventFileLoader(path).Load():
       for value in event.summary.value:
         if value.tag.startswith(_METRICS):

@@ -10,9 +10,6 @@ import dataclasses
 from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
-from tf_agents.metrics import py_metric
-from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import trajectory
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.placeto.config import PlacetoConfig
@@ -23,7 +20,11 @@ from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 
+# What these need is checked by the rooms above.
 import tensorflow as tf  # isort: skip
+from tf_agents.metrics import py_metric  # isort: skip
+from tf_agents.specs import tensor_spec  # isort: skip
+from tf_agents.trajectories import trajectory  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
