@@ -311,7 +311,7 @@ def _effects(function: Any) -> List[str]:
   kinds = {node.op for nodes in (graph_def.node, *(each.node_def for each in bodies))
            for node in nodes} - {each.signature.name for each in bodies}
   return sorted(kind for kind in kinds if kind in PIPELINES or kind.startswith("Print")
-                or not (may_be_copied(kind) or kind in _CALLS))
+                or not (may_be_copied(kind) or kind in _CALLS or kind.startswith("CudnnRNN")))
 
 
 def _ms(us: float) -> str:

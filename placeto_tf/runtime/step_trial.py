@@ -71,7 +71,8 @@ def in_turns(
     ratios = [later / max(first, 1e-9) for first, later in pairs]
     low, high = statistics.median_interval(ratios)
     late = clock() - started > max_seconds
-    if len(pairs) >= _LEAST_PAIRS and late or len(pairs) >= _PAIRS and (
+    # Whoever looks after each pair finds a difference where there is none, in the end.
+    if len(pairs) >= _LEAST_PAIRS and late or len(pairs) % _PAIRS == 0 and (
         not low <= 1.0 <= high or len(pairs) >= _MOST_PAIRS):
       break
   before_us, after_us = (float(np.median(times)) * 1e6 for times in zip(*pairs))
