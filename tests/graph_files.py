@@ -1,8 +1,13 @@
-"""A small training graph as files, for the programs to read."""
+"""A small training graph as files, for the programs to read, and as fixtures that a room's conftest
+imports."""
 
 import functools
 
+import pytest
 import tensorflow as tf
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.graphs import load_graph
 
 
 @functools.cache
@@ -38,3 +43,13 @@ def meta_graph_def():
   graph = training_graph()
   with graph.as_default():
     return tf.compat.v1.train.export_meta_graph(graph=graph)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+  return Cluster.parse("cpu:2")
+
+
+@pytest.fixture(scope="session")
+def graph():
+  return load_graph(meta_graph_def())

@@ -100,3 +100,14 @@ def two_chains():
       np.full((20, len(cluster.kind_devices)), 1000.0), np.full(20, 2e6), np.zeros(20),
       np.zeros(20))
   return PlacementProblem(graph, costs, cluster, Grouping(np.arange(20)))
+
+
+@pytest.fixture
+def sixty_ops(make_problem, make_cluster):
+  """Makes the same problem of sixty ops on three GPUs and a host each time."""
+  rng = np.random.default_rng(0)
+  edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
+  compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
+
+  return lambda: make_problem(
+      compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")

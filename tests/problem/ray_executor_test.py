@@ -6,7 +6,6 @@ import os
 import signal
 import time
 
-import numpy as np
 import pytest
 
 import graph_files
@@ -42,16 +41,6 @@ def here_fixture():
     yield
 
 
-@pytest.fixture(name="make")
-def make_fixture(make_problem, make_cluster):
-  rng = np.random.default_rng(0)
-  edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
-  compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
-
-  return lambda: make_problem(
-      compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
-
-
 def _anneal(problem, executor, budget=None):
   placement = running.run(
       problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0,
@@ -60,19 +49,19 @@ def _anneal(problem, executor, budget=None):
           [(turn, objective_us) for turn, _, objective_us in problem.account.history])
 
 
-def test_islands_on_ray_find_what_they_find_on_threads(make):
-  assert _anneal(make(), OnRay(ray)) == _anneal(make(), Executor())
+def test_islands_on_ray_find_what_they_find_on_threads(sixty_ops):
+  assert _anneal(sixty_ops(), OnRay(ray)) == _anneal(sixty_ops(), Executor())
 
 
-def test_islands_on_ray_end_in_time_and_keep_what_they_found(make):
-  problem = make()
+def test_islands_on_ray_end_in_time_and_keep_what_they_found(sixty_ops):
+  problem = sixty_ops()
   _anneal(problem, OnRay(ray), Budget(max_seconds=1.0))
   account = problem.account
   assert account.evaluations > 3 and account.history[-1][2] == account.best_objective_us
 
 
-def test_an_interrupt_ends_the_tasks(make):
-  problem = make()
+def test_an_interrupt_ends_the_tasks(sixty_ops):
+  problem = sixty_ops()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
   def interrupt():

@@ -14,16 +14,6 @@ from placeto_tf.search import islands
 ISLAND_METHODS = [method.name for method in registry.methods() if method.islands]
 
 
-@pytest.fixture(name="make")
-def make_fixture(make_problem, make_cluster):
-  rng = np.random.default_rng(0)
-  edges = [(u, v) for v in range(1, 60) for u in range(max(0, v - 9), v) if rng.random() < 0.2]
-  compute_us, sizes = rng.integers(1, 50, 60).astype(float), rng.integers(0, 20_000, 60)
-
-  return lambda: make_problem(
-      compute_us, edges, sizes, cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
-
-
 def _on(count):
   return islands.Islands(count, Executor(cores=4))
 
@@ -37,17 +27,17 @@ def _run(problem, count, name, budget=None, seed=0):
 
 
 @pytest.mark.parametrize("name", [*ISLAND_METHODS, "auto"])
-def test_the_result_depends_on_the_seed_and_the_number_of_islands_alone(name, make):
-  first = _run(make(), 3, name)
-  assert _run(make(), 3, name) == first
+def test_the_result_depends_on_the_seed_and_the_number_of_islands_alone(name, sixty_ops):
+  first = _run(sixty_ops(), 3, name)
+  assert _run(sixty_ops(), 3, name) == first
   assert first[1] <= 400 and min(us for _, us in first[3]) == first[2]
   turns = [turn for turn, _ in first[3]]
   assert turns == sorted(turns) and turns[-1] <= first[1]
 
 
-def test_slow_islands_do_not_change_the_result(make, monkeypatch):
+def test_slow_islands_do_not_change_the_result(sixty_ops, monkeypatch):
   """Whoever arrives first at an exchange waits for the others."""
-  expected = _run(make(), 2, "annealing")
+  expected = _run(sixty_ops(), 2, "annealing")
   meet, second_arrived = islands.Exchange.meet, threading.Event()
 
   def late(self, island, *arguments):
@@ -58,44 +48,44 @@ def test_slow_islands_do_not_change_the_result(make, monkeypatch):
     return meet(self, island, *arguments)
 
   monkeypatch.setattr(islands.Exchange, "meet", late)
-  assert _run(make(), 2, "annealing") == expected
+  assert _run(sixty_ops(), 2, "annealing") == expected
 
 
 @pytest.mark.parametrize("name", ISLAND_METHODS)
-def test_one_island_is_the_search_itself(name, make):
-  problem = make()
+def test_one_island_is_the_search_itself(name, sixty_ops):
+  problem = sixty_ops()
   running.prepare(problem, registry.find(name), Budget(max_evaluations=400))
   registry.find(name).load()(problem, Budget(max_evaluations=400), 0)
   account = problem.account
-  assert _run(make(), 1, name)[1:3] == (account.evaluations, account.best_objective_us)
+  assert _run(sixty_ops(), 1, name)[1:3] == (account.evaluations, account.best_objective_us)
 
 
-def test_a_budget_smaller_than_the_islands_is_kept(make):
-  problem = make()
+def test_a_budget_smaller_than_the_islands_is_kept(sixty_ops):
+  problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_evaluations=9))
   assert problem.account.evaluations <= 9
 
 
-def test_in_limited_time_there_are_no_more_islands_than_cores(make):
-  problem = make()
+def test_in_limited_time_there_are_no_more_islands_than_cores(sixty_ops):
+  problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_seconds=0.3))
   assert len(problem.account.of_islands) == 4
-  problem = make()
+  problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_evaluations=400))
   assert len(problem.account.of_islands) == 8
 
 
-def test_islands_end_at_a_target_and_in_time(make):
-  problem = make()
+def test_islands_end_at_a_target_and_in_time(sixty_ops):
+  problem = sixty_ops()
   _run(problem, 2, "annealing", Budget(max_seconds=60, target_us=1e9))
   assert problem.account.evaluations < 100
-  problem = make()
+  problem = sixty_ops()
   _run(problem, 2, "annealing", Budget(max_seconds=0.3))
   assert problem.account.seconds < 20 and problem.account.best_fits
 
 
-def test_the_worse_half_goes_on_from_the_best(make):
-  exchange, account = islands.Exchange(islands.Rules(3, False, None)), make().account
+def test_the_worse_half_goes_on_from_the_best(sixty_ops):
+  exchange, account = islands.Exchange(islands.Rules(3, False, None)), sixty_ops().account
   for island, objective_us in ((0, 5.0), (1, 3.0)):  # no island is worse than these yet
     answer = exchange.meet(island, 0, np.full(60, island), objective_us, account)
     assert answer.objective_us >= 3.0 and not answer.stopped
@@ -103,8 +93,8 @@ def test_the_worse_half_goes_on_from_the_best(make):
   assert answer.placement.tolist() == [1] * 60 and answer.objective_us == 3.0
 
 
-def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
-  exchange, account = islands.Exchange(islands.Rules(2, True, None)), make().account
+def test_an_island_that_is_run_once_more_gets_the_answers_it_got(sixty_ops):
+  exchange, account = islands.Exchange(islands.Rules(2, True, None)), sixty_ops().account
   answers = {}
 
   def meet(number):
@@ -121,9 +111,9 @@ def test_an_island_that_is_run_once_more_gets_the_answers_it_got(make):
     assert again.placement is answers[number].placement
 
 
-def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_had(make):
+def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_had(sixty_ops):
   exchange = islands.Exchange(islands.Rules(2, False, None))
-  problem, budget = make(), Budget(max_seconds=60)
+  problem, budget = sixty_ops(), Budget(max_seconds=60)
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
   def dies(view, budget, seed, island):
@@ -142,8 +132,8 @@ def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_ha
   assert again.improvements == found.improvements
 
 
-def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(make):
-  problem = make()
+def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(sixty_ops):
+  problem = sixty_ops()
 
   def observe():
     if problem.account.evaluations > 50:
@@ -161,7 +151,7 @@ def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(make):
   assert account.evaluations > 50 and account.history[-1][2] == account.best_objective_us
 
 
-def test_an_error_on_an_island_is_raised_and_ends_the_others(make):
+def test_an_error_on_an_island_is_raised_and_ends_the_others(sixty_ops):
   def search(problem, budget, seed, island):
     if island.number == 1:
       raise PlacementError("found on the second island")
@@ -169,7 +159,7 @@ def test_an_error_on_an_island_is_raised_and_ends_the_others(make):
       island.exchange(problem.allowed_ops.argmax(axis=1), 1.0)
     return problem.allowed_ops.argmax(axis=1)
 
-  problem = make()
+  problem = sixty_ops()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
   with pytest.raises(PlacementError, match="second island"):
     islands.search_on_islands(problem, search, Budget(max_seconds=60), islands=_on(2))
