@@ -41,7 +41,7 @@ def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
   known = methods(controls=True)
   return tuple(dict.fromkeys(
       found for name in names
-      for found in (name, *(each.name for each in known if each.control_of == name))))
+      for found in (name, *(each.name for each in known if name in each.control_of))))
 
 
 def names() -> Tuple[str, ...]:

@@ -150,7 +150,7 @@ class Method:
     auto: its part in `auto`, if any.
     islands: whether it is a search that gains from several runs of it that exchange placements.
     summaries: whether it writes TensorBoard summaries.
-    control_of: the method of which this is the same procedure without what was learned. Lists leave
+    control_of: the methods of which this is the procedure without what was learned. Lists leave
       controls out; `evaluate.py --controls` runs those of its methods.
     start_rank: order among the constructions that a search without a start tries, if it is one.
   """
@@ -165,7 +165,7 @@ class Method:
   start_rank: Optional[float] = None
   islands: bool = False
   summaries: bool = False
-  control_of: str = ""
+  control_of: Tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "title", self.title or self.name)

@@ -119,11 +119,11 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return self._action_spec
 
   def begin(self, graphs: Sequence[int], seed: int, best: Sequence[np.ndarray]) -> None:
-    """Chooses graphs, and has their episodes depend on nothing that was before.
+    """Chooses graphs, and sets all that their episodes depend on.
 
     Args:
       graphs: [P] see `choose`.
-      seed: of all draws from now on.
+      seed: of all later draws.
       best: [P] of [G] int32, the best placement of each so far.
 
     Raises:

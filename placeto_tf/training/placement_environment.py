@@ -172,10 +172,10 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return self._state.objective_us.copy()
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
-    """Has what comes depend on nothing that was before.
+    """Sets all that later episodes depend on: the seed of their draws, and their best start.
 
     Args:
-      seed: of all draws from now on.
+      seed: of all later draws.
       best: [G] int32, the best placement so far, which is evaluated.
     """
     self._rng = np.random.default_rng(seed)
@@ -201,7 +201,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
       order = self._rng.permuted(order, axis=1)
-    # The last step is filled up with the first groups of the order, which it visits again.
+    # Where K does not divide G, the last step visits the first groups of the order again.
     filled = np.concatenate([order, order], axis=1)[:, :self.num_steps * self._k]
     self._order = filled.reshape(b, self.num_steps, self._k).astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)
@@ -274,7 +274,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       self._best = self._state.rows(slice(b, b + 1))
 
   def _observe(self) -> Dict[str, np.ndarray]:
-    # After the last step nothing is left to place; the first groups fill the observation.
+    # After the last step nothing is left to place; the observation names the first groups.
     t = self._t % self.num_steps
     observation = {
         observation_lib.PLACEMENT: self._state.placement.copy(),

@@ -103,12 +103,12 @@ def main(argv: Sequence[str]) -> None:
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
       "device_pointer"], "expert", "step time over the expert's")
   picture("learned_placers", by_method(data["learned_placers"], "mean ms"), [
-      "expert", "metis", "rnn", "hierarchical", "random_policy", "placeto", "device_pointer"],
+      "expert", "metis", "rnn", "hierarchical", "placeto_random", "placeto", "device_pointer"],
       "single", "step time over that of one device")
   picture("learned_placers_evaluations", [
       {name: "" if text == "never" else text for name, text in row.items()}
       for row in by_method(data["learned_placers_evaluations"], "to the best of rnn")],
-      ["rnn", "hierarchical", "random_policy", "placeto", "device_pointer"], "rnn",
+      ["rnn", "hierarchical", "placeto_random", "placeto", "device_pointer"], "rnn",
       "evaluations to within 1 % of the best of rnn, over its own", True)
 
 

@@ -45,7 +45,7 @@ def test_controls_are_run_by_name_or_beside_their_methods_and_in_no_list():
   named = registry.with_controls(["single", "device_pointer", "device_pointer_uniform"])
   assert named == ("single", "device_pointer", "device_pointer_untrained", "device_pointer_uniform")
   assert not set(named[2:]) & set(registry.names())
-  assert registry.find("device_pointer_uniform").control_of == "device_pointer"
+  assert registry.find("device_pointer_uniform").control_of == ("device_pointer",)
 
 
 def test_policies_with_weights_are_those_that_methods_take():

@@ -28,8 +28,8 @@ METHODS = (
            auto=AutoPart(
                Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"), trial=60)),
     Method("device_pointer_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=4,
-           control_of="device_pointer"),
+           control_of=("device_pointer",)),
     Method("device_pointer_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=5,
-           control_of="device_pointer"),
+           control_of=("device_pointer",)),
 )
 TRAINABLE = deferred("placeto_tf.policies.device_pointer.training", "trainable")

@@ -4,9 +4,9 @@ On a level, all moves of a group to another device are scored at once. The best 
 if it makes the placement better, it is made, and the moves are scored again by the new simulation.
 If not, it is not tried again there, and counts against that move from then on. A round goes through
 levels from coarse to fine: a handful of large groups first, which moves whole layers at once, then
-ever smaller ones, made anew from the placement so far. The first rounds are short, so that
-little is spent on what was chosen before the placement was good; a long one uses a share of what is
-left, and draws among moves of nearly equal scores.
+ever smaller ones, which are formed from the placement so far. The first rounds are short, so that
+few evaluations go to groups of a poor placement; a long one uses a share of the evaluations left,
+and draws among moves of nearly equal scores.
 
 Legend: N ops, G groups, M of them, D devices.
 """
@@ -52,7 +52,7 @@ class BestFirstConfig:
     annealing_share: what annealing then takes of what is left.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
-    most_groups: how many groups are scored at once, at most; drawn anew each time.
+    most_groups: how many groups are scored at once, at most; another draw each time.
   """
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)

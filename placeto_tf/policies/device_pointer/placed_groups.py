@@ -20,7 +20,7 @@ class PlacedGroups:
 
   Attributes:
     placement: [N] int32, the best so far; objective_us: its objective.
-    level: the problem in the groups of now; tables: of it.
+    level: the problem in the present groups; tables: its features' fixed part.
     groups: [G] int32, their devices.
   """
 
@@ -34,7 +34,7 @@ class PlacedGroups:
     self.renew()
 
   def renew(self) -> None:
-    """Makes the smallest groups anew: those before may hold what no longer belongs together."""
+    """Forms the smallest groups again: ops of an earlier one may now be on different devices."""
     self._levels = PlacedLevels(self.problem, self.placement, self._finest)
     self.regroup(self._finest)
 
@@ -47,7 +47,7 @@ class PlacedGroups:
     self.look()
 
   def look(self) -> None:
-    """Has the features go on from the best placement, as it was simulated."""
+    """Sets the features to those of the best placement, from its simulation."""
     self.state.observe(0, self.groups, *self._seen)
 
   def features(self, groups: np.ndarray) -> np.ndarray:

@@ -3,10 +3,11 @@
   placeto              learns on the graph, from given weights or from scratch
   placeto_zero_shot    samples from the trained policy and learns nothing
   placeto_fine_tune    goes on learning on the graph
+
+and two controls, in the process of the weights' training run, or of `placeto` where none are given:
+
   placeto_untrained    uses initial weights and learns nothing
-  placeto_random       draws devices uniformly, in the same process
-  random_policy        the same without a training run, to show what learning adds to `placeto`
-  untrained_policy     uses the network as `placeto` initializes it and learns nothing
+  placeto_random       draws devices uniformly
 """
 
 from placeto_tf.problem.method import (
@@ -21,8 +22,6 @@ from placeto_tf.problem.method import (
 
 _PLACERS = "placeto_tf.policies.placeto.placers"
 _LOAD = deferred("placeto_tf.policies.placeto.weights", "PlacetoWeights.load")
-_CONTROLS = ("untrained", "random")
-_TRAINED = ("zero_shot", "fine_tune", *_CONTROLS)
 
 METHODS = (
     # Learning on the graph at hand comes before the trained policy, which finds more and would
@@ -35,13 +34,13 @@ METHODS = (
            weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
-    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_without_learning", policy=policy), rank=3,
-             summaries=True, control_of="placeto")
-      for name, policy in (("random_policy", "random"), ("untrained_policy", "placeto"))),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
-             rank=10 + i, summaries=True,
-             control_of="placeto_zero_shot" if way in _CONTROLS else "",
-             weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
-      for i, way in enumerate(_TRAINED)),
+             rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
+      for i, way in enumerate(("zero_shot", "fine_tune"))),
+    *(Method(f"placeto_{way}", Kind.POLICY,
+             deferred(_PLACERS, "place_without_learning", way=way), rank=12 + i, summaries=True,
+             control_of=("placeto", "placeto_zero_shot"),
+             weights=Weights("placeto", WithoutWeights.LEARN, _LOAD))
+      for i, way in enumerate(("untrained", "random"))),
 )
 TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")

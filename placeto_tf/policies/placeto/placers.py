@@ -41,14 +41,18 @@ def place(
 
 
 def place_without_learning(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, policy: str, **options: Any
-) -> np.ndarray:
-  """[N] placed by the process of `place`, in which nothing is learned.
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str,
+    weights: Optional[str] = None, **options: Any) -> np.ndarray:
+  """[N] placed by a process in which nothing is learned, to compare with.
 
-  Args: policy: "placeto", the network as initialized, or "random", devices drawn uniformly.
+  Args:
+    way: "untrained", the network as initialized, or "random", devices drawn uniformly.
+    weights: directory of a training run's, whose process it is; None is that of `place`.
   """
+  if weights is not None:
+    return place_with(problem, budget, seed, weights=weights, way=way, **options)
   return improve(
-      problem, problem.account.best_known, budget, seed, policy=policy,
+      problem, problem.account.best_known, budget, seed, policy=WAYS[way][0],
       config=PlacetoConfig(learn=False), **options).op_placement
 
 

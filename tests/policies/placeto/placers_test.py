@@ -7,6 +7,7 @@ import pytest
 
 from placeto_tf.policies.placeto import placers
 from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -49,10 +50,18 @@ def test_searches_start_from_the_best_so_far_and_from_scratch_as_in_training(
   assert asked["weights"] == (Trained.arrays if pretrained else None)
 
 
-@pytest.mark.parametrize("policy", ["placeto", "random"])
-def test_controls_are_the_process_of_placeto_without_learning(asked, problem, policy):
-  found = placers.place_without_learning(
-      problem, Budget(max_evaluations=10), 0, policy=policy)
+@pytest.mark.parametrize("way, policy", [("untrained", "placeto"), ("random", "random")])
+def test_controls_are_the_process_of_placeto_without_learning(asked, problem, way, policy):
+  found = placers.place_without_learning(problem, Budget(max_evaluations=10), 0, way=way)
   assert asked["config"] == dataclasses.replace(PlacetoConfig(), learn=False)
   assert asked["policy"] == policy
   np.testing.assert_array_equal(found, problem.account.best_known)
+
+
+def test_controls_with_weights_are_the_process_of_their_training_run(asked, problem, tmp_path):
+  config = PlacetoConfig.tied()
+  PlacetoWeights(tuple(), config, problem.num_devices, 48).save(str(tmp_path))
+  placers.place_without_learning(
+      problem, Budget(max_evaluations=10), 0, way="random", weights=str(tmp_path))
+  assert asked["config"].network == config.network and not asked["config"].learn
+  assert asked["policy"] == "random" and asked["weights"] is None
