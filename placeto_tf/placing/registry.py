@@ -24,7 +24,8 @@ _AUTO = "placeto_tf.placing.auto", "run_auto"
 # Declared here: `auto` finds the methods that it runs by this module.
 _AUTOS = (
     Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1, summaries=True),
-    Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, policies=()), rank=2, summaries=True),
+    Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, policies=()), rank=2, summaries=True,
+           control_of="auto"),
 )
 
 

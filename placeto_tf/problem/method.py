@@ -176,17 +176,12 @@ def plain(run: Run) -> Loader:
   return lambda: run
 
 
-def unseeded(construct: Callable[..., np.ndarray], **options: Any) -> Loader:
-  """The loader of a function that draws nothing, and so takes a problem and a budget only.
-
-  Args:
-    construct: the function.
-    **options: more keyword arguments for it.
-  """
+def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
+  """The loader of a function that draws nothing, and so takes a problem and a budget only."""
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-    return construct(problem, budget, **options)
+    return construct(problem, budget)
 
   return plain(run)
 

@@ -1,19 +1,9 @@
-"""m-TOPO, m-ETF and m-SCT: the placers of Baechi.
+"""m-ETF, a placer of Baechi: earliest task first, within the devices' memory.
 
 Jeon et al., "Baechi: fast device placement of machine learning graphs" (SoCC 2020), sections 2 and
-3. All keep within the devices' memory:
+3: the pair of a ready op and a device that can start first is taken repeatedly (Hwang et al. 1989).
 
-- m-TOPO fills device after device in topological order, each up to an equal quota of the memory
-  that the graph needs plus the largest single need.
-- m-ETF repeatedly takes the pair of a ready op and a device that can start first (Hwang et
-  al. 1989).
-- m-SCT is m-ETF in which every op has at most one favourite child, found by a linear program
-  (Hanen and Munier 1995); a device waits for the favourite child of the op it ran last, and runs
-  other ops only if they end before the child can start.
-
-The `_links` forms plan with buses, single sends and overheads; see `list_scheduling`.
-
-Legend: N ops, D devices, F pairs of ops with an edge.
+Legend: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -24,66 +14,30 @@ from typing import List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.candidates import best_of
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.list_scheduling import Schedule, set_memory_bytes, upward_ranks
-from placeto_tf.search.sct_linear_program import favourite_children
+from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
-def m_topo(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] devices filled one after the other in topological order, by memory."""
-  graph = problem.graph
-  devices = compute_devices(problem)
-  need = set_memory_bytes(problem)
-  quota = sum(need) / len(devices) + max(need)
-  room = [min(quota, problem.cluster.memory_bytes[d]) for d in devices]
-  device_of_set = np.full(graph.num_ops, -1, dtype=np.int32)
-  sets = graph.colocation
-  at = 0
-  for op in graph.topological_order.tolist():
-    s = sets[op]
-    if device_of_set[s] >= 0:
-      continue
-    while at + 1 < len(devices) and room[at] < need[s]:
-      at += 1
-    room[at] -= need[s]
-    device_of_set[s] = devices[at]
-  return best_of(problem, allowed_or_nearest(problem, device_of_set[sets]), budget)
+def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
+  """[N] the better of two plans: as published, and with links (see `list_scheduling`)."""
+  return best_of(problem, np.stack([plan(problem, links=links) for links in (False, True)]), budget)
 
 
-def m_etf(
-    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
-) -> np.ndarray:
-  """[N] earliest task first, as published; with `links` start times include the network."""
-  return best_of(problem, _plan(problem, links=links), budget)
-
-
-def m_sct(
-    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
-) -> np.ndarray:
-  """[N] small communication times, as published; with `links` start times include the network."""
-  children = favourite_children(problem)
-  return best_of(problem, _plan(problem, links=links, favourites=children), budget)
-
-
-def _plan(
-    problem: PlacementProblem, *, links: bool, favourites: Optional[List[int]] = None
-) -> np.ndarray:
-  """[N] devices by earliest start; `favourites` [N] is the favourite child of each op, or -1."""
+def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
+  """[N] devices by earliest start."""
   schedule = Schedule(problem, links=links)
   n = problem.graph.num_ops
   ranks = upward_ranks(schedule, problem)
   missing = [len({u for u, _, _ in inputs}) for inputs in schedule.inputs]
   queue = _EarliestFirst(schedule, ranks)
-  last = [-1] * problem.num_devices  # the op each device ran last
   for op in range(n):
     if not missing[op]:
       queue.push(op)
   for _ in range(n):
-    op, d, start = queue.pop(last, favourites)
+    op, d, start = queue.pop()
     schedule.place(op, d, start)
-    last[d] = op
     for v in schedule.consumers[op]:
       missing[v] -= 1
       if not missing[v]:
@@ -110,7 +64,7 @@ class _EarliestFirst:
       ready = self._schedule.data_ready_us(op, d)
       heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
 
-  def pop(self, last: List[int], favourites: Optional[List[int]]) -> Tuple[int, int, float]:
+  def pop(self) -> Tuple[int, int, float]:
     """The op and device that can start first, and when; ties by rank, then by device."""
     schedule = self._schedule
     while True:
@@ -121,8 +75,6 @@ class _EarliestFirst:
         if found is None:
           continue
         start, op = found
-        if favourites is not None:
-          start = self._after_favourite(op, d, start, last[d], favourites)
         key = (start, -self._ranks[op], d, op)
         if best is None or key < best:
           best = key
@@ -163,28 +115,8 @@ class _EarliestFirst:
         heapq.heappop(heap)
         return
 
-  def _after_favourite(
-      self, op: int, d: int, start: float, last: int, favourites: List[int]) -> float:
-    """When the op may start if the device is kept for the favourite child of its last op."""
-    child = favourites[last] if last >= 0 else -1
-    schedule = self._schedule
-    if child < 0 or child == op or schedule.device[child] >= 0:
-      return start
-    known = [u for u, _, _ in schedule.inputs[child] if schedule.device[u] >= 0]
-    if len(known) < len(schedule.inputs[child]):
-      return start  # its other inputs are not planned yet: nothing to wait for
-    child_start = max(schedule.devices[d].end_us, schedule.data_ready_us(child, d))
-    if start + schedule.occupied_us(op, d) <= child_start:
-      return start
-    return max(start, child_start + schedule.occupied_us(child, d))
-
 
 METHODS = (
-    Method("m_topo", Kind.CONSTRUCTION, unseeded(m_topo), rank=7),
     Method("m_etf", Kind.CONSTRUCTION, unseeded(m_etf), rank=2, start_rank=2,
            auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("m_etf_links", Kind.CONSTRUCTION, unseeded(m_etf, links=True), rank=6, start_rank=8,
-           auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("m_sct", Kind.CONSTRUCTION, unseeded(m_sct), rank=8),
-    Method("m_sct_links", Kind.CONSTRUCTION, unseeded(m_sct, links=True), rank=9),
 )

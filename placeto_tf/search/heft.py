@@ -18,14 +18,13 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
-def schedule_heft(
-    problem: PlacementProblem, budget: Optional[Budget] = None, *, links: bool = False
-) -> np.ndarray:
-  """[N] HEFT as published; with `links` finish times include buses, single sends and overheads."""
-  return best_of(problem, _plan(problem, links=links), budget)
+def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
+  """[N] the better of two plans: as published, and with links (see `list_scheduling`)."""
+  return best_of(problem, np.stack([plan(problem, links=links) for links in (False, True)]), budget)
 
 
-def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
+def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
+  """[N] devices by earliest finish."""
   schedule = Schedule(problem, links=links)
   ranks = upward_ranks(schedule, problem)
   position = np.empty(problem.graph.num_ops, dtype=np.int64)
@@ -47,6 +46,4 @@ def _plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
 METHODS = (
     Method("heft", Kind.CONSTRUCTION, unseeded(schedule_heft), rank=3, start_rank=3,
            auto=AutoPart(Stage.CONSTRUCTION)),
-    Method("heft_links", Kind.CONSTRUCTION, unseeded(schedule_heft, links=True), rank=5,
-           start_rank=7, auto=AutoPart(Stage.CONSTRUCTION)),
 )

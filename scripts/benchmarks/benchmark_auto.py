@@ -33,7 +33,7 @@ flags.DEFINE_float("seconds", 60, "Time for auto, and for each other method, els
 flags.DEFINE_list("graphs", ["zoo:inception_v3", "zoo:nasnet_mobile", "zoo:rnnlm:layers=4"],
                   "Graphs of the parts `methods` and `single`.")
 flags.DEFINE_list("clusters", ["k80:4"], "Clusters of these parts.")
-flags.DEFINE_list("methods", ["local_search", "annealing", "genetic", "placeto"],
+flags.DEFINE_list("methods", ["local_search", "annealing", "placeto"],
                   "Methods that auto is compared with.")
 flags.DEFINE_integer("large_ops", 50_000, "Ops of the large graph.", lower_bound=1000)
 flags.DEFINE_integer("seed", 0, "Seed of graphs and searches.")

@@ -79,14 +79,14 @@ def compiled_loops_watched() -> Iterator[CpuTime]:
   from placeto_tf.grouping import contraction, merging, node_sets
   from placeto_tf.policies.device_pointer import best_first, placed_groups
   from placeto_tf.problem import units
-  from placeto_tf.search import annealing, genetic, local_search
+  from placeto_tf.search import annealing, local_search
   from placeto_tf.simulation import engines
 
   cpu = CpuTime()
   with contextlib.ExitStack() as stack:
     for owner, name in (
-        (annealing, "_anneal"), (local_search, "_descend"), (genetic, "_breed"),
-        (genetic, "_scatter"), (best_first, "score"), (best_first, "_try_moves"),
+        (annealing, "_anneal"), (local_search, "_descend"),
+        (best_first, "score"), (best_first, "_try_moves"),
         (placed_groups, "features_of"), (pair_features, "observe"),
         (contraction, "_add_up"), (contraction, "_patterns"), (contraction, "_traffic"),
         (merging, "_join"), (merging, "_join_cheap"), (merging, "_merge_heaviest_edges"),

@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> None:
   picture("groupings", data["groupings"], ["heavy_edge", "single_consumer", "metis", "none"], None,
           "excess over the best known placement of single ops, %")
   picture("methods_alone", data["methods_alone"], [
-      "expert", "metis", "list schedulers", "genetic", "annealing", "local_search",
+      "expert", "metis", "list schedulers", "annealing", "local_search",
       "device_pointer"], "auto", "step time over that of auto")
   picture("gdp", data["gdp"], [
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",

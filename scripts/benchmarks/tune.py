@@ -27,7 +27,7 @@ from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("methods", ["annealing", "local_search", "genetic", "uniform"],
+flags.DEFINE_list("methods", ["annealing", "local_search", "uniform"],
                   "Methods to tune.")
 flags.DEFINE_list("graphs", ["family:ptb[20:24]", "family:nmt[20:24]", "family:cifar10[20:24]"],
                   "Validation graphs.")
@@ -69,7 +69,6 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   from placeto_tf.policies.gdp.search import GdpSearch
   from placeto_tf.policies.one_graph import HierarchicalSearch
   from placeto_tf.search.annealing import AnnealingConfig
-  from placeto_tf.search.genetic import GeneticConfig
   from placeto_tf.search.local_search import LocalSearchConfig
 
   best_first: List[Tuple[str, Tuple]] = [
@@ -117,21 +116,6 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("kick_units", (0.125, 0.25, 0.5)),
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
-      "genetic": (GeneticConfig(
-          levels=((1.0, 1.0),), population=48, elite=0.2, newcomers=0.1, inherit=0.7, linked=0.7,
-          first_moves=12, mutations=1, moves=first), [
-              ("levels", (
-                  ((0.25, 0.3), (1.0, 0.7)), ((0.125, 0.2), (0.5, 0.3), (1.0, 0.3), (4.0, 0.2)),
-                  _shares(FACTORS, SHARES), ((0.125, 0.3), (0.5, 0.4), (2.0, 0.3)),
-                  ((0.25, 0.5), (0.5, 0.5)), ((0.5, 1.0),), ((0.25, 1.0),))),
-              ("population", (12, 24, 96)),
-              ("elite", (0.1, 0.3, 0.5)),
-              ("newcomers", (0.0, 0.05, 0.2)),
-              ("inherit", (0.5, 0.6, 0.8, 0.9)),
-              ("linked", (0.5, 0.9)),
-              ("first_moves", (2, 6, 24)),
-              ("mutations", (0, 2, 4)),
-              ("moves", (_moves(0.1, 0.6, 0.1),))]),
       "uniform": (BestFirstConfig(), best_first),
       "device_pointer": (BestFirstConfig(), best_first),
       # Without what the authors' code has against collapse, then with one after the other.
@@ -166,14 +150,13 @@ def placer(method: str, config: Any) -> Callable:
   from placeto_tf.policies.gdp.search import search_gdp
   from placeto_tf.policies.one_graph_search import search_one_graph
   from placeto_tf.search.annealing import anneal
-  from placeto_tf.search.genetic import evolve
   from placeto_tf.search.local_search import search_locally
 
   def gdp(problem, budget, seed, config):
     return search_gdp(problem, budget, seed, config=config)
 
   searches: Dict[str, Callable[..., Any]] = {
-      "annealing": anneal, "local_search": search_locally, "genetic": evolve,
+      "annealing": anneal, "local_search": search_locally,
       "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)

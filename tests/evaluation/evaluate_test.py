@@ -95,7 +95,7 @@ def test_auto_is_a_method_like_others(config, tmp_path):
 
 
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
-  searches = ("annealing", "local_search", "genetic", "device_pointer",
+  searches = ("annealing", "local_search", "device_pointer",
               "device_pointer_untrained", "device_pointer_uniform")
   rows = evaluate(
       dataclasses.replace(config, methods=("single", "metis") + searches, seeds=(0,),

@@ -157,7 +157,7 @@ def test_a_graph_that_fits_nowhere_is_refused_with_what_it_needs(graph):
 
 def test_pins_hold_for_every_method(graph):
   result = place(
-      graph, "k80:2", "genetic", max_evaluations=80, pins=(("branch0/.*", "/GPU:1"),))
+      graph, "k80:2", "local_search", max_evaluations=80, pins=(("branch0/.*", "/GPU:1"),))
   assert result.placement.op_devices["branch0/layer0/matmul"].endswith("GPU:1")
 
 

@@ -170,7 +170,7 @@ CASES: Dict[str, Case] = {
         "--set=rounds=1", "--set=layers=1", "--set=heads=2"),
     "evaluate": Case((
         "evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2", "--max_evaluations=60",
-        "--methods=single,annealing,genetic", "--seeds=0,1", "--max_groups=8", "--out={out}"),
+        "--methods=single,annealing,local_search", "--seeds=0,1", "--max_groups=8", "--out={out}"),
                      _evaluated),
     "measure": Case((
         "measure", f"--graph={_TINY}", "--cluster={out}/cluster.json", "--max_runs=6",

@@ -1,6 +1,6 @@
 import numpy as np
 
-from placeto_tf.search.heft import schedule_heft
+from placeto_tf.search.heft import plan, schedule_heft
 
 
 def test_independent_ops_are_spread(make_problem):
@@ -23,7 +23,8 @@ def test_queues_keep_the_form_with_links_from_sending_everything(make_problem):
   # device at once; the bus takes them one after the other, so half of them is better kept.
   edges = [(i, i + 6) for i in range(6)]
   problem = make_problem([1.0] * 6 + [30.0] * 6, edges, [2000] * 12)
-  plain = problem.evaluate_ops(schedule_heft(problem)).step_time_us[0]
-  linked = problem.evaluate_ops(schedule_heft(problem, links=True)).step_time_us[0]
+  plain = problem.evaluate_ops(plan(problem, links=False)).step_time_us[0]
+  linked = problem.evaluate_ops(plan(problem, links=True)).step_time_us[0]
   assert linked <= plain
-  assert np.bincount(schedule_heft(problem, links=True), minlength=2).min() > 0
+  assert np.bincount(plan(problem, links=True), minlength=2).min() > 0
+  assert problem.evaluate_ops(schedule_heft(problem)).step_time_us[0] == linked

@@ -1,6 +1,5 @@
-"""Annealing, local search and the genetic algorithm."""
+"""Annealing and local search."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -10,13 +9,12 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
 from placeto_tf.search.annealing import anneal
 from placeto_tf.search.exact import prove
-from placeto_tf.search.genetic import GeneticConfig, evolve
 from placeto_tf.search.local_search import descend, search_locally
 from placeto_tf.search.moves import Moves, propose
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.simple import single
 
-SEARCHES = [anneal, search_locally, evolve]
+SEARCHES = [anneal, search_locally]
 
 
 def _layered(make_problem, make_cluster, **fields):
@@ -115,13 +113,8 @@ def test_moves_change_something_and_stay_allowed(random_problem):
       assert units.allowed[unit, device] and device != devices[unit]
 
 
-# With the choices it had at the commit below.
-EVOLVE = functools.partial(evolve, config=GeneticConfig(
-    levels=((1.0, 1.0),), population=48, elite=0.2, inherit=0.7))
-
-
 @pytest.mark.parametrize("search, expected_us", [
-    (anneal, 1034.86), (search_locally, 1044.15), (EVOLVE, 1076.06)])
+    (anneal, 1034.86), (search_locally, 1044.15)])
 def test_compiled_searches_make_the_moves_they_made_in_python(
     search, expected_us, make_problem, make_cluster):
   """What the searches found at commit 9a47383, where `random.Random` drew their moves."""
