@@ -4,9 +4,8 @@
       --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
       --seeds=0,1,2 --out=runs/table
 
---replicas=auto gives another table (replicas.csv): a row for each graph and cluster with the step
-times of placement alone, data parallelism, and `auto` over numbers of replicas; --methods is not
-used.
+--replicas=auto adds a row to each graph and cluster, placement with replicas, and a table of it
+beside the best of --methods (auto, unless others are named) and data parallelism.
 
 --start=single,expert,metis makes every search begin at the best of these.
 --budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
@@ -33,7 +32,7 @@ shared_flags.define_budget_flags(max_seconds=None)
 shared_flags.define_reading_flags()
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
-flags.DEFINE_list("methods", None, "Methods, comma separated.")
+flags.DEFINE_list("methods", None, "Methods, comma separated; with --replicas auto by default.")
 flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
                   "without what was learned: untrained weights, uniform draws.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
@@ -68,31 +67,10 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
   return dict(text.split("=", 1) for text in texts)
 
 
-def _evaluate_replicas() -> None:
-  """The table of replicas."""
-  from placeto_tf.evaluation import replica_table
-  from placeto_tf.graphs import result_directory
-
-  config = replica_table.ReplicaTableConfig(
-      graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
-      seeds=shared_flags.whole_numbers("seeds"), replicas=shared_flags.replicas(),
-      mirrored_variables=shared_flags.mirrored_variables(),
-      max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
-      max_groups=FLAGS.max_groups, graph_options=shared_flags.graph_options())
-  result_directory.check(FLAGS.out)
-  rows = replica_table.evaluate_replicas(
-      config, FLAGS.out,
-      progress=lambda *row: print(replica_table.show(*row), flush=True))
-  table = replica_table.table(rows)
-  with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
-    file.write(table + "\n")
-  print(table)
-
-
 def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.evaluation import EvaluationConfig, evaluate, read_references, tables, validate
+  from placeto_tf.evaluation import EvaluationConfig, evaluate, tables, validate
   from placeto_tf.graphs import result_directory
   from placeto_tf.placing import registry
 
@@ -109,25 +87,25 @@ def main() -> None:
   missing = [name for name in wanted if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
-  if FLAGS.replicas != "1":
-    _evaluate_replicas()
-    return
-  if FLAGS.reach and FLAGS.reach not in FLAGS.methods:
-    raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(FLAGS.methods)}")
+  methods = tuple(FLAGS.methods or ("auto",))
+  if FLAGS.reach and FLAGS.reach not in methods:
+    raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(methods)}")
   seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))
   config = EvaluationConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
-      methods=registry.with_controls(FLAGS.methods) if FLAGS.controls else tuple(FLAGS.methods),
+      methods=registry.with_controls(methods) if FLAGS.controls else methods,
       seeds=seeds, max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
-      graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights))
+      graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
+      replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables())
   result_directory.check(FLAGS.out)
 
   rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
   tables.write_plots(rows, FLAGS.out)
-  table = "\n\n".join([
-      tables.step_time_table(rows), tables.comparison_table(rows, read_references(FLAGS.out))]
+  table = "\n\n".join(
+      [tables.step_time_table(rows), tables.comparison_table(rows)]
+      + ([tables.replicas_table(rows, FLAGS.out)] if FLAGS.replicas != "1" else [])
       + ([tables.budget_tables(rows, FLAGS.out, budgets)] if budgets else [])
       + ([tables.reach_table(rows, FLAGS.out, FLAGS.reach)] if FLAGS.reach else []))
   with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:

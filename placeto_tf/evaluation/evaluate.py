@@ -10,8 +10,9 @@ The directory of results holds:
                       `validation`)
   placements/*.json   the placement of each row
   histories/*.json    [[evaluations, seconds, objective_us], ...] at each improvement
-  references.json     graph -> cluster -> method -> step_time_us of the placements that need no
-                      search, outside of any budget, to compare rows with
+  reports/*.json      the report of each row of `REPLICAS`: forms, data parallelism, the check.
+                      Its step time is for as many examples as a step of one replica has; where
+                      nothing fits there is no row, and a rerun tries again
   tensorboard/*/      summaries of each row
 
 An interrupted run goes on where it stopped; a rerun skips rows that are done.
@@ -22,26 +23,30 @@ from __future__ import annotations
 import collections
 import csv
 import hashlib
+import itertools
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation import histories
-from placeto_tf.evaluation.evaluation_config import EvaluationConfig
+from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.evaluation.runs import Found, Key, run
 from placeto_tf.evaluation.summaries import write_summaries
 from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.placements import Placement
-from placeto_tf.placing import learned_groups, registry
+from placeto_tf.placing import learned_groups, registry, reports
+from placeto_tf.placing.config import AUTO
+from placeto_tf.placing.replica_search import place_replicas
+from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.executor import Calls, Executor
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.ray_executor import executor_at
-from placeto_tf.replication import load_with_replicas
+from placeto_tf.replication import ReplicaSource, load_with_replicas
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
@@ -80,7 +85,6 @@ def _evaluate(
   # What cannot be read is known before anything is run or written.
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
-  read_references(out)
   for row in done.values():
     histories.read_history(row, out)
   for method in map(registry.find, config.methods):
@@ -99,21 +103,24 @@ def _evaluate(
       left[key[:2]] -= 1
       if not left[key[:2]]:
         del problems[key[:2]]
-      if progress is not None:
-        progress(sum(key in done for key in wanted), len(wanted), row)
+      tell(row)
+
+  def tell(row: Row) -> None:
+    if progress is not None:
+      progress(sum(key in done for key in wanted), len(wanted), row)
 
   threads = config.islands if executor.beside else executor.cores
   with executor.tasks(run, cpus=config.islands) as runs:
     for graph_name in config.graphs:
-      if all(key in done for key in wanted if key[0] == graph_name):
+      if all(key in done for key in wanted if key[0] == graph_name and key[2] != REPLICAS):
         continue
       graph = load_with_replicas(graph_name, **config.graph_options)
       for cluster_name in config.clusters:
-        todo = [key for key in wanted if key[:2] == (graph_name, cluster_name) and key not in done]
+        todo = [key for key in wanted if key[:2] == (graph_name, cluster_name)
+                and key[2] != REPLICAS and key not in done]
         if not todo:
           continue
         new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
-        _refer(out, graph_name, cluster_name, new_problem)
         problems[graph_name, cluster_name] = new_problem()
         problem = new_problem()
         shared = executor.share((
@@ -123,38 +130,19 @@ def _evaluate(
           runs.submit(key, " ".join(map(str, key)), shared, key, config, threads)
         take(runs, 0.0)
     take(runs, None)
-  return [done[key] for key in wanted]
-
-
-def read_references(out: str) -> Dict[str, Dict[str, Dict[str, float]]]:
-  """Graph -> cluster -> method -> step_time_us; empty where the directory has none."""
-  path = os.path.join(out, "references.json")
-  if not os.path.lexists(path):
-    return {}
-  remedy = "delete it, so that it is made again"
-  content = user_files.read_json_object(path, what="the references", remedy=remedy)
-  for graph, clusters in content.items():
-    if not isinstance(clusters, dict) or not all(
-        isinstance(methods, dict) and all(
-            isinstance(us, (int, float)) and not isinstance(us, bool) for us in methods.values())
-        for methods in clusters.values()):
-      raise PlacetoError(f"{path!r} does not say how long {graph!r} takes; {remedy}")
-  return content
-
-
-def _refer(
-    out: str, graph: str, cluster: str, new_problem: Callable[[], PlacementProblem]) -> None:
-  """Adds a graph and cluster to references.json, unless they are in it."""
-  references = read_references(out)
-  if cluster in references.get(graph, {}):
-    return
-  found = {}
-  for method in registry.references():
-    problem = new_problem()
-    placement = method.load()(problem, None, 0)
-    found[method.name] = float(problem.simulator.simulate(placement).step_time_us)
-  references.setdefault(graph, {})[cluster] = found
-  atomic.write_json(os.path.join(out, "references.json"), references)
+  for graph_name, keys in itertools.groupby(
+      [key for key in wanted if key[2] == REPLICAS and key not in done], key=lambda key: key[0]):
+    source = ReplicaSource(graph_name, config.graph_options)
+    for key in keys:
+      try:
+        done[key] = _place_replicas(source, key, config, out)
+      except PlacementError:
+        if config.replicas != AUTO:  # there may not be so many devices
+          raise
+        continue
+      _append(path, done[key])
+      tell(done[key])
+  return [done[key] for key in wanted if key in done]
 
 
 def read_results(path: str) -> List[Row]:
@@ -217,7 +205,7 @@ def _text(value: Any) -> str:
 def _keys(config: EvaluationConfig) -> Iterator[Key]:
   for graph in config.graphs:
     for cluster in config.clusters:
-      for method in config.methods:
+      for method in (*config.methods, *([] if config.replicas == 1 else [REPLICAS])):
         for seed in config.seeds:
           yield graph, cluster, method, seed
 
@@ -243,25 +231,51 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
 
 def _write(problem: PlacementProblem, key: Key, found: Found, out: str) -> Row:
   """Writes the placement and the history of a run; its row."""
-  graph_name, cluster_name, name, seed = key
   result = problem.simulator.simulate(found.placement)
   bound_us = lower_bound_us(problem)
-  stem = re.sub(r"[^\w.=-]+", "_", "__".join(str(part) for part in key))
   placement = Placement.from_indices(
-      problem.graph, problem.cluster, found.placement, method=name, seed=seed,
+      problem.graph, problem.cluster, found.placement, method=key[2], seed=key[3],
       evaluations=found.evaluations, step_time_us=result.step_time_us,
       lower_bound_us=bound_us)
-  file_name = os.path.join("placements", f"{stem}.json")
+  return _row(key, found, placement, found.history, out, step_time_us=float(result.step_time_us),
+              fits=bool(result.fits), start_us=found.start_us, lower_bound_us=float(bound_us),
+              peak_memory_bytes=float(result.peak_memory_bytes.max()))
+
+
+def _place_replicas(
+    source: ReplicaSource, key: Key, config: EvaluationConfig, out: str) -> Row:
+  """Places with replicas and writes placement, history and report; the row.
+
+  Raises:
+    PlacementError: nothing fits, or there are more replicas than devices.
+  """
+  found = place_replicas(source, Cluster.parse(key[1]), config.placing_config(key[3]))
+  assert found.replication is not None
+  chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
+  share = one / chosen.global_batch if one and chosen is not None else 1.0
+  os.makedirs(os.path.join(out, "reports"), exist_ok=True)
+  atomic.write_json(os.path.join(out, "reports", f"{stem_of(key)}.json"), reports.report(found))
+  history = [(count, seconds, us * share) for count, seconds, us in found.history]
+  return _row(key, found, found.placement, history, out, step_time_us=found.step_time_us * share,
+              fits=found.fits, start_us=None, lower_bound_us=found.lower_bound_us * share,
+              peak_memory_bytes=float(found.peak_memory_bytes.max()))
+
+
+def stem_of(key: Key) -> str:
+  """The name of a row's files."""
+  return re.sub(r"[^\w.=-]+", "_", "__".join(map(str, key)))
+
+
+def _row(
+    key: Key, found: Union[Found, PlacingResult], placement: Placement,
+    history: List[Tuple[int, float, float]], out: str, **figures: Any) -> Row:
+  """Writes the placement and the history of a run; its row."""
+  file_name = os.path.join("placements", f"{stem_of(key)}.json")
   placement.save(os.path.join(out, file_name))
-  atomic.write(os.path.join(out, "histories", f"{stem}.json"),
-               json.dumps(found.history).encode("utf-8"), error_type=PlacetoError)
-  row = {
-      "graph": graph_name, "cluster": cluster_name, "method": name, "seed": seed,
-      "step_time_us": float(result.step_time_us), "fits": bool(result.fits),
-      "start_us": found.start_us, "evaluations": found.evaluations,
-      "seconds": round(found.seconds, 3),
-      "lower_bound_us": float(bound_us),
-      "peak_memory_bytes": float(result.peak_memory_bytes.max()), "placement": file_name}
+  atomic.write(os.path.join(out, "histories", f"{stem_of(key)}.json"),
+               json.dumps(history).encode("utf-8"), error_type=PlacetoError)
+  row = {**dict(zip(KEY, key)), **figures, "evaluations": found.evaluations,
+         "seconds": round(found.seconds, 3), "placement": file_name}
   return {**row, "digest": digest_of(row, out)}
 
 
@@ -298,8 +312,8 @@ def _claim(out: str, config: EvaluationConfig) -> None:
       path, what="the evaluation's configuration", remedy="choose another directory")
   # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights", "islands"):
-    default = 1 if name == "islands" else None  # older evaluations do not name it
+               "graph_options", "policy_weights", "islands", "replicas", "mirrored_variables"):
+    default = 1 if name in ("islands", "replicas") else None  # older evaluations do not name them
     if (stored.get(name) or default) != (config.to_json()[name] or default):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "

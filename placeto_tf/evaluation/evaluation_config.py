@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Union
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placing import learned_groups, registry
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.search.islands import check_islands
+
+REPLICAS = "replicas"  # what rows with several replicas have as their method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,8 @@ class EvaluationConfig:
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it, for the methods that need its weights or have weights that ship.
+    replicas, mirrored_variables: as `PlacingConfig` has them; with other replicas than 1 the rows
+      of each graph and cluster end with one of `REPLICAS`, placement with replicas by `auto`.
   """
 
   graphs: Tuple[str, ...]
@@ -44,6 +49,8 @@ class EvaluationConfig:
   islands: int = 1
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
   policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
+  replicas: Union[int, str] = 1
+  mirrored_variables: Optional[bool] = None
 
   def __post_init__(self):
     for name in ("graphs", "clusters", "methods", "seeds"):
@@ -74,6 +81,13 @@ class EvaluationConfig:
   def budget(self) -> Budget:
     """Of each run."""
     return Budget(max_evaluations=self.max_evaluations, max_seconds=self.max_seconds)
+
+  def placing_config(self, seed: int) -> PlacingConfig:
+    """How a row of `REPLICAS` is placed."""
+    return PlacingConfig(
+        max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
+        max_groups=self.max_groups, replicas=self.replicas,
+        mirrored_variables=self.mirrored_variables)
 
   def weights_of(self, method: Method) -> Optional[str]:
     """Directory of the weights that a method is run with.

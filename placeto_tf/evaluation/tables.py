@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import collections
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation.evaluation_config import REPLICAS
 from placeto_tf.evaluation.histories import read_history
+from placeto_tf.graphs import user_files
 from placeto_tf.placing import registry
+from placeto_tf.placing.replica_search import DATA_PARALLEL
 
 Row = Dict[str, Any]
-References = Mapping[str, Mapping[str, Mapping[str, float]]]
 # The excess that the plot of ratios shows as zero, in percent.
 _LEAST_EXCESS = 0.1
 _LEAST = 1e-3  # seconds below a clock's resolution
@@ -48,19 +50,13 @@ def step_time_table(rows: Sequence[Row]) -> str:
   return "\n".join(lines)
 
 
-def comparison_table(
-    rows: Sequence[Row], references: Optional[References] = None) -> str:
+def comparison_table(rows: Sequence[Row]) -> str:
   """Markdown: a line per graph, cluster and method, means over seeds.
 
   Columns: step time (with its standard deviation); the step times of one device and of the expert
-  split over it (above 1: faster than these); its ratio to the best known and to the lower bound;
-  seconds; evaluations; peak memory of the fullest device. The last lines are geometric means of
-  each method.
-
-  Args:
-    rows: of an evaluation.
-    references: of the same, see `read_references`; without them the ratios to one device and to
-      the expert split are taken from the rows of these methods, where there are any.
+  split over it, where these are among the methods (above 1: faster than these); its ratio to the
+  best known and to the lower bound; seconds; evaluations; peak memory of the fullest device. The
+  last lines are geometric means of each method.
   """
   lines = ["| graph | cluster | method | step ms | single / it | expert / it | it / best "
            "| it / bound | seconds | evaluations | peak GB |", "|---|---|---|" + "---:|" * 8]
@@ -69,9 +65,7 @@ def comparison_table(
     grouped[row["graph"], row["cluster"]].setdefault(row["method"], []).append(row)
   ratios: Dict[str, List[List[float]]] = collections.defaultdict(list)
   for (graph, cluster), by_method in grouped.items():
-    known = (references or {}).get(graph, {}).get(cluster, {})
-    times = {name: known.get(name, _mean(by_method[name], "step_time_us")
-                             if name in by_method else float("nan"))
+    times = {name: _mean(by_method[name], "step_time_us") if name in by_method else float("nan")
              for name in ("single", "expert")}
     best = min(row["step_time_us"] for found in by_method.values() for row in found)
     for method, found in by_method.items():
@@ -153,8 +147,57 @@ def _budget_table(
   return "\n".join(lines)
 
 
+def replicas_table(rows: Sequence[Row], out: str) -> str:
+  """Markdown: a line per row of `REPLICAS`, for as many examples as a step of one replica has.
+
+  Columns: step times of the best of the other methods, of data parallelism and of replicas; which
+  replicas; examples a second; the lower bound; how many times as long as replicas the first two
+  and the better of them take; what training replicas beside the graph gave. The last line is the
+  geometric means of these ratios.
+
+  Args:
+    rows: of an evaluation.
+    out: its directory, for the reports.
+  """
+  lines = ["| graph | cluster | placement alone | data parallelism | with replicas | replicas "
+           "| examples/s | bound | over replicas: alone | data parallelism | better of both "
+           "| check |",
+           "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
+  ratios = []
+  for row in rows:
+    if row["method"] != REPLICAS:
+      continue
+    report = user_files.read_json_object(
+        os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
+        remedy="delete the row to run it again")
+    us = row["step_time_us"]
+    try:
+      found, baseline = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
+      form = (found["placed"] or {"form": "1"})["form"]
+      rate = found["rows"][form]["examples_per_second"]
+      check = (found["check"] or {}).get("text", "")
+      parallel_us = baseline["step_time_us"] * us / report["step_time_us"] if (
+          baseline.get("fits")) else float("nan")
+    except (AttributeError, KeyError, TypeError):
+      raise PlacetoError(f"the report of {row['placement']!r} is none; delete the row to run it "
+                         "again") from None
+    alone_us = min((other["step_time_us"] for other in rows if other["method"] != REPLICAS
+                    and all(other[name] == row[name] for name in ("graph", "cluster"))
+                    and other["fits"]), default=float("nan"))
+    ratios.append([alone_us / us, parallel_us / us, float(np.fmin(alone_us, parallel_us)) / us])
+    lines.append("| " + " | ".join([
+        row["graph"].replace("zoo:", ""), row["cluster"],
+        *(f"{each / 1e3:,.1f}" for each in (alone_us, parallel_us, us)), form,
+        f"{rate:,.0f}" if rate else "-", f"{row['lower_bound_us'] / 1e3:,.1f}",
+        *map(_ratio, ratios[-1]), check]) + " |")
+  means = (geometric_mean([each for each in column if not np.isnan(each)])
+           for column in zip(*ratios))
+  lines.append("| geometric mean |" + " |" * 7 + " " + " | ".join(map(_ratio, means)) + " | |")
+  return "\n".join(lines)
+
+
 def _searches(row: Row) -> bool:
-  return registry.find(row["method"]).kind.searches
+  return row["method"] == REPLICAS or registry.find(row["method"]).kind.searches
 
 
 def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:

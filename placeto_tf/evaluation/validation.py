@@ -24,7 +24,7 @@ from placeto_tf.evaluation.evaluate import (
   problem_factory,
   read_results,
 )
-from placeto_tf.evaluation.evaluation_config import EvaluationConfig
+from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.graphs import load_graph, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.result_directory import changed_files
@@ -66,6 +66,11 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
       continue
     seen.add(name)
     try:
+      if row["method"] == REPLICAS:  # of another graph than that of its name
+        difference = _changed(row, directory)
+        if difference:
+          differences.append(f"{name}: {difference}")
+        continue
       if row["graph"] != graph_name:
         graph, cases = load_with_replicas(row["graph"], **options), {}
         graph_name = row["graph"]
@@ -170,6 +175,11 @@ def _difference(case: _Case, row: Row, directory: str) -> str:
     if found != row[field]:
       return (f"the step takes {found!r} us, not {row[field]!r}" if field == "step_time_us"
               else f"{field} is {found!r}, not {row[field]!r}")
+  return _changed(row, directory)
+
+
+def _changed(row: Row, directory: str) -> str:
+  """Says that a row or a file of it is not as it was written, or ""."""
   if digest_of(row, directory) != row["digest"]:
     return "the row, its placement or its history was changed after it was written"
   return ""

@@ -9,12 +9,13 @@ import shutil
 import pytest
 
 import graph_files
+from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import (
   EvaluationConfig,
   evaluate,
-  read_references,
   read_results,
+  tables,
   validate,
 )
 from placeto_tf.graphs import result_directory
@@ -57,7 +58,7 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(config, tmp_path):
 
 
 @pytest.mark.parametrize("name, says", [
-    ("results.csv", "has the columns"), ("references.json", "does not say how long"),
+    ("results.csv", "has the columns"),
     ("histories/small_meta__k80_2__single__0.json", "holds something else than a history")])
 def test_damaged_results_are_found_before_anything_is_run_or_written(config, tmp_path, name, says):
   out = tmp_path / "out"
@@ -142,14 +143,35 @@ def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monk
     dataclasses.replace(learning, methods=("auto",))
 
 
-def test_references_are_kept_beside_the_rows_and_use_no_budget(config, tmp_path):
-  out = str(tmp_path / "out")
+def test_replicas_have_a_row_and_a_table_beside_placement_alone(tmp_path):
+  spec, out = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4", str(tmp_path / "out")
+  config = EvaluationConfig(
+      (spec,), ("k80:2",), ("single",), max_evaluations=20, replicas="auto")
   rows = evaluate(config, out)
-  found = read_references(out)[config.graphs[0]]["k80:2"]
-  assert list(found) == ["current", "single", "expert", "metis"]
-  assert found["single"] == rows[0]["step_time_us"]
-  assert rows[0]["evaluations"] == 1
-  assert read_references(str(tmp_path)) == {}
+  assert [row["method"] for row in rows] == ["single", "replicas"]
+  assert rows[1]["step_time_us"] >= rows[1]["lower_bound_us"] > 0
+  assert evaluate(config, out) == rows == read_results(os.path.join(out, "results.csv"))
+  line = tables.replicas_table(rows, out).splitlines()[2]
+  alone, _, best, form = line.split(" | ")[2:6]
+  assert alone == f"{rows[0]['step_time_us'] / 1e3:,.1f}" and form in ("1", "2", "2 mirrored")
+  assert best == f"{rows[1]['step_time_us'] / 1e3:,.1f}"
+  assert validate(os.path.join(out, "results.csv")) == []
+  (tmp_path / "out" / rows[1]["placement"]).write_text("{}")
+  assert len(validate(os.path.join(out, "results.csv"))) == 1
+
+
+def test_replicas_that_fit_nowhere_have_no_row_and_do_not_end_the_others(tmp_path):
+  described = Cluster.parse("k80:2").to_json()
+  for device in described["devices"]:
+    device["memory_bytes"] = 1024
+  path = tmp_path / "tiny.json"
+  path.write_text(json.dumps(described))
+  config = EvaluationConfig(
+      ("zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4",), (str(path), "k80:2"),
+      ("single",), max_evaluations=20, replicas="auto")
+  rows = evaluate(config, str(tmp_path / "out"))
+  assert [(row["cluster"], row["method"]) for row in rows] == [
+      (str(path), "single"), ("k80:2", "single"), ("k80:2", "replicas")]
 
 
 def test_another_budget_needs_another_directory(config, tmp_path):
@@ -236,8 +258,8 @@ def test_a_changed_file_of_a_row_is_noticed(evaluated, tmp_path, name):
 
 @pytest.mark.parametrize("name, content", [
     ("results.csv", "a,b\n"), ("results.csv", "\0\n"), ("config.json", "{"),
-    ("config.json", "[]"), ("references.json", "[]"), ("references.json", '{"a": 1}'),
-    ("results.csv", None), ("config.json", None), ("references.json", None)])
+    ("config.json", "[]"),
+    ("results.csv", None), ("config.json", None)])
 def test_damaged_files_of_an_evaluation_are_named(evaluated, tmp_path, name, content):
   out = tmp_path / "out"
   shutil.copytree(evaluated, out)
@@ -250,7 +272,6 @@ def test_damaged_files_of_an_evaluation_are_named(evaluated, tmp_path, name, con
   else:
     (out / name).write_text(content)
   with pytest.raises(PlacetoError, match=name):
-    read_references(str(out))
     evaluate(config, str(out))
 
 

@@ -53,7 +53,7 @@ def kinds(names: Tuple[str, ...] = ()) -> Dict[str, Kind]:
   makers: Dict[str, Callable[[], Kind]] = {
       "placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
       "scorer_weights": _scorer_weights, "placeto_weights": _placeto_weights, "run": _run,
-      "results": _results, "replicas": _replicas, "study": _study, "manifest": _manifest,
+      "results": _results, "study": _study, "manifest": _manifest,
       "graph_set": _graph_set, "partial": _partial, "cached_costs": _cached_costs,
       "keras_archive": lambda: _keras("model.keras"), "keras_hdf5": lambda: _keras("model.h5")}
   return {name: makers[name]() for name in names or KINDS}
@@ -279,31 +279,17 @@ def _run() -> Kind:
 
 
 def _results() -> Kind:
-  from placeto_tf.evaluation import read_references, read_results
+  from placeto_tf.evaluation import read_results
   from placeto_tf.evaluation.evaluate import FIELDS
 
   row = ("a.meta", "k80:2", "single", "0", "1.5", "True", "", "1", "0.25", "1.0", "64.0",
          "placements/a.json", "0" * 64)
-  files = {"results.csv": "\n".join([",".join(FIELDS), *[",".join(row)] * 3, ""]).encode(),
-           "references.json": json.dumps({"a.meta": {"k80:2": {"single": 1.5}}}).encode()}
+  files = {"results.csv": "\n".join([",".join(FIELDS), *[",".join(row)] * 3, ""]).encode()}
 
   def load(folder: str) -> None:
     read_results(os.path.join(folder, "results.csv"))
-    read_references(folder)
 
   return Kind(files, load)
-
-
-def _replicas() -> Kind:
-  from placeto_tf.evaluation import replica_table
-
-  line = "a.meta,k80:2,0,1.0,,2,64,1.5,True,1.0,2.0,,3.5,40,1.0,placements/a.json,checked,2.5"
-  text = "\n".join([",".join(replica_table.FIELDS), line, line, ""])
-
-  def load(folder: str) -> None:
-    replica_table.table(replica_table.read_rows(os.path.join(folder, "replicas.csv")))
-
-  return Kind({"replicas.csv": text.encode()}, load)
 
 
 def _graph_set() -> Kind:

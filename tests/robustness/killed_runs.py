@@ -64,12 +64,12 @@ def _trained(files: Files) -> Files:
 
 
 def _evaluated(files: Files) -> Files:
-  """Placements, references, and the rows but for their seconds, of which digests speak too."""
+  """Placements, and the rows but for their seconds, of which digests speak too."""
   rows = [line.split(",") for line in files["results.csv"].decode().splitlines()]
   dropped = {rows[0].index("seconds"), rows[0].index("digest")}
   lines = sorted(",".join(cell for i, cell in enumerate(row) if i not in dropped) for row in rows)
   return {**{path: content for path, content in files.items() if path.startswith("placements/")},
-          "references.json": files["references.json"], "results.csv": "\n".join(lines).encode()}
+          "results.csv": "\n".join(lines).encode()}
 
 
 def _studied(files: Files) -> Files:
