@@ -11,9 +11,9 @@ beside the best of --methods (auto, unless others are named) and data parallelis
 --budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
 --reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
-Prints the tables and writes them (table.md), results.csv, the placements, plots and TensorBoard
-summaries. Every method gets the same budget, and its starting points count. After an
-interruption the same command goes on where it stopped. --validate=runs/table/results.csv replays
+Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
+gets the same budget, and its starting points count. After an interruption the same command goes on
+where it stopped. --validate=runs/table/results.csv replays
 all placements instead, and --validate=placed checks what place.py wrote into a directory.
 """
 

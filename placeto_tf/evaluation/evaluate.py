@@ -13,7 +13,6 @@ The directory of results holds:
   reports/*.json      the report of each row of `REPLICAS`: forms, data parallelism, the check.
                       Its step time is for as many examples as a step of one replica has; where
                       nothing fits there is no row, and a rerun tries again
-  tensorboard/*/      summaries of each row
 
 An interrupted run goes on where it stopped; a rerun skips rows that are done.
 """
@@ -33,10 +32,8 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
-from placeto_tf.evaluation import histories
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
-from placeto_tf.evaluation.runs import Found, Key, run
-from placeto_tf.evaluation.summaries import write_summaries
+from placeto_tf.evaluation.runs import Found, Key, read_history, run
 from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.placements import Placement
 from placeto_tf.placing import learned_groups, registry, reports
@@ -86,7 +83,7 @@ def _evaluate(
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
   for row in done.values():
-    histories.read_history(row, out)
+    read_history(row, out)
   for method in map(registry.find, config.methods):
     registry.read_weights(method, config.weights_of(method))
   _claim(out, config)
@@ -97,7 +94,6 @@ def _evaluate(
   def take(runs: Calls, seconds: Optional[float]) -> None:
     for key, found in runs.done(seconds):
       row = _write(problems[key[:2]], key, found, out)
-      write_summaries(row, out)
       _append(path, row)
       done[key] = row
       left[key[:2]] -= 1

@@ -6,11 +6,14 @@ Legend: N ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Tuple
+import os
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
+from placeto_tf.graphs import user_files
 from placeto_tf.placing import learned_groups, registry, running
 from placeto_tf.problem.executor import Shared
 from placeto_tf.search.islands import Islands
@@ -61,3 +64,19 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   account = problem.account
   return Found(
       account.best_known, start_us, account.evaluations, account.seconds, account.history)
+
+
+def read_history(row: Dict[str, Any], out: str) -> List[List[float]]:
+  """[evaluations, seconds, objective in us] at each improvement of a row's run.
+
+  Raises:
+    PlacetoError: the file is missing or damaged.
+  """
+  path = os.path.join(out, "histories", os.path.basename(row["placement"]))
+  remedy = "delete the row to run it again"
+  history = user_files.read_json(path, what="the history", remedy=remedy)
+  if not isinstance(history, list) or not history or not all(
+      isinstance(entry, list) and len(entry) == 3 and all(
+          isinstance(value, (int, float)) for value in entry) for entry in history):
+    raise PlacetoError(f"{path!r} holds something else than a history; {remedy}")
+  return history

@@ -10,7 +10,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluation_config import REPLICAS
-from placeto_tf.evaluation.histories import read_history
+from placeto_tf.evaluation.runs import read_history
 from placeto_tf.graphs import user_files
 from placeto_tf.placing import registry
 from placeto_tf.placing.replica_search import DATA_PARALLEL

@@ -8,27 +8,27 @@ one included. `.results.json` lists what a run wrote, with digests:
 
 (The size in bytes comes first, so that a file of another size need not be read.) A file that is in
 the list and unchanged is replaced. Any other file in the way is an error, before the search begins
-and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next
-one removes it, or, where moving had begun, moves the rest. Files of other names stay.
+and again before anything is moved. A run that is killed leaves its `.partial-ID`; the next one
+removes it, or, where the list of its results is already in it (`.complete`), moves what is left of
+them. Files of other names stay.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import atomic, user_files
 
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
-_COMPLETE = ".complete"  # in a partial directory: all results are there, and may be moved
+_COMPLETE = ".complete"  # in a partial directory: the list of its results, which may be moved
 _RELEASE_S = 1.0
 _REMEDY = "move it away or choose another directory"
 
@@ -98,7 +98,7 @@ class ResultDirectory:
           raise PlacetoError(
               f"{path!r} is an input of this run and would be written over; choose another "
               "directory for the results")
-    known = _read_manifest(self.out)
+    known = _read_list(self.out, MANIFEST)
     for name in names:
       for relative in _files(self.out, name):
         path = os.path.join(self.out, relative)
@@ -117,17 +117,16 @@ class ResultDirectory:
     """
     names = sorted(os.listdir(self.path))
     try:
-      old = _read_manifest(self.out)
       self.claim(names)
-      gone = sorted({relative.partition("/")[0] for relative in old} - set(names))
-      gone = [name for name in gone if self._is_unchanged(name, old)]
       new = {relative: [_digest(os.path.join(self.path, relative))]
              for name in names for relative in _files(self.path, name)}
-      atomic.write_json(os.path.join(self.path, _COMPLETE), {
-          "version": 1, "files": new, "names": names, "gone": gone})
+      old = _read_list(self.out, MANIFEST)
+      old = {relative: digests for relative, digests in old.items()  # the others are kept
+             if relative.partition("/")[0] in names or self._is_unchanged(relative, old)}
+      _write_list(self.path, _COMPLETE, new)
       # Both are known while some are moved and some are not.
-      _write_manifest(self.out, {name: sorted({*old.get(name, ()), *new.get(name, ())})
-                                 for name in {*old, *new}})
+      _write_list(self.out, MANIFEST, {name: sorted({*old.get(name, ()), *new.get(name, ())})
+                                       for name in {*old, *new}})
       _finish(self.out, self.path)
     except (OSError, PlacetoError) as error:
       self._kept = True
@@ -136,8 +135,9 @@ class ResultDirectory:
           f"the results could not be moved into {self.out!r} and are in {self.path!r} ({reason})"
       ) from None
 
-  def _is_unchanged(self, name: str, known: Dict[str, List[str]]) -> bool:
-    """Whether the files of an earlier result are unchanged, and no inputs."""
+  def _is_unchanged(self, relative: str, known: Dict[str, List[str]]) -> bool:
+    """Whether the files of the earlier result that a file is of are unchanged, and no inputs."""
+    name = relative.partition("/")[0]
     path = os.path.join(self.out, name)
     if not os.path.lexists(path) or any(
         _inside(source, os.path.realpath(path)) for source in self._inputs):
@@ -164,10 +164,8 @@ def changed_files(out: str) -> List[str]:
   """
   if not os.path.lexists(os.path.join(out, MANIFEST)):
     raise PlacetoError(f"{out!r} has no {MANIFEST}, which runs write; give a directory of results")
-  known = _read_manifest(out)
-  return [name for name in sorted(known)
-          if os.path.isabs(name) or ".." in name.split("/")
-          or not _matches(os.path.join(out, name), known[name])]
+  known = _read_list(out, MANIFEST)
+  return [name for name in sorted(known) if not _matches(os.path.join(out, name), known[name])]
 
 
 def check(out: str) -> str:
@@ -287,17 +285,17 @@ def tidy(out: str, own: str = "") -> None:
 def _finish(out: str, partial: str) -> None:
   """Moves complete results to their names; files that were moved before stay.
 
-  Anybody who may write to the directory can have left a plan there: its names are single
-  components, and what they replace or remove was written by a run and is unchanged.
+  What they replace or remove was written by a run and is unchanged, for anybody who may write to
+  the directory can have left a list there.
 
   Raises:
-    PlacetoError: the plan is none that a run wrote; nothing was moved.
+    PlacetoError: the list is none that a run wrote; nothing was moved.
   """
-  files, names, gone = _read_plan(partial)
-  known = _read_manifest(out)
-  in_the_way = [name for name in gone if os.path.lexists(os.path.join(out, name))] + [
-      name for name in names if os.path.lexists(os.path.join(partial, name))]
-  for name in in_the_way:
+  files, known = _read_list(partial, _COMPLETE), _read_list(out, MANIFEST)
+  names, earlier = (sorted({relative.partition("/")[0] for relative in each})
+                    for each in (files, known))
+  gone = [name for name in earlier if name not in names]
+  for name in [*gone, *(name for name in names if os.path.lexists(os.path.join(partial, name)))]:
     for relative in _files(out, name):
       if not _matches(os.path.join(out, relative), known.get(relative, ())):
         raise PlacetoError(
@@ -313,25 +311,8 @@ def _finish(out: str, partial: str) -> None:
       if os.path.lexists(os.path.join(out, name)):
         os.rename(os.path.join(out, name), os.path.join(aside, name))
       os.rename(os.path.join(partial, name), os.path.join(out, name))
-  _write_manifest(out, files)
+  _write_list(out, MANIFEST, files)
   os.unlink(os.path.join(partial, _COMPLETE))
-
-
-def _read_plan(partial: str) -> Tuple[Dict[str, List[str]], List[str], List[str]]:
-  """(path -> digests, names to move, names to remove) of a run that was cut off."""
-  path = os.path.join(partial, _COMPLETE)
-  remedy = f"look into {partial!r} and move it away"
-  plan = user_files.read_json_object(path, what="the list of results", remedy=remedy)
-  files, names, gone = plan.get("files"), plan.get("names"), plan.get("gone")
-  if plan.get("version") != 1 or not isinstance(files, dict) or (
-      not isinstance(names, list) or not isinstance(gone, list)) or not all(
-          map(_is_component, names + gone)):
-    raise PlacetoError(f"{path!r} is no list of results that a run wrote; {remedy}")
-  for relative, digests in files.items():
-    if not isinstance(digests, list) or relative.partition("/")[0] not in names or not all(
-        map(_is_component, relative.split("/"))):
-      raise PlacetoError(f"{path!r} lists {relative!r}, which is none of its results; {remedy}")
-  return {name: list(map(str, digests)) for name, digests in files.items()}, names, gone
 
 
 def _is_component(name: Any) -> bool:
@@ -341,26 +322,27 @@ def _is_component(name: Any) -> bool:
       or os.path.isabs(name) or (os.altsep is not None and os.altsep in name))
 
 
-def _read_manifest(out: str) -> Dict[str, List[str]]:
-  """Path below the directory -> digests that it may have; nothing where there is no list."""
-  path = os.path.join(out, MANIFEST)
+def _read_list(folder: str, file: str) -> Dict[str, List[str]]:
+  """Path below the folder -> digests that it may have; nothing where there is no list."""
+  path = os.path.join(folder, file)
   if not os.path.lexists(path):
     return {}
-  remedy = "choose another directory, or move the earlier results away"
+  remedy = f"look into {folder!r}, and move the list away"
   content = user_files.read_json_object(path, what="the list of results", remedy=remedy)
   files = content.get("files")
   if content.get("version") != 1 or not isinstance(files, dict):
     raise PlacetoError(f"{path!r} is no list of results; {remedy}")
+  for relative in files:
+    if not all(map(_is_component, relative.split("/"))):
+      raise PlacetoError(f"{path!r} lists {relative!r}, which is no result; {remedy}")
   return {name: [digest] if isinstance(digest, str) else list(map(str, digest))
           for name, digest in files.items() if isinstance(digest, (str, list))}
 
 
-def _write_manifest(out: str, files: Dict[str, List[str]]) -> None:
-  atomic.write(
-      os.path.join(out, MANIFEST), (json.dumps({"version": 1, "files": {
-          name: digests[0] if len(digests) == 1 else digests
-          for name, digests in sorted(files.items())}}, indent=1) + "\n").encode("utf-8"),
-      what="the list of results ", error_type=PlacetoError)
+def _write_list(folder: str, file: str, files: Dict[str, List[str]]) -> None:
+  atomic.write_json(os.path.join(folder, file), {"version": 1, "files": {
+      name: digests[0] if len(digests) == 1 else digests
+      for name, digests in sorted(files.items())}})
 
 
 def _files(root: str, name: str) -> List[str]:

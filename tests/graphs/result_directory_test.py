@@ -245,18 +245,14 @@ def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("plan", [
-    {"version": 1, "files": {}, "names": [], "gone": ["../precious"]},
-    {"version": 1, "files": {}, "names": ["../precious"], "gone": []},
-    {"version": 1, "files": {}, "names": [], "gone": ["a/../../precious"]},
-    {"version": 1, "files": {}, "names": [], "gone": [".."]},
-    {"version": 1, "files": {}, "names": ["."], "gone": []},
-    {"version": 1, "files": {}, "names": [result_directory.MANIFEST], "gone": []},
-    {"version": 1, "files": {}, "names": [], "gone": ["mine.txt"]},
-    {"version": 1, "files": {}, "names": ["mine.txt"], "gone": []},
-    {"version": 1, "files": {"../precious": ["1:2"]}, "names": ["a"], "gone": []},
-    {"version": 1, "files": {}, "names": "mine.txt", "gone": []},
-    {"version": 1, "files": [], "names": [], "gone": []},
-    {"version": 2, "files": {}, "names": [], "gone": []},
+    {"version": 1, "files": {"../precious": "1:2"}},
+    {"version": 1, "files": {"a/../../precious": "1:2"}},
+    {"version": 1, "files": {"..": "1:2"}},
+    {"version": 1, "files": {".": "1:2"}},
+    {"version": 1, "files": {result_directory.MANIFEST: "1:2"}},
+    {"version": 1, "files": {"mine.txt": "1:2"}},
+    {"version": 1, "files": []},
+    {"version": 2, "files": {}},
     {},
 ], ids=json.dumps)
 def test_a_planted_plan_moves_and_removes_nothing_and_is_said(tmp_path, plan):

@@ -41,7 +41,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 _MODULES = (
     "tensorflow", "tensorboard.summary.writer.event_file_writer", "matplotlib.pyplot",
     "placeto_tf.evaluation.evaluate",
-    "placeto_tf.evaluation.summaries", "placeto_tf.evaluation.tables",
+    "placeto_tf.evaluation.tables",
     "placeto_tf.placing.reports", "placeto_tf.placing.run", "placeto_tf.placing.summaries",
     "prediction_study_results")
 

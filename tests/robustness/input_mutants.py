@@ -353,8 +353,7 @@ def _partial() -> Kind:
     return f"{len(content)}:{hashlib.sha256(content).hexdigest()}"
 
   old, new = b"1\n", b"{}\n"
-  plan = {"version": 1, "files": {"report.json": [digest(new)]}, "names": ["report.json"],
-          "gone": ["old.json"]}
+  plan = {"version": 1, "files": {"report.json": [digest(new)]}}
   files = {"out/.partial-1/.complete": json.dumps(plan).encode(),
            "out/.partial-1/report.json": new, "out/old.json": old,
            f"out/{MANIFEST}": json.dumps(

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.evaluation.histories import read_history
+from placeto_tf.evaluation.runs import read_history
 
 ROW = {"placement": "placements/a.json"}
 
