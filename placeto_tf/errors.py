@@ -47,6 +47,12 @@ def listed(items: Sequence[str], most: int = 3) -> str:
   return ", ".join(items[:most]) + more
 
 
+def one_line(error: BaseException, most: int = 200) -> str:
+  """What an exception of somebody else's code says, in a line that is not too long."""
+  said = getattr(error, "message", None) or getattr(error, "strerror", None) or error
+  return " ".join(str(said).split())[:most] or type(error).__name__
+
+
 def check_at_least(
     least: float, record: object, *names: str, error_type: Type[PlacetoError] = PlacementError
 ) -> None:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from placeto_tf.costs import shape_analysis
-from placeto_tf.errors import CostError
+from placeto_tf.errors import CostError, one_line
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _TOLD_BYTES = 1 << 16  # of what a fork wrote to stderr
@@ -130,10 +130,9 @@ def _answer(graph_def: Any, counts: bool) -> bytes:
   except CostError as error:
     return _framed({"error": str(error)})
   except Exception as error:  # of TensorFlow's, in many kinds
-    reason = " ".join(str(error).split())[:200]
     return _framed({
-        "error": f"grappler cannot analyse the graph ({type(error).__name__}: {reason}); give "
-                 "measured costs instead"})
+        "error": f"grappler cannot analyse the graph ({type(error).__name__}: {one_line(error)}); "
+                 "give measured costs instead"})
   outputs = op_performance_data_pb2.OpPerformanceList()
   for name, tensors in found.outputs.items():
     outputs.op_performance.add(node=name).op.outputs.extend(tensors)

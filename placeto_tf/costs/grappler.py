@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 from typing import Any, Dict, Iterator, List, Sequence
 
-from placeto_tf.errors import CostError
+from placeto_tf.errors import CostError, one_line
 
 _UNIT_NS = 1_000  # what a flop and a byte take on the reference device at scale 1
 _LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole step
@@ -96,9 +96,8 @@ def _readable() -> Iterator[None]:
   except CostError:
     raise
   except Exception as error:  # its bindings throw several kinds, some of TensorFlow's own
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    raise CostError(f"grappler cannot analyse the graph ({reason}); give measured costs instead, "
-                    "as a CostGraphDef or an OpPerformanceList file") from error
+    raise CostError(f"grappler cannot analyse the graph ({one_line(error)}); give measured costs "
+                    "instead, as a CostGraphDef or an OpPerformanceList file") from error
 
 
 def _measure(item: Any, scale: int) -> List[Any]:

@@ -18,6 +18,7 @@ from placeto_tf.placing.replica_search import DATA_PARALLEL
 Row = Dict[str, Any]
 # The excess that the plot of ratios shows as zero, in percent.
 _LEAST_EXCESS = 0.1
+_WITHIN = 0.01  # of the best, where it counts as reached
 _LEAST = 1e-3  # seconds below a clock's resolution
 
 
@@ -200,7 +201,7 @@ def _searches(row: Row) -> bool:
   return row["method"] == REPLICAS or registry.find(row["method"]).kind.searches
 
 
-def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0.01) -> str:
+def reach_table(rows: Sequence[Row], out: str, reference: str) -> str:
   """Markdown: evaluations until each method was near its own best, and near another method's.
 
   A line per graph, cluster and method, means over seeds; the last lines are geometric means. The
@@ -216,7 +217,6 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
     rows: of an evaluation.
     out: its directory, for the histories.
     reference: a method among them.
-    within: share of the best.
 
   Raises:
     PlacetoError: `reference` is not among the methods.
@@ -235,7 +235,7 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
     grouped[row["graph"], row["cluster"], row["method"]].append(row)
   by_method: Dict[str, List[tuple]] = collections.defaultdict(list)
   for (graph, cluster, method), found in grouped.items():
-    runs = [_reach(row, histories, reference, within) for row in found]
+    runs = [_reach(row, histories, reference) for row in found]
     *means, times, share = (np.mean(column) for column in zip(*runs))
     line = (*means, np.exp(times), share)
     by_method[method].append(line)
@@ -248,12 +248,12 @@ def reach_table(rows: Sequence[Row], out: str, reference: str, within: float = 0
 
 
 def _reach(
-    row: Row, histories: Mapping[tuple, np.ndarray], reference: str, within: float) -> tuple:
+    row: Row, histories: Mapping[tuple, np.ndarray], reference: str) -> tuple:
   """(evaluations, seconds to the run's own best; the same to the reference's best, or all of the
   run; log of how many times as many the reference takes; 1 if it got there, else 0)."""
   history, other = histories[_run(row)], histories[_run({**row, "method": reference})]
-  own = history[history[:, 2] <= (1 + within) * history[-1, 2]][0, :2]
-  target_us = (1 + within) * other[-1, 2]
+  own = history[history[:, 2] <= (1 + _WITHIN) * history[-1, 2]][0, :2]
+  target_us = (1 + _WITHIN) * other[-1, 2]
   there = history[history[:, 2] <= target_us]
   its = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
   takes = other[other[:, 2] <= target_us][0, 0]
@@ -317,16 +317,16 @@ def write_plots(rows: Sequence[Row], out: str) -> List[str]:
     best[key] = min(best[key], row["step_time_us"])
   return [
       _plot(out, "ratio_cdf.png", "step time above the best known, %", "share of runs",
-            lambda axes: _cdf(axes, rows, best), log_x=True),
+            lambda axes: _cdf(axes, rows, best)),
       _plot(out, "by_evaluations.png", "placements evaluated", "best so far over the best known",
-            lambda axes: _curves(axes, rows, best, out, 0), log_x=True),
+            lambda axes: _curves(axes, rows, best, out, 0)),
       _plot(out, "by_seconds.png", "seconds", "best so far over the best known",
-            lambda axes: _curves(axes, rows, best, out, 1), log_x=True),
+            lambda axes: _curves(axes, rows, best, out, 1)),
   ]
 
 
 def _plot(
-    out: str, name: str, x: str, y: str, draw: Callable[[Any], None], log_x: bool = False) -> str:
+    out: str, name: str, x: str, y: str, draw: Callable[[Any], None]) -> str:
   import matplotlib
   from matplotlib.figure import Figure  # no pyplot: no global state, no display
   from matplotlib.rcsetup import cycler
@@ -339,8 +339,7 @@ def _plot(
   draw(axes)
   axes.set_xlabel(x)
   axes.set_ylabel(y)
-  if log_x:
-    axes.set_xscale("log")
+  axes.set_xscale("log")
   axes.grid(alpha=0.3)
   axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
   path = os.path.join(out, name)

@@ -44,7 +44,7 @@ class _Case:
   bound_us: Optional[float] = None
 
 
-def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -> List[str]:
+def validate(path: str) -> List[str]:
   """Replays the placements of a results.csv; returns a sentence for every row that differs.
 
   A directory that `place.py` wrote is checked by `validate_placed`.
@@ -55,7 +55,7 @@ def validate(path: str, config_graph_options: Optional[Dict[str, Any]] = None) -
   if os.path.isdir(path):
     return validate_placed(path)
   directory = os.path.dirname(os.path.abspath(path))
-  options = config_graph_options or _stored_options(directory)
+  options = _stored_options(directory)
   differences: List[str] = []
   cases: Dict[str, _Case] = {}
   graph_name, graph, seen = None, None, set()

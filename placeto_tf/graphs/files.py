@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, Optional, Tuple
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, one_line
 from placeto_tf.graphs import user_files
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
@@ -151,7 +151,7 @@ def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Any, str]:
     else:
       proto.ParseFromString(content)
   except text_format.ParseError as error:
-    return None, _one_line(error)
+    return None, one_line(error)
   except UnicodeDecodeError:
     return None, "it is not UTF-8 text"
   except RecursionError:
@@ -198,7 +198,3 @@ def _unknown_fields(proto: Any) -> Any:
 def _looks_like_text(content: bytes) -> bool:
   head = content[:1000]
   return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
-
-
-def _one_line(error: Exception) -> str:
-  return " ".join(str(error).split())[:200]

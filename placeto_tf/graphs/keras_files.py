@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from typing import Any, Iterator, Tuple
 
-from placeto_tf.errors import GraphError, SetupError
+from placeto_tf.errors import GraphError, SetupError, one_line
 from placeto_tf.graphs import user_files
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
@@ -61,10 +61,9 @@ def load_model(path: Any, trusted: bool = False) -> Any:
       return model
     return keras.models.load_model(path, compile=False, safe_mode=not trusted)
   except Exception as error:  # whatever layers raise, unknown ones among them
-    reason = " ".join(str(error).split())[:300]
     raise GraphError(
-        f"Keras {keras.__version__} cannot load the model {path!r} ({reason}); if it has layers of "
-        "your own, load it yourself and hand over the model") from error
+        f"Keras {keras.__version__} cannot load the model {path!r} ({one_line(error, 300)}); if it "
+        "has layers of your own, load it yourself and hand over the model") from error
 
 
 def _read_archive(path: str) -> Tuple[str, Any]:
@@ -135,8 +134,7 @@ def _check_within(file: Any, path: str) -> None:
 
 
 def _unreadable(path: str, error: Exception) -> GraphError:
-  reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-  return GraphError(f"cannot read the Keras model {path!r} ({reason}); {_REMEDY}")
+  return GraphError(f"cannot read the Keras model {path!r} ({one_line(error)}); {_REMEDY}")
 
 
 def _text(value: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 import numpy as np
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, one_line
 
 GB = 2**30
 MOST_BYTES = 2 * GB - 1  # what a protocol buffer may hold
@@ -161,9 +161,9 @@ def read_arrays(
   except (ValueError, EOFError, KeyError, IndexError, OSError, NotImplementedError, RuntimeError,
           SyntaxError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
           zipfile.BadZipFile, zlib.error) as error:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
     raise _error(options)(
-        f"{options['what']} {os.fspath(path)!r} is damaged or no archive of arrays ({reason}); "
+        f"{options['what']} {os.fspath(path)!r} is damaged or no archive of arrays "
+        f"({one_line(error)}); "
         f"{options['remedy']}") from None
   return found
 

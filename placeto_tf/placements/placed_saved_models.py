@@ -13,7 +13,7 @@ import os
 import shutil
 from typing import Any, Dict, List, Set
 
-from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.errors import GraphError, PlacementError, one_line
 from placeto_tf.graphs import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
@@ -145,10 +145,9 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   try:
     return tf.saved_model.load(path, tags=tags, options=options)
   except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
-    reason = " ".join(str(error).split())[:200]
     raise GraphError(
-        f"TensorFlow cannot load the SavedModel {path!r} ({reason}); place the model again on "
-        "devices that this machine has, with soft placement on") from error
+        f"TensorFlow cannot load the SavedModel {path!r} ({one_line(error)}); place the model "
+        "again on devices that this machine has, with soft placement on") from error
 
 
 def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:

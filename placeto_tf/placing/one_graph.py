@@ -17,8 +17,6 @@ from typing import Dict, Iterator, Optional
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
@@ -68,13 +66,8 @@ def place_graph(
     make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
   with observer.stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
-  allowed = narrowed_by_pins(
-      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
-      keep_own_devices=config.existing_devices == "keep")
   with observer.stage("Grouping"):
-    problem = PlacementProblem.build(
-        graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
-        max_groups=config.max_groups, allowed_ops=allowed)
+    problem = running.problem_of(graph, cluster, config, costs)
   with observer.search("placing", config.budget) as progress:
     with islands_of(config) as islands:
       if config.ray is not None:

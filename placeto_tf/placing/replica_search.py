@@ -13,10 +13,8 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tup
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
-from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
-from placeto_tf.placing import pipeline_candidates
+from placeto_tf.placing import pipeline_candidates, running
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
@@ -299,12 +297,8 @@ def _problem(
 
   costs = (estimate_costs(graph, cluster, source=config.costs) if replicated is None else
            replicated_costs(replicated, cluster, config.costs))
-  allowed = narrowed_by_pins(
-      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
-      keep_own_devices=config.existing_devices == "keep")
-  return PlacementProblem.build(
-      graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
-      allowed_ops=allowed,
+  return running.problem_of(
+      graph, cluster, config, costs,
       replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
 
 

@@ -1,4 +1,4 @@
-"""Runs one method on a problem, from the right start.
+"""Makes the problem of a graph, and runs one method on it, from the right start.
 
 A method that improves a given placement (`Kind.takes_start`) starts from the first of these:
 
@@ -20,11 +20,35 @@ from typing import Any, Optional
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.pins import narrowed_by_pins
+from placeto_tf.costs import OpCosts
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing import learned_groups
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.search.islands import ONE_ISLAND, Islands, search_on_islands
 from placeto_tf.search.starts import best_start, reference_placers
+
+
+def problem_of(
+    graph: ComputationGraph, cluster: Cluster, config: PlacingConfig, costs: OpCosts,
+    replicated: Optional[ReplicatedGraph] = None) -> PlacementProblem:
+  """What is to be placed: ops where pins allow them, in the groups that the search begins with.
+
+  Raises:
+    PlacementError: a pin or a grouping is wrong.
+  """
+  allowed = narrowed_by_pins(
+      graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
+      keep_own_devices=config.existing_devices == "keep")
+  return PlacementProblem.build(
+      graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
+      max_groups=config.max_groups, allowed_ops=allowed, replicated=replicated)
 
 
 def prepare(

@@ -11,6 +11,7 @@ from typing import Any, Dict, List
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
+from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication.nodes import INT32, NodeWriter
 
 _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -99,7 +100,7 @@ class _Norm:
 
   def forward(self) -> None:
     """y, the batch's mean and variance, and what the gradient reads."""
-    data = self._data()
+    data = data_inputs(self._node)
     scale, offset = (self._reshape(f"{name}_wide", tensor, self._wide)
                      for name, tensor in (("scale", data[1]), ("offset", data[2])))
     y = self._op("AddV2", "y", self._op("Mul", "scaled", self._normal, scale), offset)
@@ -119,7 +120,7 @@ class _Norm:
 
   def backward(self) -> None:
     """The gradients of x, scale and offset."""
-    data = self._data()
+    data = data_inputs(self._node)
     grad = self._cast("grad", data[0])
     of_offset = self._reduce("Sum", "of_offset", grad)
     weighted = self._op("Mul", "weighted", grad, self._normal)
@@ -147,9 +148,6 @@ class _Norm:
     if "_class" in self._node.attr:
       node.attr["_class"].CopyFrom(self._node.attr["_class"])
     node.device = self._node.device
-
-  def _data(self) -> List[str]:
-    return [text for text in self._node.input if not text.startswith("^")]
 
   def _sub(self, name: str) -> str:
     return f"{self._name}/written_out/{name}"

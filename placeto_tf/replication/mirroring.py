@@ -25,6 +25,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.op_defs import REF, OpDefs
+from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow
@@ -164,8 +165,7 @@ class _Outside:
 
   def _handles(self, node: Any) -> List[str]:
     """The inputs that are handles or references."""
-    data = [text for text in node.input if not text.startswith("^")]
-    return [text for text, dtype in zip(data, self._defs.signature(node).inputs)
+    return [text for text, dtype in zip(data_inputs(node), self._defs.signature(node).inputs)
             if _is_handle(dtype)]
 
   def _way(self, text: str) -> List[str]:

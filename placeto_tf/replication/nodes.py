@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
+
+from placeto_tf.graphs.tensor_names import op_of
 
 INT32, INT64 = 3, 9
 _REDUCING = {"max": "Maximum", "min": "Minimum", "all": "LogicalAnd", "any": "LogicalOr"}
@@ -155,17 +157,6 @@ class NodeWriter:
     return [tensor_name(name, i) for i in range(len(sizes))]
 
 
-def endpoint(text: str) -> Tuple[str, int]:
-  """("op", port) of a tensor's name."""
-  name, colon, port = text.rpartition(":")
-  return (name, int(port)) if colon and port.isdecimal() else (text, 0)
-
-
 def tensor_name(name: str, port: int) -> str:
   """The name of a tensor as an input."""
   return f"{name}:{port}" if port else name
-
-
-def op_of(text: str) -> str:
-  """The op of a tensor's name."""
-  return endpoint(text)[0]

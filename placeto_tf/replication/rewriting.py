@@ -22,13 +22,14 @@ from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
+from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.replication import op_roles, powers
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.joining import Joins
 from placeto_tf.replication.mirroring import Mirrors
 from placeto_tf.replication.naming import Names
-from placeto_tf.replication.nodes import NodeWriter, endpoint, tensor_name
+from placeto_tf.replication.nodes import NodeWriter, tensor_name
 from placeto_tf.replication.propagation import Spread
 from placeto_tf.replication.scaling import Scaling
 
@@ -181,7 +182,7 @@ class _Writer:
 
   def _copy_input(self, op: int, i: int, text: str, r: int) -> str:
     """What replica r's copy of an op reads."""
-    name, port = endpoint(text)
+    name, port = parse(text)
     tensor = (self._flow.graph.op_index[name], port)
     fix = self._spread.fixes.get((op, i))
     if fix is None:
@@ -281,7 +282,7 @@ class _Writer:
       awaited, own = text[1:], self._op_names[op] in self._mirrors
       as_read = self._names.in_replica if self._names.is_copy(awaited) else self._names.once
       return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
-    name, port = endpoint(text)
+    name, port = parse(text)
     joined = self._joins.read.get((self._flow.graph.op_index[name], port))
     return (joined[r] if joined else tensor_name(self._names.once(name, r), port),)
 
@@ -302,7 +303,7 @@ class _Writer:
       if self._names.is_copy(awaited):
         return (f"^{self._names.in_replica(awaited, 0)}",)
       return [f"^{self._names.once(awaited, q)}" for q in self._names.owners(awaited)]
-    name, port = endpoint(text)
+    name, port = parse(text)
     owner = r if text in handles else 0
     if self._names.is_copy(name):
       return (tensor_name(self._names.in_replica(name, owner), port),)

@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import DRAW_SHAPE
 from placeto_tf.replication.rebatching import frozen
@@ -158,8 +159,7 @@ def _stand_in(graph_def: Any, node: Any) -> None:
   if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
       "Parameterized" in kind):
     raise NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
-  data = [text for text in node.input if not text.startswith("^")]
-  controls = [text for text in node.input if text.startswith("^")]
+  data, controls = data_inputs(node), control_inputs(node)
   shape = data[DRAW_SHAPE.get(kind, 0)]
   if kind in _BOUNDED:
     value = data[_BOUNDED[kind]]  # the least whole number
