@@ -25,7 +25,7 @@ _AUTO = "placeto_tf.placing.auto", "run_auto"
 _AUTOS = (
     Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1, summaries=True),
     Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, policies=()), rank=2, summaries=True,
-           control_of="auto"),
+           control_of=("auto",)),
 )
 
 
