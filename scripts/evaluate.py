@@ -39,8 +39,7 @@ flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
 shared_flags.define_replicas_flags()
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; learned: by the hierarchical "
-                    "policy, with half of each search's budget.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py, for "
                   "the methods that need such weights, as placeto_zero_shot or gdp_fine_tune do, "

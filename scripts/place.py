@@ -24,8 +24,7 @@ flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same wi
                     "policies), or one by name; an unknown name is answered with the list.")
 flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped; with 'learned' the "
-                    "hierarchical policy learns it with half of the budget.")
+flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
                   "The graph's own devices: keep them, start from them, or ignore them.")

@@ -36,7 +36,7 @@ from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.evaluation.runs import Found, Key, read_history, run
 from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.placements import Placement
-from placeto_tf.placing import learned_groups, registry, reports
+from placeto_tf.placing import registry, reports
 from placeto_tf.placing.config import AUTO
 from placeto_tf.placing.replica_search import place_replicas
 from placeto_tf.placing.result import PlacingResult
@@ -213,8 +213,7 @@ def _key(row: Row) -> Key:
 def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
   """Makes problems with separate counts that share costs, groups and the simulator."""
   problem = PlacementProblem.build(
-      graph, cluster, grouping=learned_groups.first_grouping(config.grouping),
-      max_groups=config.max_groups)
+      graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
   return problem.renewed
 
 

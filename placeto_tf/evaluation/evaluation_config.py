@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Optional, Tuple, Union
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.placing import learned_groups, registry
+from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
@@ -27,8 +27,7 @@ class EvaluationConfig:
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
-    grouping, max_groups: how ops are grouped; with "learned" the hierarchical policy first learns
-      groups for every search, with half of the search's budget.
+    grouping, max_groups: how ops are grouped.
     islands: how many runs of each search go on side by side; see `placeto_tf.search.islands`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
@@ -57,7 +56,6 @@ class EvaluationConfig:
       if not getattr(self, name):
         raise PlacetoError(f"{name} is empty; expected at least one")
     for name in self.methods:
-      learned_groups.check_grouping(self.grouping, name)
       registry.check_weights(registry.find(name), self.weights_of(registry.find(name)))
     for name in self.start:
       kind = registry.find(name).kind

@@ -14,7 +14,7 @@ import numpy as np
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluation_config import EvaluationConfig
 from placeto_tf.graphs import user_files
-from placeto_tf.placing import learned_groups, registry, running
+from placeto_tf.placing import registry, running
 from placeto_tf.problem.executor import Shared
 from placeto_tf.search.islands import Islands
 
@@ -57,8 +57,6 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   start_us = None
   if problem.account.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.account.best_placement).step_time_us)
-  if config.grouping == learned_groups.LEARNED and method.kind.takes_start:
-    problem = learned_groups.with_learned_groups(problem, budget, seed)
   running.run(problem, method, budget, seed, weights=config.weights_of(method),
               islands=Islands(config.islands))
   account = problem.account

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Optional, Tuple, Union
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.placing import learned_groups, registry
+from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.replication.replicated_graph import pipeline_form
 from placeto_tf.search.islands import check_islands
@@ -32,8 +32,7 @@ class PlacingConfig:
       `auto` once twice the time gained less than it; 0: neither. By default 0.01 where time is the
       limit, and 0 with `max_evaluations`, so that it alone says how many placements are evaluated.
     seed: of everything random.
-    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`; with "learned"
-      the hierarchical policy learns it with half of the budget, for one method other than auto.
+    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`.
     costs: "grappler" or the path of a file of measured costs.
     existing_devices: what to do with the graph's own devices: "keep", "start" from them, or
       "ignore".
@@ -108,7 +107,6 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    learned_groups.check_grouping(self.grouping, self.method)
     check_islands(self.islands)
     _ = self.budget  # raises where a limit is not positive
 

@@ -14,15 +14,12 @@ import dataclasses
 import functools
 from typing import Dict, Iterator, Optional
 
-import numpy as np
-
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements.fixed_cost import fixed_cost_note
 from placeto_tf.placing import (
-  learned_groups,
   measured_search,
   registry,
   running,
@@ -179,7 +176,7 @@ def _search(
     if not method.kind.reference:
       ledger.run(
           method.name, lambda problem, budget, seed: run(problem, method, budget, seed), budget,
-          config.seed, _grouped(problem, ledger, config))
+          config.seed)
   except KeyboardInterrupt:
     if problem.account.best_placement is None:
       raise
@@ -187,21 +184,6 @@ def _search(
   finally:
     problem.account.observer = None
   return False
-
-
-def _grouped(
-    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig) -> PlacementProblem:
-  """The problem in the groups that the method works on; if learned, with an entry in the ledger."""
-  if config.grouping != learned_groups.LEARNED:
-    return problem
-  learned = []
-
-  def learn(problem: PlacementProblem, budget: Budget, seed: int) -> np.ndarray:
-    learned.append(learned_groups.with_learned_groups(problem, budget, seed))
-    return problem.account.best_known
-
-  ledger.run(learned_groups.METHOD, learn, config.budget, config.seed)
-  return learned[0]
 
 
 def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:

@@ -25,7 +25,6 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.placing import learned_groups
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
@@ -47,8 +46,8 @@ def problem_of(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
       keep_own_devices=config.existing_devices == "keep")
   return PlacementProblem.build(
-      graph, cluster, costs=costs, grouping=learned_groups.first_grouping(config.grouping),
-      max_groups=config.max_groups, allowed_ops=allowed, replicated=replicated)
+      graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
+      allowed_ops=allowed, replicated=replicated)
 
 
 def prepare(

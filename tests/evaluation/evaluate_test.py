@@ -19,7 +19,6 @@ from placeto_tf.evaluation import (
   validate,
 )
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies import one_graph_search as one_graph
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
@@ -121,26 +120,6 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
     evaluate(dataclasses.replace(config, policy_weights={}), str(tmp_path / "out"))
   with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of device_pointer"):
     dataclasses.replace(config, policy_weights={"rnn": "somewhere"})
-
-
-def test_groups_are_learned_with_half_of_a_searchs_budget(config, tmp_path, monkeypatch):
-  learned = []
-  learn_grouping = one_graph.learn_grouping
-
-  def watched(problem, budget, seed=0, **options):
-    before = problem.account.evaluations
-    grouping = learn_grouping(problem, budget, seed, **options)
-    learned.append((seed, problem.account.evaluations - before))
-    return grouping
-
-  monkeypatch.setattr(one_graph, "learn_grouping", watched)
-  learning = dataclasses.replace(
-      config, methods=("metis", "annealing"), max_evaluations=100, grouping="learned")
-  rows = evaluate(learning, str(tmp_path / "out"))
-  assert learned == [(0, 48), (1, 48)]  # three batches of 16; METIS needs no groups
-  assert [row["evaluations"] <= 100 for row in rows] == [True] * 4
-  with pytest.raises(PlacetoError, match="'learned' is for one method, not for auto"):
-    dataclasses.replace(learning, methods=("auto",))
 
 
 def test_replicas_have_a_row_and_a_table_beside_placement_alone(tmp_path):

@@ -189,11 +189,6 @@ def test_variants_of_the_device_pointer_that_tables_name_are_methods(graph, meth
   assert list(result.baselines)[-1] == method and result.evaluations <= 60
 
 
-def test_learning_groups_is_a_method_of_its_own(graph):
-  result = place(graph, "k80:2", "learned_grouping", max_evaluations=60, max_groups=8)
-  assert result.baselines["learned_grouping"].evaluations >= 16
-
-
 def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
   ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
   options = dict(max_evaluations=60, max_groups=8, seed=4)
@@ -213,15 +208,6 @@ def test_weights_that_cannot_be_read_are_found_before_the_search(graph, tmp_path
     place(graph, "k80:2", method, policy_weights=str(tmp_path), max_evaluations=1,
           progress=lambda *_: placed.append(1))
   assert not placed
-
-
-def test_learned_groups_take_half_of_the_budget_and_a_row_of_their_own(graph):
-  result = place(graph, "k80:2", "annealing", grouping="learned", max_evaluations=120, max_groups=8)
-  learned = result.baselines["learned_grouping"].evaluations
-  assert 0 < learned <= 60 <= learned + result.baselines["annealing"].evaluations
-  assert result.evaluations <= 120
-  with pytest.raises(PlacementError, match="not for auto"):
-    place(graph, "k80:2", "auto", grouping="learned")
 
 
 def test_simulate_takes_indices_and_placements(automatic):

@@ -6,7 +6,7 @@ import pytest
 from placeto_tf.placing import registry, running
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.one_graph import HierarchicalSearch, RnnSearch
-from placeto_tf.policies.one_graph_search import learn_grouping, search_one_graph
+from placeto_tf.policies.one_graph_search import search_one_graph
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.problem.budget import Budget
@@ -59,15 +59,3 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, 
 def test_a_method_answers_even_if_loading_took_all_its_time(eagerly):
   problem = random_problem()
   assert running.run(problem, registry.find("rnn"), Budget(max_seconds=1e-3)).shape == (60,)
-
-
-def test_learned_groups_keep_together_what_must_share_a_device(eagerly):
-  problem = random_problem()
-  before = problem.account.evaluations
-  grouping = learn_grouping(
-      problem, Budget(max_evaluations=32), config=CONFIGS["hierarchical"])
-  assert problem.account.evaluations == before + 32
-  regrouped = problem.regrouped(grouping)  # raises where a group has no device
-  assert regrouped.num_groups <= 4 + problem.num_devices
-  colocation = problem.graph.colocation
-  np.testing.assert_array_equal(grouping.group_of_op, grouping.group_of_op[colocation])

@@ -113,10 +113,6 @@ class HierarchicalPolicy(OneShotPolicy):
     stretches = self._share[:, None] * self._stretch + self._stretch_bias
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
-  def likeliest_groups(self) -> np.ndarray:
-    """[U] int32: the likeliest group of each unit by the grouper's present weights."""
-    return self._group_logits().numpy().argmax(axis=1).astype(np.int32)
-
   def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
     """Draws groups, then devices; see the base class. A = U + K decisions."""
     units, k = self._units, self.num_groups

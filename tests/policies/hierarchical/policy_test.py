@@ -89,12 +89,6 @@ def test_an_empty_group_is_no_decision():
   assert (log_probs.numpy()[:, u + 2] == 0).all() and (entropy.numpy()[:, u + 2] == 0).all()
 
 
-def test_the_likeliest_groups_are_those_of_the_largest_logits():
-  _, policy, _, _ = drawn()
-  np.testing.assert_array_equal(
-      policy.likeliest_groups(), policy.group_logits().numpy().argmax(axis=1))
-
-
 def test_the_larger_the_groupers_scale_the_surer_it_starts():
   sure = [drawn(config=HierarchicalConfig(
       num_groups=5, grouper_scale=scale, stretches=0.0, placer=SMALL.placer))[2].log_probs.min()
@@ -107,8 +101,9 @@ def test_the_grouper_starts_with_stretches_of_the_walk():
   policy = HierarchicalPolicy(problem, HierarchicalConfig(
       num_groups=5, grouper_scale=0.0, placer=SMALL.placer))
   share = Units(problem).share
-  np.testing.assert_array_equal(policy.likeliest_groups(), np.minimum(share * 5, 4).astype(int))
-  weight = np.bincount(policy.likeliest_groups(), weights=problem.costs.compute_us[:, 0])
+  likeliest = policy.group_logits().numpy().argmax(axis=1)
+  np.testing.assert_array_equal(likeliest, np.minimum(share * 5, 4).astype(int))
+  weight = np.bincount(likeliest, weights=problem.costs.compute_us[:, 0])
   assert weight.max() < 2 * weight.mean()
 
 
