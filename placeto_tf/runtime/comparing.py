@@ -5,15 +5,17 @@ Both begin with the same values of all variables and are fed the same examples. 
 is replaced by one fixed number each, in both graphs, because replicas draw numbers of their own.
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
-Sums in another order round differently, and a model may enlarge that. Where a difference is larger
-than a tolerance for roundings alone, how much is harmless is measured: the graph is trained a
-second time with variables that differ from the others by some roundings, and where its batch
-normalizations are joined, with these written out in plain ops. (The examples stay in their order: a
-loss may weigh them by their position.)
+Sums in another order and kernels for other batches round differently, and a model may enlarge that.
+Where a difference is larger than a tolerance for roundings alone, both are trained once more in
+double precision, which decides. Where an op has no kernel for that, how much is harmless is
+measured: both are trained a second time with variables that differ from the others by some
+roundings, and where batch normalizations are joined, the graph has these written out in plain ops.
+(The examples stay in their order: a loss may weigh them by their position.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -199,30 +201,37 @@ class _Comparison:
 
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int,
-      whole: Optional[TrainableGraph] = None, norms: bool = False):
+      whole: Optional[TrainableGraph] = None, norms: bool = False, double: bool = False):
     """Args:
       whole: the graph, if it was made runnable before; else None.
       norms: whether batch normalizations are written out among the replicas.
+      double: whether both are in double precision, with written out batch normalizations.
     """
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
+    self._graph, self._double = graph, double
+    # In double precision: the largest difference, and how many steps agree; None before.
+    self._doubled: Optional[Tuple[float, int]] = None
     if whole is None:
-      _check_memory(graph, replicated)
-    self._whole = TrainableGraph(graph) if whole is None else whole.again()
+      _check_memory(graph, replicated, 2.0 if double else 1.0)
+    self._whole = whole.again() if whole is not None else TrainableGraph(
+        with_plain_batch_norm(graph) if double else graph, double)
     try:
-      self._parts = TrainableGraph(replicated.graph)
+      self._parts = TrainableGraph(
+          with_plain_batch_norm(replicated.graph) if double else replicated.graph, double)
     except GraphError as problem:
       raise ReplicaMismatchError(
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
       ) from None
     self._replicated = replicated
     self._seed, self._norms = seed, norms
-    self._other: Optional[TrainableGraph] = None  # with other roundings; made when it is needed
+    self._others: List[TrainableGraph] = []  # both with other roundings; made when needed
     self._other_steps = 0
-    self._other_fetches: List[np.ndarray] = []
+    self._other_fetches: List[List[np.ndarray]] = []
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
     self.untold: Set[str] = set()  # variables that hold little but rounding
+    self._told_nothing: Set[str] = set()  # those in double precision
     self.num_fetches = sum(":" in name for name in graph.fetches)
     self._tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
@@ -305,15 +314,20 @@ class _Comparison:
         for names in self._chunks:
           seen += self._compared(names)
         if any(each.is_wrong for each in seen):
-          self._measure_noise({each.name for each in seen if each.is_wrong}, expected, step,
-                              deadline)
+          again = self._in_double(step, steps, started, deadline)
+          if again is not None:
+            seen = [each._replace(difference=again) if each.is_wrong else each
+                    for each in seen]
+        if any(each.is_wrong for each in seen):
+          self._measure_noise(
+              {each.name for each in seen if each.is_wrong}, (expected, found), step, deadline)
           seen = [each._replace(tolerance=max(
               each.tolerance, _NOISE_FACTOR * self._noise.get(each.name, 0.0))) for each in seen]
         wrong = [each for each in seen if each.is_wrong]
         if wrong:
           raise self._mismatch(wrong, step, feed)
-        self.untold.update(
-            each.name for each in seen if each.name in self._copies and not each.tells)
+        self.untold.update(self._told_nothing, (
+            each.name for each in seen if each.name in self._copies and not each.tells))
         largest = max([largest, *(each.difference for each in seen if each.tells)])
         done += 1
         if time.monotonic() > (started + deadline) / 2:
@@ -321,6 +335,27 @@ class _Comparison:
       return largest, done
     finally:
       self._close()
+
+  def _in_double(
+      self, step: int, steps: int, started: float, deadline: float) -> Optional[float]:
+    """The largest difference in double precision; None where that cannot be run.
+
+    Raises:
+      ReplicaMismatchError: they do not.
+    """
+    import tensorflow as tf
+
+    if self._double:
+      return None
+    if self._doubled is None:
+      self._doubled = 0.0, 0
+      with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
+                               tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
+        again = _Comparison(
+            self._graph, self._replicated, self._seed, norms=self._norms, double=True)
+        self._doubled = again.run(steps, started, deadline)
+        self._told_nothing = again.untold
+    return self._doubled[0] if self._doubled[1] > step else None
 
   def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
@@ -334,9 +369,8 @@ class _Comparison:
     self.in_replicas = False
 
   def _close(self) -> None:
-    for each in (self._whole, self._parts, self._other):
-      if each is not None:
-        each.close()
+    for each in (self._whole, self._parts, *self._others):
+      each.close()
 
   def _compared(self, names: Sequence[str]) -> List[_Seen]:
     """Some variables of the graph beside their copies."""
@@ -346,27 +380,48 @@ class _Comparison:
             for part in self._by_copy(name, value).values()]
 
   def _measure_noise(
-      self, wanted: Set[str], expected: Sequence[np.ndarray], step: int, deadline: float) -> None:
-    """How far other roundings alone take some fetches and variables in the steps so far."""
-    if self._other is None:
-      self._other = self._whole.again() if not self._norms else TrainableGraph(
-          with_plain_batch_norm(self._whole.graph))
-      if self._norms:
-        self._other.add(self.variables)
-      rng = np.random.default_rng(self._seed + 1)
-      for values in self._first_values(self._other):
-        self._other.write({name: rounded(value, rng) for name, value in values.items()})
+      self, wanted: Set[str], fetched: Sequence[Sequence[np.ndarray]], step: int, deadline: float
+  ) -> None:
+    """How far other roundings alone take some fetches and variables in the steps so far.
+
+    Args:
+      wanted: their names.
+      fetched: what the graph and its replicas gave in this step.
+    """
+    if not self._others:
+      self._begin_others()
+    whole, parts = self._others
     while self._other_steps <= step:
-      self._other_fetches = self._other.step(self._feed(self._other_steps), deadline)
+      feed = self._feed(self._other_steps)
+      self._other_fetches = [
+          whole.step(feed, deadline), parts.step(self._replicated.feed(feed), deadline)]
       self._other_steps += 1
-    pairs = [each for each in zip(self._tensors, expected, self._other_fetches)
-             if each[0] in wanted]
+    pairs = [each for one, again in zip(fetched, self._other_fetches)
+             for each in zip(self._tensors, one, again) if each[0] in wanted]
     for chunk in self._chunks:
       names = [name for name in chunk if name in wanted]
+      copies = [(name, each) for name in names for each in self._copies[name]]
       if names:
-        pairs += zip(names, self._whole.read(names), self._other.read(names))
+        pairs += zip(names, self._whole.read(names), whole.read(names))
+        pairs += zip((name for name, _ in copies), *(
+            each.read([copy_ for _, copy_ in copies]) for each in (self._parts, parts)))
     for name, one, again in pairs:
       self._noise[name] = max(self._noise.get(name, 0.0), difference(one, again))
+
+  def _begin_others(self) -> None:
+    """Both once more, with variables that differ by some roundings."""
+    plain = self._norms and not self._double
+    whole = TrainableGraph(with_plain_batch_norm(self._graph)) if plain else self._whole.again()
+    if plain:
+      whole.add(self.variables)
+    parts = self._parts.again()
+    self._others = [whole, parts]
+    parts.open()
+    rng = np.random.default_rng(self._seed + 1)
+    for values in self._first_values(whole):
+      values = {name: rounded(value, rng) for name, value in values.items()}
+      whole.write(values)
+      self._set_parts(values, parts)
 
   def _begin(self) -> None:
     """Initialises the graph, and its replicas alike."""
@@ -383,9 +438,10 @@ class _Comparison:
       given = [graph.values[name] for name in names] if graph.values else graph.read(names)
       yield {name: varied(value, rng) for name, value in zip(names, given)}
 
-  def _set_parts(self, values: Mapping[str, np.ndarray]) -> None:
-    self._parts.write({copy_: part for name, value in values.items()
-                       for copy_, part in self._by_copy(name, value).items()})
+  def _set_parts(
+      self, values: Mapping[str, np.ndarray], parts: Optional[TrainableGraph] = None) -> None:
+    (parts or self._parts).write({copy_: part for name, value in values.items()
+                                  for copy_, part in self._by_copy(name, value).items()})
 
   def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
     """The replicas' copies of a variable -> what they should hold."""
@@ -447,19 +503,19 @@ def _parts_of_feeds(graph: ComputationGraph) -> int:
       if node.op == "Split" and feeds & {text.partition(":")[0] for text in node.input})])
 
 
-def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph) -> None:
-  """Raises NotRunnable where variables and a step's tensors do not fit into memory."""
+def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: float) -> None:
+  """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory."""
   variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in _VARIABLES)
   held = _CHUNK_BYTES + variables * (2 + (replicated.replicas if replicated.mirrored else 1))
   free = _free_bytes()
-  if held + _bytes_of_tensors(graph) <= free:
+  if size * (held + _bytes_of_tensors(graph)) <= free:
     return
   cluster = Cluster.parse("cpu:1")
   costs = estimate_costs(graph, cluster)
   step = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, np.int32))
-  needed = held + _PARALLEL_OPS * float(
-      step.peak_memory_bytes.max() - costs.persistent_bytes.sum())
+  needed = size * (held + _PARALLEL_OPS * float(
+      step.peak_memory_bytes.max() - costs.persistent_bytes.sum()))
   if needed > free:
     raise NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
                        f"{free / 1e9:.1f} left")

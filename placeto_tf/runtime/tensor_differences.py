@@ -57,4 +57,5 @@ def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   if value.dtype.kind != "f":
     return value
   change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
-  return (value * (1 + change * (rng.random(value.shape, np.float32) - 0.5))).astype(value.dtype)
+  drawn = rng.random(value.shape, np.float64 if value.dtype == np.float64 else np.float32)
+  return (value * (1 + change * (drawn - 0.5))).astype(value.dtype)

@@ -39,7 +39,14 @@ class TrainableGraph:
     session: None before it is opened.
   """
 
-  def __init__(self, graph: ComputationGraph):
+  def __init__(self, graph: ComputationGraph, double: bool = False):
+    """Args:
+      graph: what is run.
+      double: whether what is float32 is run in float64.
+
+    Raises:
+      NotRunnable: it cannot be.
+    """
     import tensorflow as tf
 
     self.values = _captured(graph)
@@ -52,11 +59,15 @@ class TrainableGraph:
     for node in graph_def.node:
       node.device = ""
       _stand_in(graph_def, node)  # of initializers, too
+    if double:
+      _to_double(graph_def)
     self.tf_graph = tf.Graph()
     try:
       with self.tf_graph.as_default():
         tf.graph_util.import_graph_def(graph_def, name="")
     except ValueError as problem:
+      if double:
+        raise NotRunnable(f"an op has no double precision ({problem})") from None
       raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
     self._setters: Dict[str, Tuple[Any, Any]] = {}
     self._readers: Dict[str, Any] = {}
@@ -179,6 +190,27 @@ def _stand_in(graph_def: Any, node: Any) -> None:
   for key in list(node.attr):
     del node.attr[key]
   node.attr["T"].type, node.attr["index_type"].type = dtype, index
+
+
+def _to_double(graph_def: Any) -> None:
+  """Makes float64 of what is float32, in functions, too."""
+  import tensorflow as tf
+
+  single, double = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
+  for function in graph_def.library.function:
+    for arg in (*function.signature.input_arg, *function.signature.output_arg):
+      arg.type = double if arg.type == single else arg.type
+  for node in (*graph_def.node, *(
+      node for function in graph_def.library.function for node in function.node_def)):
+    for attr in node.attr.values():
+      kind = attr.WhichOneof("value")
+      if kind == "type" and attr.type == single:
+        attr.type = double
+      elif kind == "list":
+        attr.list.type[:] = [double if each == single else each for each in attr.list.type]
+      elif kind == "tensor" and attr.tensor.dtype == single:
+        attr.tensor.CopyFrom(tf.make_tensor_proto(
+            tf.make_ndarray(attr.tensor).astype(np.float64)))
 
 
 def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:

@@ -159,6 +159,25 @@ def test_a_variable_that_holds_rounding_alone_is_said_and_not_in_the_difference(
   assert "of them hold rounding alone" in str(found)
 
 
+def test_what_single_precision_rounds_away_is_told_by_double_precision():
+  """Large sums over the batch cancel but for a small rest, which the order of adding decides."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, [None, 6], name="x")
+    weights = tf.compat.v1.get_variable("weights", initializer=tf.range(6.0))
+    loss = tf.reduce_mean(x * weights)
+    mean = tf.reduce_mean(x, 0)
+    rest = tf.reduce_mean(1e7 * x + x, 0) - 1e7 * mean
+    kept = tf.compat.v1.get_variable("kept", initializer=tf.ones([6]), trainable=False)
+    step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    tf.group(step, tf.compat.v1.assign(kept, rest), name="train")
+  source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert found.checked and found.untold == 0 and found.largest_difference < 1e-6, found
+
+
 @pytest.mark.parametrize("mirrored", (False, True))
 @pytest.mark.parametrize("inner, outer", ((2, 2), (3, 2), (2, 4)))
 def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored):
