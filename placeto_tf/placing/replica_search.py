@@ -14,7 +14,8 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
-from placeto_tf.placing import pipeline_candidates, running
+from placeto_tf.placing import pipeline_candidates, registry, running
+from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
@@ -118,6 +119,7 @@ def place_replicas(
           form[0], replicated.global_batch, problem, Ledger(problem), micro_batches=batches))
     return [each for each in candidates if each.micro_batches > 1]
 
+  compile_ahead(candidates[-1].problem, registry.find("auto"), stage)
   started = time.monotonic()
   with observer.search("placing", config.budget) as progress:
     best = search_replicas(
