@@ -8,7 +8,8 @@
 beside the best of --methods (auto, unless others are named) and data parallelism.
 
 --start=single,expert,metis makes every search begin at the best of these.
---budgets=30,100,300,1000 adds tables of the best so far after so many evaluations of one run.
+--budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method runs once
+more with each, for what plans, such as annealing, does otherwise with less.
 --reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
@@ -19,8 +20,9 @@ all placements instead, and --validate=placed checks what place.py wrote into a 
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Dict, List
+from typing import Any, Dict, List, Tuple
 
 from absl import flags
 
@@ -47,8 +49,8 @@ flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scrip
                   "from scratch, placeto and gdp, do.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")
-flags.DEFINE_list("budgets", [], "Numbers of evaluations at which a table of the best so far is "
-                  "made, of the same runs.")
+flags.DEFINE_list("budgets", [], "Numbers of evaluations with which every method runs, too, for a "
+                  "table of all budgets; their rows go to OUT/budgets.")
 flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
                     "method takes to get within 1 % of its best, and of their own.")
 flags.DEFINE_string("out", None, "Directory of results.")
@@ -98,14 +100,24 @@ def main() -> None:
       start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
       replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables())
+  if budgets and not all(0 < each <= (config.max_evaluations or 0) for each in budgets):
+    raise PlacetoError(f"--budgets={','.join(FLAGS.budgets)} with --max_evaluations="
+                       f"{config.max_evaluations}; expected numbers from 1 to it")
   result_directory.check(FLAGS.out)
 
-  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
+  def run_all(config: EvaluationConfig, out: str) -> Tuple[List[Dict[str, Any]], str]:
+    return evaluate(config, out, progress=shared_flags.show_row, ray=FLAGS.ray), out
+
+  evaluations = {
+      budget: run_all(dataclasses.replace(config, max_evaluations=budget),
+                      os.path.join(FLAGS.out, "budgets", str(budget)))
+      for budget in budgets if budget != config.max_evaluations}
+  rows, _ = evaluations[config.max_evaluations or 0] = run_all(config, FLAGS.out)
   tables.write_plots(rows, FLAGS.out)
   table = "\n\n".join(
       [tables.step_time_table(rows), tables.comparison_table(rows)]
       + ([tables.replicas_table(rows, FLAGS.out)] if FLAGS.replicas != "1" else [])
-      + ([tables.budget_tables(rows, FLAGS.out, budgets)] if budgets else [])
+      + ([tables.budget_tables(evaluations)] if budgets else [])
       + ([tables.reach_table(rows, FLAGS.out, FLAGS.reach)] if FLAGS.reach else []))
   with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
     file.write(table + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -85,8 +85,8 @@ def comparison_table(rows: Sequence[Row]) -> str:
   return "\n".join(lines)
 
 
-def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
-  """Markdown: the best so far after given numbers of evaluations of the same run.
+def budget_tables(evaluations: Mapping[int, Tuple[Sequence[Row], str]]) -> str:
+  """Markdown: what each method reaches with each of some budgets.
 
   The objective is used, which has a penalty for placements that do not fit.
 
@@ -97,10 +97,13 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
   the start of the others.
 
   Args:
-    rows: of an evaluation.
-    out: its directory, for the histories.
-    budgets: numbers of evaluations.
+    evaluations: number of evaluations of a run -> rows of an evaluation, and its directory, for the
+      histories. All have the same graphs, clusters, methods and seeds.
   """
+  found_us: Dict[int, Dict[tuple, np.ndarray]] = {  # the objective at each improvement
+      budget: {_run(row): _history(row, out)[:, 2] for row in rows}
+      for budget, (rows, out) in sorted(evaluations.items())}
+  rows = evaluations[max(evaluations)][0]
   blocks = []
   clusters = list(dict.fromkeys(row["cluster"] for row in rows))
   for names in [[name] for name in clusters] + ([clusters] if len(clusters) > 1 else []):
@@ -109,34 +112,30 @@ def budget_tables(rows: Sequence[Row], out: str, budgets: Sequence[int]) -> str:
     starts: Dict[tuple, float] = {}
     simple: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
     for row in chosen:
-      key, found_us = (row["graph"], row["cluster"]), _history(row, out)[:, 2]
+      key, us = (row["graph"], row["cluster"]), found_us[max(found_us)][_run(row)]
       if not _searches(row):
-        simple[key] = min(simple[key], found_us[-1])
+        simple[key] = min(simple[key], us[-1])
       elif row["start_us"] is not None:
-        starts[key] = found_us[0]
+        starts[key] = us[0]
     for text, base in (("the start", starts), ("the best without a search", simple)):
       if base:
         blocks.append(f"Over {text}, {title}:\n\n" + _budget_table(
-            chosen, out, budgets, base, share=base is simple))
+            chosen, found_us, base, share=base is simple))
   return "\n\n".join(blocks)
 
 
 def _budget_table(
-    rows: Sequence[Row], out: str, budgets: Sequence[int], base: Mapping[tuple, float],
-    share: bool) -> str:
-  lines = ["| evaluations | " + " | ".join(f"{budget:,}" for budget in budgets) + " |",
-           "|---|" + "---:|" * len(budgets)]
+    rows: Sequence[Row], found_us: Mapping[int, Mapping[tuple, np.ndarray]],
+    base: Mapping[tuple, float], share: bool) -> str:
+  lines = ["| evaluations | " + " | ".join(f"{budget:,}" for budget in found_us) + " |",
+           "|---|" + "---:|" * len(found_us)]
   for method in dict.fromkeys(row["method"] for row in rows):
     logs: Dict[int, List[np.ndarray]] = collections.defaultdict(list)
     for row in rows:
       key = row["graph"], row["cluster"]
       if row["method"] == method and key in base:
-        history = _history(row, out)
-        at = np.searchsorted(history[:, 0], budgets, side="right") - 1
-        if not _searches(row):  # one placement, whatever the budget
-          at[:] = len(history) - 1
         logs[row["seed"]].append(np.log(
-            np.where(at < 0, np.nan, history[np.maximum(at, 0), 2]) / base[key]))
+            np.array([found[_run(row)][-1] for found in found_us.values()]) / base[key]))
     if not logs:
       continue
     means = np.exp([np.mean(found, axis=0) for found in logs.values()])  # [seeds, budgets]

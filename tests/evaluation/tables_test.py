@@ -66,27 +66,24 @@ def test_the_comparison_closes_with_geometric_means_over_graphs():
       "| geometric mean |  | metis |  | 1.000 | - | 1.414 | 4.000 |  |  |  |")
 
 
-def test_budget_tables_read_the_best_so_far_off_each_run(tmp_path):
+def test_budget_tables_have_what_each_method_reaches_with_each_budget(tmp_path):
   rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0),
           row("a", "annealing", 800.0, seed=0, start_us=1600.0),
           row("a", "annealing", 900.0, seed=1, start_us=1600.0)]
-  write_histories(tmp_path, rows, (
-      [[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]],
-      [[1, 0.1, 1600.0], [30, 0.2, 1200.0], [90, 1, 800.0]],
-      [[1, 0.1, 1600.0], [31, 0.2, 1000.0], [101, 1, 900.0]]))
-  lines = tables.budget_tables(rows, str(tmp_path), (30, 100)).splitlines()
+  evaluations = {}
+  for budget, found in {100: (800.0, 1000.0), 30: (1200.0, 1600.0)}.items():
+    out = tmp_path / str(budget)
+    out.mkdir()
+    write_histories(out, rows, (
+        [[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]], *(
+            [[1, 0.1, 1600.0], [20, 0.2, us]] for us in found)))
+    evaluations[budget] = rows, str(out)
+  lines = tables.budget_tables(evaluations).splitlines()
   # 1200 and 1600, then 800 and 1000, over 1600; METIS, one placement, is the start at any budget.
+  assert "| evaluations | 30 | 100 |" in lines
   assert "| metis | 1.000 | 1.000 |" in lines
   assert "| annealing | 0.875 ± 0.177 | 0.562 ± 0.088 |" in lines
   assert "| annealing | 0.875 ± 0.177 (50 %) | 0.562 ± 0.088 (100 %) |" in lines
-
-
-def test_budget_tables_read_searches_from_nothing_off_too(tmp_path):
-  rows = [row("a", "metis", 1600.0), row("a", "rnn", 800.0)]
-  write_histories(tmp_path, rows, (
-      [[24, 0.1, 1600.0]], [[3, 0.1, 2400.0], [30, 0.2, 1200.0], [90, 1, 800.0]]))
-  lines = tables.budget_tables(rows, str(tmp_path), (10, 50, 100)).splitlines()
-  assert "| rnn | 1.500 (0 %) | 0.750 (100 %) | 0.500 (100 %) |" in lines
 
 
 def write_histories(directory, rows, histories):

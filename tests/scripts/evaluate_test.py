@@ -29,7 +29,10 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
   single = {row["graph"]: float(row["step_time_us"]) for row in rows if row["method"] == "single"}
   for row in rows:
     assert 0 < float(row["lower_bound_us"]) <= float(row["step_time_us"]) <= single[row["graph"]]
-  assert "local_search" in done.out
+  # With a budget of 10 every method has run once more.
+  assert "| evaluations | 10 | 30 |" in done.out
+  with open(out / "budgets" / "10" / "results.csv", encoding="utf-8") as file:
+    assert all(int(row["evaluations"]) <= 10 for row in csv.DictReader(file))
   again = run_program("evaluate", f"--validate={out / 'results.csv'}")
   assert again.code == 0 and "comes out again" in again.out
   (out / "results.csv").write_text((out / "results.csv").read_text().replace(
@@ -41,3 +44,11 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
 def test_what_is_missing_is_named(run_program, tmp_path):
   done = run_program("evaluate", "--graphs=family:tiny[0]", f"--out={tmp_path}")
   assert done.code == 2 and "--clusters is missing" in done.err
+
+
+def test_a_budget_beyond_the_largest_is_an_error(run_program, tmp_path):
+  done = run_program(
+      "evaluate", "--graphs=family:tiny[0]", "--clusters=k80:2", "--methods=single",
+      "--max_evaluations=10", "--budgets=5,20", f"--out={tmp_path / 'out'}")
+  assert done.code == 2 and "--budgets=5,20 with --max_evaluations=10" in done.err
+  assert not (tmp_path / "out").exists()
