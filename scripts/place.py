@@ -76,7 +76,7 @@ def main() -> None:
       observer=Terminal())
   print(reports.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
-  print(what_now.two_lines(result.graph, FLAGS.out), flush=True)
+  print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
 
 
 def run() -> None:

@@ -228,7 +228,9 @@ class Cluster:
     index = []
     for device in self.devices:
       key = (device.type, device.efficiency, repr(sorted(device.properties.items())),
-             repr(sorted(device.op_efficiency.items())))
+             repr(sorted(device.op_efficiency.items())),
+             repr(sorted((kind, sorted(fields.items()))
+                         for kind, fields in device.product_peaks.items())))
       if key not in kinds:
         kinds[key] = len(representatives)
         representatives.append(device)

@@ -9,10 +9,10 @@ docs/cluster_json.md describes it for users, field by field; change both.
                         "latency_us": 25}, ...]},
    "op_overhead_us": 5.7}
 
-A device may also have "host" (default false) and "op_efficiency" (default empty); its
-"efficiency" is 1 if left out; its "properties" are those of DeviceProperties in proto JSON. Links
-are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out what
-it shares with the default. Every extension of the simulator is one more field, named as in
+A device may also have "host" (default false), "op_efficiency" and "product_peaks" (default empty);
+its "efficiency" is 1 if left out; its "properties" are those of DeviceProperties in proto JSON.
+Links are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out
+what it shares with the default. Every extension of the simulator is one more field, named as in
 `Cluster`, and is written only if it differs from its default, off.
 """
 

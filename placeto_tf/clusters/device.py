@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Mapping
+from typing import Any, Dict, Mapping
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from placeto_tf.errors import ClusterError
 
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
-MOST = 1e15  # of bytes, microseconds and bytes per microsecond
+MOST = 1e15  # of bytes, microseconds, and bytes or flops per microsecond
+# Types that matrix products may have a peak for -> their numbers in TensorFlow's DataType.
+PRODUCT_TYPES = {"float32": 1, "float64": 2, "bfloat16": 14, "float16": 19}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Device:
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
     host: takes only ops that have no kernel on a device that is not a host.
     op_efficiency: op type -> efficiency, for types known to differ.
+    product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
+      and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other
+      types have the peak of the properties.
   """
 
   name: str
@@ -37,6 +42,7 @@ class Device:
   properties: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   host: bool = False
   op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:
     for field in ("name", "type"):
@@ -52,15 +58,34 @@ class Device:
     if not is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
       raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
                          f"than 0 and at most {MOST:g} bytes")
-    for field in ("properties", "op_efficiency"):
+    for field in ("properties", "op_efficiency", "product_peaks"):
       if not isinstance(getattr(self, field), Mapping):
         raise ClusterError(
             f"{field} of {self.name} is {getattr(self, field)!r}; expected a mapping")
     for label, value in [("efficiency", self.efficiency)] + [
-        (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()]:
+        (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()] + [
+            (f"product_peaks[{kind!r}]['efficiency']", value)
+            for kind, value in self._checked_peaks().items()]:
       if not is_number(value) or not 0 < value <= 1:
         raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
                            "speed, more than 0 and at most 1")
+
+  def _checked_peaks(self) -> Dict[str, Any]:
+    """The efficiency of each type in `product_peaks`, whose other fields are checked."""
+    for kind, fields in self.product_peaks.items():
+      if kind not in PRODUCT_TYPES:
+        raise ClusterError(f"product_peaks of {self.name} has a type {kind!r}; expected one of "
+                           f"{', '.join(PRODUCT_TYPES)}")
+      if not isinstance(fields, Mapping) or not (
+          {"flops_per_us"} <= set(fields) <= {"flops_per_us", "efficiency"}):
+        raise ClusterError(f"product_peaks[{kind!r}] of {self.name} is {fields!r:.60}; expected "
+                           "flops_per_us and, perhaps, efficiency")
+      flops = fields["flops_per_us"]
+      if not is_number(flops) or not 0 < flops <= MOST:
+        raise ClusterError(f"flops_per_us of {kind} of {self.name} is {flops!r:.60}; expected more "
+                           f"than 0 and at most {MOST:g}")
+    return {kind: fields.get("efficiency", self.efficiency)
+            for kind, fields in self.product_peaks.items()}
 
 
 def is_number(value: Any) -> bool:

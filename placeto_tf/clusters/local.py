@@ -128,7 +128,13 @@ def _gpu(name: str, properties: Any) -> Tuple[Device, presets.Preset]:
     fields[field] = int(fields.get(field, 0)) or preset.properties[field]
   fields["environment"] = {"architecture": f"{capability[0]}.{capability[1]}"}
   memory_bytes = properties.memory_size if properties.memory_size > 0 else preset.memory_bytes
-  return Device(name, "GPU", memory_bytes, preset.efficiency, fields), preset
+  # Half precision is as much faster than float32 as the preset's.
+  speed = (fields["numCores"] * fields["frequency"]) / (
+      preset.properties["numCores"] * preset.properties["frequency"])
+  peaks = {kind: {**peak, "flops_per_us": peak["flops_per_us"] * speed}
+           for kind, peak in preset.product_peaks.items()}
+  return Device(
+      name, "GPU", memory_bytes, preset.efficiency, fields, product_peaks=peaks), preset
 
 
 def _cpu(name: str, properties: Any, sharing: int, host: bool) -> Tuple[Device, presets.Preset]:

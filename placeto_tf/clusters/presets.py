@@ -7,17 +7,19 @@ The fields of DeviceProperties that grappler reads, and how (its
        environment["architecture"]: 192 for "3.x" (Kepler), 128 for "5.x", 64 from "6.x" on.
        Tensor cores do not count. TensorFlow multiplies float32 matrices in TF32 from Ampere on, so
        presets of such cards have more multiprocessors than the card, as many as give the TF32
-       peak without sparsity.
+       peak without sparsity. Products of float16 and bfloat16 have a peak of their own
+       (`product_peaks`), that of tensor cores without sparsity, with sums in float32 as TensorFlow
+       takes them.
   CPU  flops = numCores * frequency (MHz): one per cycle, while a core with AVX2 does 32 (two
        fused multiply-adds of 8 lanes), so `cpu` has 32 times its number of cores.
   both bandwidth is memory bandwidth in KB/s.
 
 Where the figures come from:
-  Multiprocessors, boost clock, TF32 peak, memory and its bandwidth: NVIDIA's data sheet or
-    architecture white paper named at each entry; compared with published tables of specifications
-    in November 2026 (all but P100, A100 80 GB, H100 for PCIe and RTX A6000). A K80 board carries
-    two GK210 dies; TensorFlow sees each as a GPU, and so does `k80`. 823 MHz is the clock at
-    which TensorFlow reports these dies.
+  Multiprocessors, boost clock, peaks of TF32 and of half precision, memory and its bandwidth:
+    NVIDIA's data sheet or architecture white paper named at each entry; compared, all but those of
+    half precision, with published tables of specifications in November 2026 (all but P100, A100
+    80 GB, H100 for PCIe and RTX A6000). A K80 board carries two GK210 dies; TensorFlow sees each
+    as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 25 us, 5.7 us per op, 12 GB per die.
   Other links: three quarters, by assumption, of the rated speed in one direction:
@@ -32,7 +34,13 @@ Where the figures come from:
     below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow does
     reach (RDMA, several connections), of which three quarters are assumed.
   Efficiency: see the entries of `_PRESETS`; without a comment it is assumed to be that of V100 (no
-    TF32) or A100 (TF32).
+    TF32) or A100 (TF32). That of half precision is V100's on all cards: NVIDIA's
+    DeepLearningExamples (ResNet-50 v1.5 for TensorFlow, XLA, one GPU) has 1,270 images/s in mixed
+    precision beside 412 in float32, which is 1,170 beside the 380 of `v100`; lowered as these are,
+    with 0.88 for what is no product, products reach 0.64 of their peak. On A100 that gives 1,540
+    images/s; published are 2,375, more than 0.55 for what is no product allows. Before V100
+    TensorFlow computes products of half precision in float32 (its guide to mixed precision), and
+    Turing and Volta have none of bfloat16.
 """
 
 from __future__ import annotations
@@ -66,6 +74,7 @@ _PCIE_5 = Link(47_000.0, 25.0)
 _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 _TF32 = 0.55  # efficiency of A100
+_HALF = 0.64  # of products of half precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,16 +88,20 @@ class Preset:
   peer: Link
   host: Link
   op_overhead_us: float = 5.7
+  product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
-         memory_gb: int, efficiency: float, peer: Link, host: Link) -> Preset:
-  """Args: num_cores as grappler counts them; frequency in MHz; bandwidth in 10^9 bytes/s."""
+         memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0) -> Preset:
+  """Args: num_cores as grappler counts them; frequency in MHz; bandwidth in 10^9 bytes/s; half,
+  the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too."""
   properties = {
       "type": "GPU", "vendor": "NVIDIA", "model": model, "frequency": frequency,
       "numCores": num_cores, "environment": {"architecture": architecture},
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
-  return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host)
+  kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
+  peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
+  return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, product_peaks=peaks)
 
 
 _PRESETS: Dict[str, Preset] = {
@@ -100,51 +113,60 @@ _PRESETS: Dict[str, Preset] = {
     # ResNet-50 in float32 trains at about 380 images/s, 393 at the peak: 0.97, lowered in the ratio
     # in which P100's 0.75 is below its ResNet-50.
     "v100": _gpu("Tesla V100-SXM2-16GB", "7.0", 80, 1530, 900, 16, 0.88,
-                 Link(19_000.0, 25.0), _PCIE_3),
+                 Link(19_000.0, 25.0), _PCIE_3, half=125),
     # TensorFlow multiplies float32 matrices in TF32 here, whose data-sheet peak is 8 times that of
     # the multiprocessors (156 TFLOPS). ResNet-50 trains at about 800 images/s, 1,310 at the peak:
     # 0.61, lowered as for V100.
     "a100": _gpu("NVIDIA A100-SXM4-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32,
-                 Link(225_000.0, 25.0), _PCIE_4),
+                 Link(225_000.0, 25.0), _PCIE_4, half=312),
     # "NVIDIA A100 Tensor Core GPU" data sheet: the PCIe card has the same peak and memory.
     "a100_pcie": _gpu("NVIDIA A100-PCIE-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32, _PCIE_4,
-                      _PCIE_4),
+                      _PCIE_4, half=312),
     # The same sheet: 80 GB of HBM2e at 2,039 GB/s.
     "a100_80gb": _gpu("NVIDIA A100-SXM4-80GB", "8.0", 8 * 108, 1410, 2039, 80, _TF32,
-                      Link(225_000.0, 25.0), _PCIE_4),
-    # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz); efficiency assumed to be A100's.
+                      Link(225_000.0, 25.0), _PCIE_4, half=312),
+    # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz; 989 in half precision); efficiency
+    # assumed to be A100's.
     "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, _TF32,
-                 Link(337_000.0, 25.0), _PCIE_5),
-    # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity, 2 TB/s.
-    "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5),
+                 Link(337_000.0, 25.0), _PCIE_5, half=989),
+    # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity (half
+    # precision 1,513), 2 TB/s.
+    "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5,
+                      half=756),
     # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: H100's peak, 141 GB at 4.8 TB/s.
     "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32,
-                 Link(337_000.0, 25.0), _PCIE_5),
+                 Link(337_000.0, 25.0), _PCIE_5, half=989),
     # "NVIDIA HGX B200" data sheet, an eighth of its eight GPUs: TF32 18 PFLOPS with sparsity (1.1
-    # per GPU without), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways. The sheet has no clock:
-    # 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler compares architectures
-    # as text, in which "10.0" comes before "3.0": with "9.0" it counts 64 cores.
+    # per GPU without), half precision 36 (2.25), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways.
+    # The sheet has no clock: 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler
+    # compares architectures as text, in which "10.0" comes before "3.0": with "9.0" it counts 64
+    # cores.
     "b200": _gpu("NVIDIA B200", "9.0", 30 * 148, 1940, 7700, 180, _TF32,
-                 Link(675_000.0, 25.0), _PCIE_5),
+                 Link(675_000.0, 25.0), _PCIE_5, half=2250),
     # "NVIDIA T4" data sheet and Turing white paper: 40 multiprocessors, 8.1 TFLOPS, 16 GB at
-    # 320 GB/s, PCIe 3. No TF32.
-    "t4": _gpu("Tesla T4", "7.5", 40, 1590, 320, 16, 0.88, _PCIE_3, _PCIE_3),
-    # "NVIDIA L4" data sheet: TF32 120 TFLOPS with sparsity; 58 multiprocessors, 24 GB at 300 GB/s.
-    "l4": _gpu("NVIDIA L4", "8.9", 4 * 58, 2040, 300, 24, _TF32, _PCIE_4, _PCIE_4),
-    # "NVIDIA A10" data sheet: TF32 62.5 TFLOPS; 72 multiprocessors, 24 GB at 600 GB/s.
-    "a10": _gpu("NVIDIA A10", "8.6", 4 * 72, 1695, 600, 24, _TF32, _PCIE_4, _PCIE_4),
-    # "NVIDIA Ampere GA102" white paper: TF32 35.6 TFLOPS, as without tensor cores; 82
-    # multiprocessors, 24 GB at 936 GB/s.
+    # 320 GB/s, PCIe 3; 65 TFLOPS in half precision. No TF32.
+    "t4": _gpu("Tesla T4", "7.5", 40, 1590, 320, 16, 0.88, _PCIE_3, _PCIE_3, half=65),
+    # "NVIDIA L4" data sheet: TF32 120 TFLOPS with sparsity, half precision 242; 58
+    # multiprocessors, 24 GB at 300 GB/s.
+    "l4": _gpu("NVIDIA L4", "8.9", 4 * 58, 2040, 300, 24, _TF32, _PCIE_4, _PCIE_4, half=121),
+    # "NVIDIA A10" data sheet: TF32 62.5 TFLOPS, half precision 125; 72 multiprocessors, 24 GB at
+    # 600 GB/s.
+    "a10": _gpu("NVIDIA A10", "8.6", 4 * 72, 1695, 600, 24, _TF32, _PCIE_4, _PCIE_4, half=125),
+    # "NVIDIA Ampere GA102" white paper: TF32 35.6 TFLOPS, as without tensor cores, half
+    # precision 71 with sums in float32; 82 multiprocessors, 24 GB at 936 GB/s.
     "rtx3090": _gpu("NVIDIA GeForce RTX 3090", "8.6", 2 * 82, 1695, 936, 24, _TF32,
-                    _PCIE_4_STAGED, _PCIE_4),
-    # "NVIDIA Ada" white paper: TF32 82.6 TFLOPS; 128 multiprocessors, 24 GB at 1,008 GB/s.
+                    _PCIE_4_STAGED, _PCIE_4, half=71),
+    # "NVIDIA Ada" white paper: TF32 82.6 TFLOPS, half precision 165 with sums in float32; 128
+    # multiprocessors, 24 GB at 1,008 GB/s.
     "rtx4090": _gpu("NVIDIA GeForce RTX 4090", "8.9", 2 * 128, 2520, 1008, 24, _TF32,
-                    _PCIE_4_STAGED, _PCIE_4),
-    # "NVIDIA RTX A6000" data sheet and GA102 white paper: TF32 77.4 TFLOPS; 84 multiprocessors,
-    # 48 GB at 768 GB/s.
-    "rtxa6000": _gpu("NVIDIA RTX A6000", "8.6", 4 * 84, 1800, 768, 48, _TF32, _PCIE_4, _PCIE_4),
-    # "NVIDIA L40S" data sheet: TF32 183 TFLOPS; 142 multiprocessors, 48 GB at 864 GB/s.
-    "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, _TF32, _PCIE_4, _PCIE_4),
+                    _PCIE_4_STAGED, _PCIE_4, half=165),
+    # "NVIDIA RTX A6000" data sheet and GA102 white paper: TF32 77.4 TFLOPS, half precision 155;
+    # 84 multiprocessors, 48 GB at 768 GB/s.
+    "rtxa6000": _gpu("NVIDIA RTX A6000", "8.6", 4 * 84, 1800, 768, 48, _TF32, _PCIE_4, _PCIE_4,
+                     half=155),
+    # "NVIDIA L40S" data sheet: TF32 183 TFLOPS, half precision 362; 142 multiprocessors, 48 GB at
+    # 864 GB/s.
+    "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, _TF32, _PCIE_4, _PCIE_4, half=362),
     # A typical server: eight cores with AVX2 at 2.6 GHz, four channels of DDR4-2400. That half of
     # the peak is reached is assumed. Links and overhead were measured between worker processes of
     # one machine: loopback gRPC takes about 0.45 us per kB plus 90 us, an op 4 us.
@@ -218,7 +240,8 @@ def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) ->
   number = numbers.get(preset.type, 0)
   numbers[preset.type] = number + 1
   return Device(f"{prefix}{preset.type}:{number}", preset.type, preset.memory_bytes,
-                preset.efficiency, dict(preset.properties), host)
+                preset.efficiency, dict(preset.properties), host,
+                product_peaks=dict(preset.product_peaks))
 
 
 def preset(name: str) -> Preset:

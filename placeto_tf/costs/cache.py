@@ -28,11 +28,12 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.graphs import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 4  # to be raised whenever ops are counted differently
+_FORMAT = 5  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
 _DIGEST_BYTES = 32
 _MOST_BYTES = 256 * 2**20
+_DTYPES = {"launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
 _ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name != "notes")
 
 
@@ -72,7 +73,7 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
     return None
   fits = all(
       array.shape == ((graph.num_outputs if name == "output_bytes" else graph.num_ops),)
-      and array.dtype == (bool if name.startswith("launches") else np.float64)
+      and array.dtype == _DTYPES.get(name, np.float64)
       and bool(np.all(np.isfinite(array) & (array >= 0)))
       for name, array in arrays.items())
   if not fits or not all(isinstance(note, str) and note.isprintable() for note in notes):

@@ -1,7 +1,8 @@
 """`estimate_costs`: what every op of a graph costs on the devices of a cluster.
 
 Estimated costs are flops over peak plus bytes over bandwidth (`work`, `roofline`), divided by the
-device's efficiency, times how often the op runs in a step.
+device's efficiency, times how often the op runs in a step. Matrix products and convolutions have
+the peak of the type that they multiply, where the device has one (tensor cores).
 
 Legend: N ops, K device kinds, O outputs of all ops together.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from placeto_tf import graphs
 from placeto_tf.clusters import Cluster, Device
+from placeto_tf.clusters.device import PRODUCT_TYPES
 from placeto_tf.costs import cache as cache_files
 from placeto_tf.costs import traces
 from placeto_tf.costs.cost_graph import own_costs
@@ -113,10 +115,15 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
   """[N] time of all executions of each op in a step."""
   best = peak(device)
   efficiency = np.full(graph.num_ops, device.efficiency)
+  flops_per_us = np.full(graph.num_ops, best.flops_per_us)
+  for name, fields in device.product_peaks.items():
+    products = work.product_types == PRODUCT_TYPES[name]
+    flops_per_us[products] = fields["flops_per_us"]
+    efficiency[products] = fields.get("efficiency", device.efficiency)
   if device.op_efficiency:
-    efficiency = np.array(
-        [device.op_efficiency.get(op_type, device.efficiency) for op_type in graph.op_types])
-  peak_us = work.flops / best.flops_per_us + work.moved_bytes / best.bytes_per_us
+    efficiency = np.array([device.op_efficiency.get(op_type, own)
+                           for op_type, own in zip(graph.op_types, efficiency)])
+  peak_us = work.flops / flops_per_us + work.moved_bytes / best.bytes_per_us
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
   found = np.where(launches, peak_us * graph.executions / efficiency, 0.0)
   wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (launches & (found == 0)))

@@ -33,6 +33,12 @@ _CALLS = frozenset("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall
     StatefulPartitionedCall SymbolicGradient RemoteCall MapDefun
     """.split())
+# Ops that tensor cores do, each with the attribute that is the type of its inputs.
+_PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
+    MatMul BatchMatMul BatchMatMulV2 Einsum Conv2D Conv2DBackpropFilter Conv2DBackpropInput
+    Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CudnnRNN CudnnRNNV2 CudnnRNNV3
+    CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
+    """.split(), "T")}
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
 
 
@@ -43,6 +49,8 @@ class OpWork:
   Attributes:
     flops, moved_bytes: [N] float64; moved between device memory and cores.
     launches, launches_on_gpu: [N] bool, whether a kernel runs on a CPU, and on a GPU.
+    product_types: [N] int32, the DataType of what matrix products and convolutions multiply; 0 for
+      other ops.
     temporary_bytes, persistent_bytes: [N] float64.
     output_bytes: [O] float64.
     notes: sentences on what had to be assumed.
@@ -52,6 +60,7 @@ class OpWork:
   moved_bytes: np.ndarray  # [N]
   launches: np.ndarray  # [N]
   launches_on_gpu: np.ndarray  # [N]
+  product_types: np.ndarray  # [N]
   temporary_bytes: np.ndarray  # [N]
   persistent_bytes: np.ndarray  # [N]
   output_bytes: np.ndarray  # [O]
@@ -79,6 +88,9 @@ def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
   flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
   launches, launches_on_gpu = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
   persistent, output_bytes = np.zeros(n), np.zeros(graph.num_outputs)
+  product_types = np.array(
+      [nodes[name].attr[_PRODUCTS[op]].type if op in _PRODUCTS else 0
+       for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
   unestimated: List[int] = []
   variables_seen = set()
   for i, name in enumerate(graph.op_names):
@@ -110,8 +122,8 @@ def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
   notes = _notes(graph, flops, launches, unestimated, counter, answer.guessed)
-  return OpWork(flops, moved, launches, launches_on_gpu, temporary, persistent, output_bytes,
-                notes)
+  return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
+                output_bytes, notes)
 
 
 class _Counter:

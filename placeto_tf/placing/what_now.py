@@ -1,23 +1,113 @@
-"""What to do with a placed graph: the lines that run it, for this graph and this format."""
+"""What to do with a placed graph: the lines that run it, for this graph and this format.
+
+They need TensorFlow and nothing of this package. Feeds are zeros of the right shape, so that they
+run as they stand.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Sequence
+from typing import Any, List, Sequence
 
+from placeto_tf.clusters import device_names
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements.writing import placed_name
+from placeto_tf.runtime.variables import INIT_OPS
+
+_MOST_FETCHES = 8
 
 
-def two_lines(graph: ComputationGraph, out: str) -> str:
-  """The lines that a program ends with: how to run what it wrote, and where more is."""
+def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
+  """The lines that a program ends with: how to run what it wrote, and where more is.
+
+  Args:
+    graph: that was placed.
+    devices: names of the cluster's devices.
+    out: the directory that was written.
+  """
+  lines = [f"  {line}" for line in run_lines(graph, devices, out)]
+  if lines:
+    lines = ["To run it, where TensorFlow has these devices:", *lines,
+             f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}"]
+  return "\n".join([
+      *lines, f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
+
+
+def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List[str]:
+  """Two lines of Python that load the placed graph and run a step; none where it has no ops to run.
+
+  Args: see `last_lines`.
+  """
   name = placed_name(graph)
-  if name.startswith("cost_graph"):
-    return f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"
-  return (f"To run it: {_load(name, os.path.join(out, name))}\n"
-          f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}; "
-          f"to look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}")
+  path = os.path.join(out, name)
+  cpus = sum(each.startswith("/CPU:") or each.startswith("/device:CPU:") for each in devices)
+  if name == "saved_model":
+    split = "" if cpus < 2 else (
+        'tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], '
+        f"[tf.config.LogicalDeviceConfiguration()] * {cpus}); ")
+    return [f"import tensorflow as tf; {split}model = tf.saved_model.load({path!r}, "
+            'options=tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices'
+            '"))', f"print({_call(graph)})"]
+  if "cost_graph" in name or _captures(graph):
+    return []
+  load = (f"saver = tf.train.import_meta_graph({path!r})" if "meta" in name else
+          f'tf.import_graph_def(tf.GraphDef.FromString(open({path!r}, "rb").read()), name="")')
+  if name == "graph.pbtxt":
+    load = ("from google.protobuf import text_format; tf.import_graph_def(text_format.Parse("
+            f'open({path!r}).read(), tf.GraphDef()), name="")')
+  return ["import numpy as np; import tensorflow.compat.v1 as tf; tf.disable_eager_execution(); "
+          + load, f"{_session(devices, cpus)}; {_initialize(graph, name)}print(session.run("
+          f"{list(graph.fetches[:_MOST_FETCHES])}, {{{', '.join(_feeds(graph))}}}))"]
+
+
+def _session(devices: Sequence[str], cpus: int) -> str:
+  if any("/job:" in name and "/job:localhost" not in name for name in devices):
+    return 'session = tf.Session("grpc://your_first_worker:2222")'
+  return "session = tf.Session()" if cpus < 2 else (
+      f'session = tf.Session(config=tf.ConfigProto(device_count={{"CPU": {cpus}}}))')
+
+
+def _initialize(graph: ComputationGraph, name: str) -> str:
+  """Runs what gives the variables their first values, if the graph has that."""
+  if "meta" in name:
+    return "session.run(tf.global_variables_initializer()); "
+  known = {node.name for node in graph.origin.graph_def.node}
+  found = next((name for name in INIT_OPS if name in known), None)
+  return f"session.run({found!r}); " if found else ""
+
+
+def _feeds(graph: ComputationGraph) -> List[str]:
+  """A feed of zeros for each placeholder."""
+  source = graph.origin
+  types = {node.name: node.attr["dtype"].type for node in source.graph_def.node}
+  return [f"{feed!r}: {_zeros(types.get(feed.partition(':')[0], 0), source.feed_shapes.get(feed))}"
+          for feed in graph.feeds]
+
+
+def _zeros(dtype: int, shape: Any) -> str:
+  shown = list(shape or ())
+  return f'np.full({shown}, "")' if dtype == 7 else f"np.zeros({shown})"  # DT_STRING
+
+
+def _call(graph: ComputationGraph) -> str:
+  """A call of the placed signature of a SavedModel."""
+  import tensorflow as tf
+
+  source = graph.origin
+  fetched = set(graph.fetches)
+  key, signature = max(
+      sorted(source.meta_graph.signature_def.items(), reverse=True),
+      key=lambda item: len(fetched.intersection(info.name for info in item[1].outputs.values())))
+  feeds = ", ".join(
+      f"{name!r}: tf.zeros({list(source.feed_shapes.get(info.name, ()))}, "
+      f"tf.{tf.as_dtype(info.dtype).name})" for name, info in sorted(signature.inputs.items()))
+  return f"model.signatures[{key!r}](**{{{feeds}}})"
+
+
+def _captures(graph: ComputationGraph) -> bool:
+  """Whether variables are captures of a live function, which are in no file."""
+  return graph.origin.format == "concrete_function"
 
 
 def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
@@ -28,37 +118,28 @@ def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
     devices: names of the cluster's devices.
   """
   name = placed_name(graph)
-  shapes = graph.source.feed_shapes if graph.source is not None else {}
-  feeds = "".join(f"    {feed!r}: ...,  # {list(shapes.get(feed, ()))}\n" for feed in graph.feeds)
-  fetches = ", ".join(repr(fetch) for fetch in graph.fetches[:8])
   path = graph.source.path if graph.source is not None and graph.source.path else "GRAPH"
   what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and "
-          f"devices alone. Its devices are {listed(devices, most=8)}. Where it runs it needs "
-          "TensorFlow with these devices, and nothing of placeto_tf.")
-  if name.startswith("cost_graph"):
+          f"devices alone. Its devices are {listed(devices, most=8)}.")
+  if "cost_graph" in name:
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
-  if name == "saved_model":
-    code = f"""import tensorflow as tf
-model = tf.saved_model.load({name!r})  # variables included; placeto_tf.load_placed puts them
-print(list(model.signatures))         # on their devices"""
-  else:
-    read = f"""import pathlib
-import tensorflow as tf
-tf1 = tf.compat.v1
-{_graph_of(name)}
-session = tf1.Session(graph=graph, config=tf1.ConfigProto(allow_soft_placement=False))
-"""
-    restore = """saver.restore(session, "your/checkpoint")  # or run the graph's own initializer
+  code = "\n".join(part for line in run_lines(graph, devices, "") for part in line.split("; "))
+  if not code:
+    code = f"""import placeto_tf as placeto  # this graph's variables are a live model's
+placement = placeto.Placement.load("placement.json")
+placed = placement.apply(function)  # the tf.function or ConcreteFunction that was placed"""
+  restore = """
+Values from a checkpoint instead of the initializer: `saver.restore(session, "your/checkpoint")`.
 """ if "meta" in name else ""
-    code = f"{read}{restore}session.run([{fetches}], feed_dict={{\n{feeds}}})"
   return f"""# A placed graph
 
-{what}
+{what} Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the zeros
+stand for your data.
 
 ```python
 {code}
 ```
-
+{restore}
 To time it beside the prediction, where placeto_tf is installed (CLUSTER is what it was placed for):
 
 ```sh
@@ -68,27 +149,3 @@ python scripts/measure.py --graph={path} --cluster=CLUSTER --placement=placement
 `report.json` has the figures, `timeline.json` one step for https://ui.perfetto.dev, and
 `tensorboard --logdir=tensorboard` shows the search.
 """
-
-
-def _graph_of(name: str) -> str:
-  """Code that makes `graph`, and a `saver` of a MetaGraphDef."""
-  if "meta" in name:
-    return f"""with tf.Graph().as_default() as graph:
-  saver = tf1.train.import_meta_graph({name!r})"""
-  if name.endswith("pbtxt"):
-    return f"""from google.protobuf import text_format
-graph_def = text_format.Parse(pathlib.Path({name!r}).read_text(), tf1.GraphDef())
-with tf.Graph().as_default() as graph:
-  tf.graph_util.import_graph_def(graph_def, name="")"""
-  return f"""graph_def = tf1.GraphDef.FromString(pathlib.Path({name!r}).read_bytes())
-with tf.Graph().as_default() as graph:
-  tf.graph_util.import_graph_def(graph_def, name="")"""
-
-
-def _load(name: str, path: str) -> str:
-  if name == "saved_model":
-    return f'model = tf.saved_model.load("{path}")'
-  if "meta" in name:
-    return f'saver = tf.compat.v1.train.import_meta_graph("{path}")'
-  return f'graph_def = tf.compat.v1.GraphDef.FromString(open("{path}", "rb").read())' if (
-      not name.endswith("pbtxt")) else f'text_format.Parse(open("{path}").read(), GraphDef())'

@@ -51,6 +51,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
           "flops", "moved_bytes", "temporary_bytes", "persistent_bytes")}
   launches = np.where(known, work.launches[source], False)
   on_gpu = np.where(known, work.launches_on_gpu[source], False)
+  product_types = np.where(known, work.product_types[source], np.int32(0))
   output_bytes = np.zeros(graph.num_outputs)
   widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
   for op in np.flatnonzero(known).tolist():
@@ -96,8 +97,8 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     if graph.op_types[op] not in ("ConcatV2", "SplitV"):
       fields["flops"][op] = total / 4
   return OpWork(
-      fields["flops"], fields["moved_bytes"], launches, on_gpu, fields["temporary_bytes"],
-      fields["persistent_bytes"], output_bytes, work.notes)
+      fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
+      fields["temporary_bytes"], fields["persistent_bytes"], output_bytes, work.notes)
 
 
 def divided_feeds(replicated: ReplicatedGraph) -> list:

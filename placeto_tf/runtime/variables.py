@@ -13,7 +13,7 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_INIT_OPS = ("init", "initialize", "global_variables_initializer")
+INIT_OPS = ("init", "initialize", "global_variables_initializer")
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
@@ -37,7 +37,7 @@ def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dic
   # An initializer may write more than its variable: that of other replicas, too.
   left = _not_reached(left, ops)
   if left:
-    init = next(filter(None, (_find(tf_graph, name) for name in _INIT_OPS)), None)
+    init = next(filter(None, (_find(tf_graph, name) for name in INIT_OPS)), None)
     if init is not None and init.type == "NoOp":
       left = _not_reached(left, [init])
       ops.append(init)

@@ -23,9 +23,11 @@ def test_devices_that_cost_the_same_share_a_kind():
   slow = dict(efficiency=0.5, properties={"frequency": 1})
   cluster = _cluster((
       _device("/GPU:0"), _device("/GPU:1", **slow), _device("/GPU:2"), _device("/GPU:3", **slow),
-      _device("/GPU:4", **slow, op_efficiency={"MatMul": 0.9})))
-  assert cluster.device_kinds.tolist() == [0, 1, 0, 1, 2]
-  assert [device.name for device in cluster.kind_devices] == ["/GPU:0", "/GPU:1", "/GPU:4"]
+      _device("/GPU:4", **slow, op_efficiency={"MatMul": 0.9}),
+      _device("/GPU:5", **slow, product_peaks={"float16": {"flops_per_us": 1e6}})))
+  assert cluster.device_kinds.tolist() == [0, 1, 0, 1, 2, 3]
+  assert [device.name for device in cluster.kind_devices] == [
+      "/GPU:0", "/GPU:1", "/GPU:4", "/GPU:5"]
 
 
 def test_unused_diagonal_is_free_and_finite_whatever_was_given():
@@ -76,6 +78,11 @@ def test_matrix_of_wrong_shape_is_named_with_the_shape_it_should_have():
     (dict(efficiency=1.5), "efficiency of /GPU:0 is 1.5"),
     (dict(efficiency="fast"), "efficiency of /GPU:0 is 'fast'"),
     (dict(op_efficiency={"MatMul": -1}), r"op_efficiency\['MatMul'\] of /GPU:0 is -1"),
+    (dict(product_peaks={"half": {"flops_per_us": 1}}), "has a type 'half'; expected one of float32"),
+    (dict(product_peaks={"float16": 1e6}), r"product_peaks\['float16'\] of /GPU:0 is 1000000.0"),
+    (dict(product_peaks={"float16": {"efficiency": 1}}), "expected flops_per_us and, perhaps"),
+    (dict(product_peaks={"float16": {"flops_per_us": 0}}), "flops_per_us of float16 of /GPU:0 is 0"),
+    (dict(product_peaks={"float16": {"flops_per_us": 1, "efficiency": 2}}), "is 2; expected achie"),
     (dict(memory_bytes=-5), "memory_bytes of /GPU:0 is -5"),
     (dict(memory_bytes=True), "memory_bytes of /GPU:0 is True"),
     (dict(properties=[1]), "properties of /GPU:0"),

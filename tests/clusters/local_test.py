@@ -58,6 +58,16 @@ def test_cores_of_a_multiprocessor_follow_the_compute_capability(architecture, c
   assert peak(cluster.devices[0]).flops_per_us == 80 * cores * 2 * 1500
 
 
+@pytest.mark.parametrize("architecture, times, kinds", [
+    ("6.0", 0, []), ("7.0", 8, ["float16"]), ("8.0", 2, ["float16", "bfloat16"])])
+def test_products_of_half_precision_are_as_much_faster_as_the_presets(architecture, times, kinds):
+  device = described([("/GPU:0", _gpu(architecture))]).devices[0]
+  float32 = device.properties["numCores"] * device.properties["frequency"] * 128
+  assert list(device.product_peaks) == kinds
+  for peak in device.product_peaks.values():
+    assert peak["flops_per_us"] == pytest.approx(times * float32, rel=0.01)
+
+
 def test_clocks_that_cuda_does_not_report_are_the_presets():
   cluster = described([("/GPU:0", _gpu("8.0", frequency=0, bandwidth=0))])
   preset = Cluster.parse("a100:1").devices[0].properties

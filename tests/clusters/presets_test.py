@@ -72,6 +72,20 @@ def test_presets_have_the_peak_and_the_memory_of_the_data_sheets(name):
   assert properties["bandwidth"] == bandwidth_gb * 10**6
 
 
+# TFLOPS of half precision with sums in float32, without sparsity.
+HALF = {"v100": 125, "a100": 312, "a100_pcie": 312, "a100_80gb": 312, "h100": 989, "h100_pcie": 756,
+        "h200": 989, "b200": 2250, "t4": 65, "l4": 121, "a10": 125, "rtx3090": 71, "rtx4090": 165,
+        "rtxa6000": 155, "l40s": 362}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_peaks_of_half_precision_of_the_data_sheets(name):
+  kinds = ("float16",) if name in ("v100", "t4") else ("float16", "bfloat16")
+  found = Cluster.parse(f"{name}:1").devices[0].product_peaks
+  assert {kind: peak["flops_per_us"] / 1e6 for kind, peak in found.items()} == (
+      dict.fromkeys(kinds, HALF[name]) if name in HALF else {})
+
+
 def test_every_host_has_its_devices_and_a_cpu_of_its_own():
   cluster = Cluster.parse("V100:2x2")
   assert cluster.device_names == tuple(

@@ -52,6 +52,53 @@ def test_efficiency_of_an_op_type_goes_before_the_devices(training_graph):
   assert set(ratio[~is_product].tolist()) <= {0.0, 1.0}
 
 
+def _product(load, dtype):
+  """A product of two [512, 512] matrices of a type, and an elementwise op."""
+  def build(v1, tf):
+    a = v1.placeholder(dtype, [512, 512], name="a")
+    tf.nn.relu(tf.matmul(a, a, name="product"), name="fetch")
+
+  return load(build)
+
+
+@pytest.mark.parametrize("dtype, preset, flops_per_us, efficiency", [
+    ("float16", "v100", 125e6, 0.64), ("bfloat16", "a100", 312e6, 0.64),
+    ("bfloat16", "v100", 80 * 128 * 1530, 0.88), ("float16", "p100", 56 * 128 * 1303, 0.75)])
+def test_products_have_the_peak_of_their_type_where_the_device_has_one(
+    load, dtype, preset, flops_per_us, efficiency):
+  graph, cluster = _product(load, dtype), Cluster.parse(f"{preset}:1")
+  costs = estimate_costs(graph, cluster).compute_us[:, 0]
+  bytes_per_us = cluster.devices[0].properties["bandwidth"] / 1e3
+  expected = (2 * 512**3 / flops_per_us + 2 * 3 * 512**2 / bytes_per_us) / efficiency
+  assert costs[graph.op_index["product"]] == pytest.approx(expected, rel=1e-9)
+  # An elementwise op gains half the bytes, and no tensor core.
+  plain = estimate_costs(_product(load, "float32"), cluster).compute_us[graph.op_index["fetch"], 0]
+  assert 0.5 * plain <= costs[graph.op_index["fetch"]] < 0.55 * plain
+
+
+def test_peaks_of_half_precision_change_nothing_in_float32(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("a100:1")
+  np.testing.assert_array_equal(
+      estimate_costs(graph, cluster).compute_us,
+      estimate_costs(graph, _with_devices(cluster, product_peaks={})).compute_us)
+
+
+def test_convolutions_and_their_gradients_have_the_peak_of_their_type(load):
+  def build(v1, tf):
+    image = v1.placeholder(tf.float16, [8, 32, 32, 16])
+    kernel = v1.placeholder(tf.float16, [3, 3, 16, 16])
+    loss = tf.reduce_sum(tf.nn.conv2d(image, kernel, 1, "SAME"))
+    tf.group(*tf.gradients(loss, [image, kernel]), name="fetch")
+
+  graph, cluster = load(build), Cluster.parse("v100:1")
+  is_convolution = np.array([op.startswith("Conv2D") for op in graph.op_types])
+  assert is_convolution.sum() == 2  # the value of the loss is not needed
+  fast = estimate_costs(graph, cluster).compute_us[:, 0]
+  slow = estimate_costs(graph, _with_devices(cluster, product_peaks={})).compute_us[:, 0]
+  assert (fast[is_convolution] < slow[is_convolution]).all()
+  np.testing.assert_array_equal(fast[~is_convolution], slow[~is_convolution])
+
+
 def test_op_in_a_loop_costs_all_its_executions(training_graph):
   graph, cluster = training_graph(), Cluster.parse("k80:1")
   looped = dataclasses.replace(graph, executions=np.full(graph.num_ops, 7.0))

@@ -1,54 +1,104 @@
-"""The README of a result directory runs what is there."""
+"""What a result directory says runs what is there, in a process that has nothing of this package."""
 
 import os
 import re
+import subprocess
+import sys
 
-import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 
 import placeto_tf as placeto
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import what_now
 
 
-def _graph():
+def _meta_graph():
+  """ones [3, 4] x [4, 2] has 4 everywhere; y is of it and of zeros, and named by its device."""
   with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [None, 4], name="x")
+    name = tf.compat.v1.placeholder(tf.string, [], name="name")
     weights = tf.compat.v1.get_variable("weights", [4, 2], initializer=tf.ones_initializer())
-    tf.matmul(x, weights, name="y")
+    y = tf.matmul(x + 1.0, weights)
+    tf.strings.join([name, tf.strings.as_string(tf.reduce_sum(y))], name="y")
     tf.compat.v1.global_variables_initializer()
-    meta_graph = tf.compat.v1.train.export_meta_graph(
+    return tf.compat.v1.train.export_meta_graph(
         graph=graph, saver_def=tf.compat.v1.train.Saver().saver_def)
-  return meta_graph
 
 
-@pytest.mark.parametrize("kind", ["meta", "pb"])
-def test_the_code_of_the_readme_runs_the_placed_graph(kind, tmp_path, monkeypatch):
-  source = _graph() if kind == "meta" else _graph().graph_def
-  graph = placeto.load_graph(source, fetches=["y:0"], batch_size=3)
-  result = placeto.place(graph, "cpu:1", method="single", max_evaluations=5)
-  write_placed(graph, result.placement, str(tmp_path))
-  text = what_now.readme(graph, result.placement.devices)
-  code = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL).group(1)
-  assert "'x:0': ...,  # [3, 4]" in code and "/CPU:0" in text
-  # What a user fills in: the values, and where the variables come from.
-  code = code.replace("...", "np.ones([3, 4])").replace(
-      'saver.restore(session, "your/checkpoint")', 'session.run("init")').replace(
-          "session.run(['y", "found = session.run(['y")
-  if kind == "pb":
-    code = code.replace("found =", "session.run('init'); found =")
-  monkeypatch.chdir(tmp_path)
-  scope = {"np": np}
-  exec(compile(code, "README.md", "exec"), scope)  # as a reader would
-  np.testing.assert_array_equal(scope["found"][0], np.full([3, 2], 4.0))
+def _saved_model(path):
+  class Model(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.weights = tf.Variable(tf.ones([4, 2]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
+    def serve(self, x):
+      return {"y": tf.reduce_sum(tf.matmul(x + 1.0, self.weights))}
+
+  model = Model()
+  tf.saved_model.save(model, path, signatures={"serve": model.serve})
+  return path
 
 
-def test_the_last_two_lines_load_what_was_written(tmp_path):
-  graph = placeto.load_graph(_graph(), fetches=["y:0"], batch_size=3)
-  result = placeto.place(graph, "cpu:1", method="single", max_evaluations=5)
-  write_placed(graph, result.placement, str(tmp_path))
-  first, second = what_now.two_lines(graph, str(tmp_path)).splitlines()
-  with tf.Graph().as_default():
-    exec(first.partition("To run it: ")[2], {"tf": tf})
-  assert "tensorboard --logdir=" in second and os.path.join(str(tmp_path), "README.md") in second
+def _file(kind, folder):
+  if kind == "saved_model":
+    return _saved_model(str(folder / "saved_model"))
+  proto = _meta_graph() if "meta" in kind else _meta_graph().graph_def
+  path = folder / f"graph.{kind}"
+  if kind.endswith("pbtxt"):
+    path.write_text(text_format.MessageToString(proto))
+  else:
+    path.write_bytes(proto.SerializeToString())
+  return str(path)
+
+
+def _place(kind, folder):
+  """(graph, devices, directory) of a graph placed at random on two CPUs and written."""
+  out = folder / kind
+  out.mkdir()
+  graph = placeto.load_graph(
+      _file(kind, folder), batch_size=3, fetches=None if kind == "saved_model" else ["y:0"])
+  result = placeto.place(graph, "cpu:2", method="random", seed=1, max_evaluations=5)
+  write_placed(graph, result.placement, str(out))
+  return graph, result.placement.devices, str(out)
+
+
+def _run(code, cwd):
+  """Standard output of a fresh Python process that ran code and met nothing of this package."""
+  code += "\nimport sys; assert not any(name.startswith('placeto') for name in sys.modules)\n"
+  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd,
+                        env=environment, check=False, timeout=300)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return done.stdout
+
+
+@pytest.mark.parametrize("kinds", [["meta", "meta.pbtxt", "pb", "pbtxt"], ["saved_model"]])
+def test_the_two_lines_and_the_readme_run_what_was_written(kinds, tmp_path):
+  code = ""
+  for kind in kinds:
+    graph, devices, out = _place(kind, tmp_path)
+    lines = what_now.run_lines(graph, devices, out)
+    assert len(lines) == 2 and f"  {lines[1]}\n" in what_now.last_lines(graph, devices, out)
+    readme = re.search(r"```python\n(.*?)```", what_now.readme(graph, devices), re.DOTALL).group(1)
+    for text in ("\n".join(lines), f"import os; os.chdir({out!r})\n{readme}"):
+      if kind != "saved_model":
+        text += "\ntf.reset_default_graph()"
+      code += text + "\n"
+  printed = _run(code, str(tmp_path))
+  assert printed.count("24") == 2 * len(kinds), printed
+
+
+def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
+  graph = placeto.load_graph(_file("pb", tmp_path), batch_size=3, fetches=["y:0"])
+  session = what_now.run_lines(graph, ("/job:worker/task:0/device:CPU:0",), "out")[1]
+  assert session.startswith('session = tf.Session("grpc://')
+
+
+def test_the_last_lines_open_tensorboard_and_name_the_readme(tmp_path):
+  graph, devices, out = _place("pb", tmp_path)
+  last = what_now.last_lines(graph, devices, out)
+  assert last.endswith(f"tensorboard --logdir={os.path.join(out, 'tensorboard')}")
+  assert os.path.join(out, "README.md") in last
