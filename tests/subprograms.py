@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -30,7 +31,9 @@ def run(program, *arguments, timeout=900, without=(), **variables):
   for name in without:
     environment.pop(name, None)
   done = subprocess.run(
-      [sys.executable, "-c", _START, str(program), *arguments], capture_output=True, text=True,
-      timeout=timeout, env=environment, check=False)
-  assert done.returncode == 0, done.stderr[-3000:]
+      [sys.executable, "-X", "faulthandler", "-c", _START, str(program), *arguments],
+      capture_output=True, text=True, timeout=timeout, env=environment, check=False)
+  # A process that a signal ended (the kernel's, when memory runs out) says nothing itself.
+  ended = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
+  assert done.returncode == 0, f"{program} ended with {ended}:\n{done.stderr[-3000:]}"
   return json.loads(done.stdout.splitlines()[-1])

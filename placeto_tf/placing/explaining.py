@@ -49,6 +49,15 @@ class Explanation:
   bound_us: Optional[float] = None
 
   def __str__(self) -> str:
+    if not self.bound_us or not self.step_time_us:
+      return self.causes
+    over = 100 * (self.step_time_us / self.bound_us - 1)
+    return self.causes + ("; the best possible" if over < 0.05 else (
+        f"; at most {over:.{int(over < 10)}f} % above the best possible"))
+
+  @property
+  def causes(self) -> str:
+    """What takes the time, and which ops most, without how much faster a step could be."""
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
@@ -64,10 +73,6 @@ class Explanation:
                      if us >= 0.005 * self.step_time_us)
     if self.alone and self.alone_us >= 0.05 * self.step_time_us:
       line += f"; {self.alone} works {self.alone_us / 1e3:,.1f} ms before anything runs beside it"
-    if self.bound_us:
-      over = 100 * (self.step_time_us / self.bound_us - 1)
-      line += "; the best possible" if over < 0.05 else (
-          f"; at most {over:.{int(over < 10)}f} % above the best possible")
     if self.costliest:
       line += "; costliest: " + ", ".join(
           f"{op} ({us / 1e3:,.2f} ms)" for op, _, us in self.costliest)

@@ -89,6 +89,11 @@ class PlacedTraining:
     """What `place()` found; None before that, and for a placement that was loaded."""
     return None if self.plan is None else self.plan.result
 
+  @property
+  def root_dir(self) -> Optional[str]:
+    """Where TensorBoard's events of the search are; None where none are written."""
+    return self._options.get("root_dir")
+
   def __repr__(self) -> str:
     return (f"PlacedTraining({getattr(self.model, 'name', '')!r} on "
             f"{training_plans.short_names(self.cluster)}: {self.verdict or self._waiting()})")

@@ -20,6 +20,7 @@ from placeto_tf.problem.method import (
     in_order,
 )
 
+DATA_PARALLEL = "data_parallel"  # no method: the row of mirrored variables
 _AUTO = "placeto_tf.placing.auto", "run_auto"
 # Declared here: `auto` finds the methods that it runs by this module.
 _AUTOS = (

@@ -18,6 +18,7 @@ from placeto_tf.placing import pipeline_candidates, registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer
+from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
@@ -41,7 +42,6 @@ from placeto_tf.search.islands import Islands
 Form = Tuple[int, bool, int]
 Made = Tuple[Optional[ReplicatedGraph], PlacementProblem]
 
-DATA_PARALLEL = "data_parallel"
 _LEAST_CHECK_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""The results of a placing run: the comparison table and a directory.
+"""The results of a placing run as a directory and as JSON.
 
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
@@ -12,30 +12,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Union
 
 import numpy as np
 
-from placeto_tf.clusters import Cluster
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.result_directory import ResultDirectory
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing import registry, what_now
+from placeto_tf.placing import tables, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
-from placeto_tf.placing.replica_search import DATA_PARALLEL
 from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.placing.signatures import SignaturesResult, folder_of
-from placeto_tf.problem import ledger
 
 # Besides these there is the placed graph, in the format that came in.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
           "tensorboard")
 _NAMES_OF_SIGNATURES = ("README.md", "placement.json", "report.json", "signatures", "tensorboard")
-
-_MOST_COLUMNS = 16  # a line of more devices is too long to read
-NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
 
 
 def result_names(graph: ComputationGraph, signatures: bool = False) -> List[str]:
@@ -83,14 +77,14 @@ def _write_timelines(result: PlacingResult, path: str) -> None:
 
   shown = result.graph, result.costs, result.simulated
   timeline.write_timeline(*shown, os.path.join(path, "timeline.json"))
-  timeline.timeline_png(
-      result.simulated, os.path.join(path, "timeline.png"), graph=result.graph,
-      costs=result.costs, title=f"One step: {_ms(result.step_time_us)}")
+  with open(os.path.join(path, "timeline.png"), "wb") as file:
+    file.write(timeline.timeline_png(
+        result.simulated, graph=result.graph, costs=result.costs, title=tables.title(result)))
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
   """The run as JSON: the graph, the options, and every row of the table."""
-  config = result.config
+  config, explanation = result.config, result.explanation
   return {
       "graph": _graph(result.graph),
       "cluster": result.cluster.to_json(), "costs": config.costs,
@@ -99,12 +93,13 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "max_evaluations": config.budget.max_evaluations, "islands": config.num_islands,
       "step_time_us": result.step_time_us,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
-      "speedup_over_current": _ratio(result.baselines["current"].step_time_us,
+      "explanation": {**dataclasses.asdict(explanation), "text": str(explanation)},
+      "speedup_over_current": tables.ratio(result.baselines["current"].step_time_us,
                                      result.step_time_us),
       "peak_memory_bytes": dict(zip(
           result.cluster.device_names, result.peak_memory_bytes.tolist())),
       "evaluations": result.evaluations, "seconds": result.seconds,
-      "at_most_above_the_best": _above(result), "stop_within": config.budget.stop_within,
+      "at_most_above_the_best": tables.above(result), "stop_within": config.budget.stop_within,
       "interrupted": result.interrupted, "ended": result.ended,
       "baselines": {
           name: {
@@ -164,113 +159,13 @@ def step_line(graph: ComputationGraph) -> str:
 
 
 def table(result: Union[PlacingResult, SignaturesResult], *, verbose: bool = False) -> str:
-  """The comparison that the terminal shows.
+  """The comparison that the terminal shows; of several signatures, a row of each.
 
-  Args:
-    result: of a run.
-    verbose: whether every placer that took part has a row, with its gain and evaluations, and every
-      one that did not run has a note. Otherwise the table has the rows to compare the answer with:
-      the graph as it is, the baselines, and the placer that was asked for by name.
+  Args: see `tables.table`.
   """
   if isinstance(result, SignaturesResult):
-    return _table_of_signatures(result, verbose)
-  current_us = result.baselines["current"].step_time_us
-  titles = {method.name: method.title for method in registry.methods(controls=True)}
-  titles[DATA_PARALLEL] = "data parallelism"
-  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
-  # The references come first, the others in the order in which they ran.
-  order = sorted(result.baselines, key=lambda name: name not in references)
-  wanted = (*references, result.config.method)
-  shown = [name for name in order if verbose or name in wanted]
-  rows = [["placer", "step time", "speed-up", *(("gained", "evaluations") if verbose else ()),
-           "fits", *_memory_titles(result.cluster)]]
-  for name in shown:
-    row = result.baselines[name]
-    work = [_ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}"] if verbose else []
-    rows.append([titles[name]] + (
-        ["-"] * (len(rows[0]) - 1) if row.step_time_us is None else
-        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes, work)))
-  rows.append(["best"] + _cells(
-      result.step_time_us, current_us, result.fits, result.peak_memory_bytes,
-      ["", f"{result.evaluations:,}"] if verbose else []))
-  bound = ["lower bound", _ms(result.lower_bound_us), _times(current_us, result.lower_bound_us)]
-  rows.append(bound + [""] * (len(rows[0]) - len(bound)))
-  lines = _align(rows)
-  lines.insert(1, "-" * max(map(len, lines)))
-  lines += ["", verdict(result), f"What bounds the step: {result.explanation}."]
-  if result.replication is not None:
-    lines[:0] = [*replica_table(result.replication), ""]
-  for name in order:
-    skipped = result.baselines[name].skipped
-    # Placers for which there was no time left matter only to readers of the whole table.
-    if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
-      lines.append(f"Note: {titles[name]} did not run: {skipped}.")
-  lines += [f"Note: {note}" for note in result.notes]
-  return "\n".join(lines)
-
-
-def _table_of_signatures(result: SignaturesResult, verbose: bool) -> str:
-  """A row of each signature; where all is wanted, the table of each follows."""
-  rows = [["signature", "ops", "as it is", "one device", "placed", "speed-up", "lower bound",
-           *_memory_titles(result.cluster)]]
-  for key, found in result.results.items():
-    current_us, single_us = (
-        found.baselines[name].step_time_us for name in ("current", "single"))
-    rows.append([
-        key, f"{found.graph.num_ops:,}", _ms(current_us), _ms(single_us), _ms(found.step_time_us),
-        _times(current_us, found.step_time_us), _ms(found.lower_bound_us),
-        *_memory_cells(found.peak_memory_bytes)])
-  blank = [""] * 6
-  rows.append(["variables of all", *blank, *_memory_cells(result.held_bytes)])
-  lines = _align(rows)
-  lines.insert(1, "-" * max(map(len, lines)))
-  lines += ["", "Each signature has a step of its own; they were placed in this order, each with "
-            "what it shares with those before it where it is."]
-  lines += [f"Note: {note}" for note in result.notes]
-  for key, found in result.results.items():
-    if verbose:
-      lines += ["", f"{key}:", table(found, verbose=True)]
-    else:
-      lines += [f"Note: {key}: {note}" for note in found.notes]
-  return "\n".join(lines)
-
-
-def replica_table(replication: Replication) -> List[str]:
-  """Lines of a table with a row for each form of replicas, and one for data parallelism."""
-  rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
-           "evaluations", ""]]
-
-  def add(title, batch, step_time_us, fits, peak_memory_bytes, evaluations, said):
-    rate = f"{batch / step_time_us * 1e6:,.1f}" if batch else "-"
-    rows.append([title, f"{batch:,}" if batch else "-", _ms(step_time_us), rate,
-                 "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
-                 said])
-
-  chosen = replication.chosen.form if replication.chosen is not None else "1"
-  for form, row in replication.rows.items():
-    add(form, row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
-        f"{row.evaluations:,}", "; ".join(filter(None, (
-            "placed" if form == chosen else row.dropped, row.check))))
-  found = replication.data_parallel
-  if found is not None:
-    add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
-        found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
-  for why in dict.fromkeys(replication.not_made.values()):
-    forms = [form for form, other in replication.not_made.items() if other == why]
-    rows.append([", ".join(forms), *["-"] * 6, f"not tried: {why}"])
-  lines = _align(rows)
-  lines.insert(1, "-" * max(map(len, lines)))
-  return [*batch_lines(replication), *lines]
-
-
-def batch_lines(replication: Replication) -> List[str]:
-  """A line that says that a step now takes another batch, or none."""
-  made, one = replication.chosen, replication.rows.get("1")
-  before = None if one is None else one.global_batch
-  if made is None or before is None or made.global_batch == before:
-    return []
-  return [f"The batch grew from {before:,} to {made.global_batch:,} examples a step: it is part of "
-          f"the graph's shapes, and each of {made.replicas} replicas has it whole."]
+    return tables.signatures_table(result, verbose)
+  return tables.table(result, verbose=verbose)
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
@@ -295,66 +190,3 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "refused": replication.refused, "not_made": dict(replication.not_made),
       "check": None if replication.check is None else {
           **dataclasses.asdict(replication.check), "text": str(replication.check)}}
-
-
-def _cells(
-    step_time_us: float, current_us: Optional[float], fits: bool, peak_memory_bytes: np.ndarray,
-    work: List[str]) -> List[str]:
-  return [_ms(step_time_us), _times(current_us, step_time_us), *work,
-          "yes" if fits else "no", *_memory_cells(peak_memory_bytes)]
-
-
-def _memory_titles(cluster: Cluster) -> List[str]:
-  if cluster.num_devices > _MOST_COLUMNS:
-    return ["GB at most"]
-  return [f"GB {device.name}" for device in cluster.devices]
-
-
-def _memory_cells(held_bytes: np.ndarray) -> List[str]:
-  """Of each device [D], or, of many, the most."""
-  shown = held_bytes if len(held_bytes) <= _MOST_COLUMNS else [held_bytes.max()]
-  return [f"{each / 2**30:.2f}" for each in shown]
-
-
-def verdict(result: PlacingResult) -> str:
-  """One or two sentences: the gain, or that there is nothing to gain."""
-  current = result.baselines["current"]
-  bound = ("no placement is faster, as was proven" if result.proven
-           else f"at most {_above(result):.1%} above the best possible")
-  stopped = f" The search ended after {result.seconds:.1f} s: {result.ended}." if (
-      result.ended) else ""
-  if not current.fits:
-    return (f"The current placement does not fit in memory; the one found does and takes "
-            f"{_ms(result.step_time_us)} a step ({bound}).{stopped}")
-  gain = 1 - result.step_time_us / current.step_time_us if current.step_time_us else 0.0
-  if gain < NOTHING_TO_GAIN:
-    return (f"Nothing to gain was found: the graph already takes {_ms(current.step_time_us)} a "
-            f"step, the best placement found {_ms(result.step_time_us)}, and {bound}.{stopped}")
-  return (f"A step takes {_ms(result.step_time_us)} instead of {_ms(current.step_time_us)} "
-          f"({_ratio(current.step_time_us, result.step_time_us):.2f}x) after "
-          f"{result.evaluations:,} placements evaluated; {bound}.{stopped}")
-
-
-def _above(result: PlacingResult) -> float:
-  """The share by which the step is above its lower bound; that is 0 only if the step is."""
-  return max(0.0, result.step_time_us / max(result.lower_bound_us, 1e-9) - 1)
-
-
-def _ratio(over: Optional[float], under: Optional[float]) -> float:
-  return over / under if over and under else float("nan")
-
-
-def _times(over: Optional[float], under: Optional[float]) -> str:
-  return f"{over / under:.2f}x" if over and under else "-"
-
-
-def _ms(us: Optional[float]) -> str:
-  if us is None:
-    return "-"
-  return f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e3:,.0f} ms"
-
-
-def _align(rows: List[List[str]]) -> List[str]:
-  widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-  return ["  ".join(cell.ljust(w) if j == 0 else cell.rjust(w)
-                    for j, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows]

@@ -16,6 +16,7 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
 from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
+from placeto_tf.placing import tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import Explanation, explain
 from placeto_tf.placing.measured_search import MeasuredSearch
@@ -203,6 +204,10 @@ class PlacingResult:
             f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
             f"{', ...' if self.cluster.num_devices > 4 else ''}, "
             f"{self.evaluations:,} placements evaluated)")
+
+  def _repr_html_(self) -> str:
+    """What a notebook shows: the table and the timeline."""
+    return tables.html(self)
 
   def apply(self, target: Any, **options: Any) -> Any:
     """`placement.apply(target)`; a live function is also simulated and compared with the promise.

@@ -25,6 +25,7 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.signatures import SignatureGraphs, SignaturesResult
+from placeto_tf.placing.summaries import Recorded
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.simulation import SimulationResult, Simulator
 
@@ -47,7 +48,7 @@ def place(
       `ReplicaSource`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
-    root_dir: where the policy writes its TensorBoard summaries; None writes none.
+    root_dir: where TensorBoard's events of the search go; None writes none.
     progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
       on a terminal or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
@@ -83,7 +84,7 @@ def place_signatures(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     signatures: their keys, the one that matters most first; "all" for all, the default one first.
     method: see `PlacingConfig`.
-    root_dir: where policies write TensorBoard summaries, a directory for each signature.
+    root_dir: where TensorBoard's events of the searches go, a directory for each signature.
     progress: as for `place()`.
     **options: as for `place()`; the budget is shared equally.
 
@@ -163,7 +164,7 @@ def place_with(
   Args:
     loaded: as `load` returns it.
     cluster, config: where, and how.
-    root_dir: where policies write TensorBoard summaries; None writes none.
+    root_dir: where TensorBoard's events of the search go; None writes none.
     observer: is told how it goes.
 
   Returns:
@@ -172,6 +173,18 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
+  if root_dir is None:
+    return _placed(loaded, cluster, config, None, observer)
+  with Recorded(observer, root_dir) as recorded:
+    result = _placed(loaded, cluster, config, root_dir, recorded)
+    with observer.stage("Writing TensorBoard's events"):
+      recorded.finish(result)
+  return result
+
+
+def _placed(
+    loaded: Loaded, cluster: Cluster, config: PlacingConfig, root_dir: Optional[str],
+    observer: Observer) -> Any:
   if isinstance(loaded, SignatureGraphs):
     return signatures.place_graphs(loaded, cluster, config, root_dir=root_dir, observer=observer)
   if isinstance(loaded, ReplicaSource):

@@ -1,8 +1,8 @@
 """TensorBoard of a placing run, written while the search runs.
 
   StepTime/best_ms     best simulated step time against evaluations, as it is found
-  Evaluations/a_second of the whole search, and Evaluations/island_N_a_second of each island, where
-                       searches run as islands
+  Throughput/evaluations_a_second  of the whole search, and Throughput/island_N_a_second of each
+                       island, where searches run as islands
   Timeline/before      picture of the step with the graph's own devices, if that was simulated
   Timeline/best        picture of the best step
   graph                the placed graph without the values of its constants, which TensorBoard does
@@ -10,25 +10,30 @@
   simulated step       RunMetadata of the graph: when each op runs and the memory of its outputs,
                        so that the graph can be coloured by device, compute time and memory
 
-Groups of charts are in alphabetical order, so that a policy's charts of its learning (`Training/`,
-see `policies.placeto.search`) come last.
+TensorBoard shows groups of charts in alphabetical order: the step time first, and last a policy's
+charts of its learning (`Training/`, see `policies.placeto.search`).
 
 Legend: N ops, D devices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import os
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.clusters import device_names
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing.observing import Observer, Progress
 from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.signatures import SignaturesResult, folder_of
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult, timeline
 
@@ -36,7 +41,6 @@ RUN_METADATA_TAG = "simulated step"
 _FLUSH_SECONDS = 5
 _RATE_SECONDS = 2  # over which evaluations a second are taken
 _KEPT_CONSTANT_BYTES = 64  # axes, shapes and numbers stay readable
-_MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 
 
 class PlacingSummaries:
@@ -81,7 +85,7 @@ class PlacingSummaries:
     self._improvements = len(result.history)
     # The line goes on to the end of the search, so that its length is seen too.
     self._scalar("StepTime/best_ms", result.step_time_us / 1e3, last, now)
-    if result.graph.num_ops <= _MAX_PICTURED_OPS:
+    if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
       self._pictures(result, now)
     source = result.graph.source
     if source is not None and source.graph_def is not None:
@@ -104,8 +108,8 @@ class PlacingSummaries:
     seconds, counts = account.seconds, (account.evaluations, *account.of_islands)
     for i, (count, before) in enumerate(
         itertools.zip_longest(counts, self._counted[1], fillvalue=0)):
-      name = f"island_{i - 1}_a_second" if i else "a_second"
-      self._scalar(f"Evaluations/{name}", (count - before) / (seconds - self._counted[0]),
+      name = f"island_{i - 1}_a_second" if i else "evaluations_a_second"
+      self._scalar(f"Throughput/{name}", (count - before) / (seconds - self._counted[0]),
                    problem.account.evaluations, time.time())
     self._counted = seconds, counts
 
@@ -138,6 +142,48 @@ class PlacingSummaries:
     from tensorboard.compat.proto import event_pb2
 
     self._writer.add_event(event_pb2.Event(wall_time=wall_time, step=step, summary=content))
+
+
+class Recorded(Observer):
+  """Has another observer told, and writes TensorBoard's events of each search.
+
+  Use as a context manager, which closes the files.
+  """
+
+  def __init__(self, observer: Observer, directory: str):
+    self._observer, self._directory = observer, directory
+    self._files = contextlib.ExitStack()
+    self._events: Dict[str, PlacingSummaries] = {}
+
+  def __enter__(self) -> Recorded:
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._files.close()
+
+  def stage(self, name: str) -> ContextManager[Any]:
+    """See `Observer`."""
+    return self._observer.stage(name)
+
+  @contextlib.contextmanager
+  def search(self, name: str, budget: Budget) -> Iterator[Progress]:
+    """See `Observer`."""
+    events = self._events[name] = self._files.enter_context(
+        PlacingSummaries(os.path.join(self._directory, name)))
+    with self._observer.search(name, budget) as progress:
+
+      def both(problem: PlacementProblem, placer: str) -> None:
+        progress(problem, placer)
+        events(problem, placer)
+
+      yield both
+
+  def finish(self, result: Union[PlacingResult, SignaturesResult]) -> None:
+    """Writes what was found to the events of each search."""
+    found = {folder_of(key): each for key, each in result.results.items()} if isinstance(
+        result, SignaturesResult) else {"placing": result}
+    for name, each in found.items():
+      self._events[name].finish(each)
 
 
 def _summary(tag: str, image: Optional[Dict[str, Any]] = None, **value: Any) -> Any:

@@ -21,6 +21,7 @@ from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
 from placeto_tf.placements import Placement, coverage, keras_batches
 from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
+from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import (
@@ -107,9 +108,11 @@ class TrainingPlan:
   def __str__(self) -> str:
     if self.result is None:
       return repr(self)
-    from placeto_tf.placing import reports
+    return tables.table(self.result)
 
-    return reports.table(self.result)
+  def _repr_html_(self) -> Optional[str]:
+    """What a notebook shows: the table and the timeline of what was searched."""
+    return None if self.result is None else self.result._repr_html_()
 
 
 def plan_training(

@@ -29,7 +29,7 @@ def describe(training: Any) -> str:
   bound = f", no placement is below {result.lower_bound_us / 1e3:,.1f} ms" if result else ""
   lines.append(f"Simulated: {plan.step_time_us / 1e3:,.1f} ms placed{gain}{bound}.")
   if result is not None:
-    lines.append(f"What bounds it, as simulated: {result.explanation}.")
+    lines.append(f"What bounds it, as simulated: {result.explanation.causes}.")
   lines += _replicas(plan)
   if training.applied is not None:
     placed = training.applied.placed
@@ -39,12 +39,14 @@ def describe(training: Any) -> str:
   others = [f"{step.batch_size} run {step.how}" for step in training.steps[1:]]
   if others:
     lines.append(f"Batches of {listed(others)}.")
-  notes = list(result.notes) if result else []
-  room = 9 - len(lines)
+  notes, last = list(result.notes) if result else [], []
+  if training.root_dir:
+    last = [f"To look at it: tensorboard --logdir={training.root_dir}"]
+  room = 9 - len(lines) - len(last)
   lines += [f"Note: {note}" for note in notes[:room]]
   if len(notes) > room:
     lines.append(f"{len(notes) - room} more notes in .result.notes.")
-  return "\n".join(lines)
+  return "\n".join(lines + last)
 
 
 def _replicas(plan: Any) -> List[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import Any, List, Sequence
 
-from placeto_tf.clusters import device_names
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements.writing import placed_name
@@ -125,7 +124,7 @@ def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
   code = "\n".join(part for line in run_lines(graph, devices, "") for part in line.split("; "))
   if not code:
-    code = f"""import placeto_tf as placeto  # this graph's variables are a live model's
+    code = """import placeto_tf as placeto  # this graph's variables are a live model's
 placement = placeto.Placement.load("placement.json")
 placed = placement.apply(function)  # the tf.function or ConcreteFunction that was placed"""
   restore = """

@@ -3,7 +3,7 @@
 from placeto_tf.simulation.memory import memory_report
 from placeto_tf.simulation.schedule import Jobs, SimulationResult, Transfers
 from placeto_tf.simulation.simulator import Simulator
-from placeto_tf.simulation.timeline import timeline_image, timeline_png, write_timeline
+from placeto_tf.simulation.timeline import timeline_png, write_timeline
 
 __all__ = [
     "Jobs",
@@ -11,7 +11,6 @@ __all__ = [
     "Simulator",
     "Transfers",
     "memory_report",
-    "timeline_image",
     "timeline_png",
     "write_timeline",
 ]

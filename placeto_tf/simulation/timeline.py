@@ -14,6 +14,7 @@ Legend: D devices.
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any, Dict, List, Optional
 
@@ -25,6 +26,7 @@ from placeto_tf.simulation.memory import GB, Lifetimes
 from placeto_tf.simulation.schedule import SimulationResult
 
 COMPUTE, BUS = 1, 2  # threads
+MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 _MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take minutes
 
 
@@ -176,13 +178,8 @@ def _pictured_devices(result: SimulationResult) -> List[int]:
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
-def timeline_png(result: SimulationResult, path: str, **options: Any) -> None:
-  """Writes `timeline_figure` as a PNG. Args: options: see there."""
-  timeline_figure(result, **options).savefig(path, format="png")
-
-
-def timeline_image(result: SimulationResult, **options: Any) -> np.ndarray:
-  """`timeline_figure` as [height, width, 3] uint8, for TensorBoard. Args: options: see there."""
-  canvas = timeline_figure(result, **options).canvas
-  canvas.draw()
-  return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+def timeline_png(result: SimulationResult, **options: Any) -> bytes:
+  """`timeline_figure` as the content of a PNG file. Args: options: see there."""
+  content = io.BytesIO()
+  timeline_figure(result, **options).savefig(content, format="png")
+  return content.getvalue()

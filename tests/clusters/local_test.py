@@ -64,8 +64,8 @@ def test_products_of_half_precision_are_as_much_faster_as_the_presets(architectu
   device = described([("/GPU:0", _gpu(architecture))]).devices[0]
   float32 = device.properties["numCores"] * device.properties["frequency"] * 128
   assert list(device.product_peaks) == kinds
-  for peak in device.product_peaks.values():
-    assert peak["flops_per_us"] == pytest.approx(times * float32, rel=0.01)
+  for fields in device.product_peaks.values():
+    assert fields["flops_per_us"] == pytest.approx(times * float32, rel=0.01)
 
 
 def test_clocks_that_cuda_does_not_report_are_the_presets():

@@ -176,7 +176,8 @@ def verdicts(keras):
       return real(clock.of(before, 1.0), clock.of(after, ratio), clock=clock)
 
     placed_training.in_turns = trial
-    training = placeto.compile_placed(model, slow_cpus(), max_evaluations=200)
+    training = placeto.compile_placed(
+        model, slow_cpus(), max_evaluations=200, root_dir="events")
     waiting = str(training)
     before = model.get_weights()
     losses = []

@@ -84,6 +84,7 @@ def test_what_is_printed_is_ten_lines_with_short_names_of_devices(found):
     assert len(case["text"].splitlines()) <= 10 and "/job:" not in case["text"]
     assert "CPU:0, CPU:1" in case["text"] and "Simulated:" in case["text"]
     assert "object at" not in case["repr"] and "\n" not in case["repr"]
+    assert case["text"].splitlines()[-1] == "To look at it: tensorboard --logdir=events"
 
 
 def test_a_saved_placement_is_carried_out_by_another_model_of_the_kind(found):

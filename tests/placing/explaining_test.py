@@ -34,8 +34,9 @@ def test_a_chain_on_two_devices_is_compute_and_a_transfer():
   assert found.costliest == (("op0", "GPU:0", 100.0), ("op1", "GPU:1", 50.0))
   assert str(found) == (
       "75 % compute (GPU:0 50 %, GPU:1 25 %), 25 % transfers GPU:0 -> GPU:1; GPU:0 works 0.1 ms "
-      "before anything runs beside it; at most 33 % above the best possible; costliest: op0 "
-      "(0.10 ms), op1 (0.05 ms)")
+      "before anything runs beside it; costliest: op0 (0.10 ms), op1 (0.05 ms); at most 33 % above "
+      "the best possible")
+  assert str(found).startswith(found.causes) and "possible" not in found.causes
 
 
 def test_an_op_that_waits_for_its_device_is_bound_by_what_ran_there():

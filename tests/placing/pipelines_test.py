@@ -10,7 +10,7 @@ import placeto_tf as placeto
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.placing import pipeline_candidates
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.reports import replica_table
+from placeto_tf.placing.tables import replica_table
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.replicated_graph import form_name, pipeline_form
 from placeto_tf.simulation import Simulator

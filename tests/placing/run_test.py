@@ -1,10 +1,13 @@
 """`place()` on a small training graph: rows, budgets, pins, bad input."""
 
+import base64
 import io
 import re
 
 import numpy as np
 import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import graph_files
 from placeto_tf import place
@@ -98,6 +101,25 @@ def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
   assert f"{automatic.step_time_us / 1e3:,.1f} ms a step" in repr(automatic)
   for shown in (graph, automatic, automatic.placement, graph.source):
     assert len(repr(shown)) < 1000 and "\n" not in repr(shown)
+
+
+def test_a_notebook_shows_the_table_and_the_timeline(automatic):
+  shown = automatic._repr_html_()
+  assert re.findall(r"<th>(.*?)</th>", shown)[:4] == ["placer", "step time", "speed-up", "fits"]
+  assert re.search(r"<tr><td>best</td><td>[\d.]+ ms</td>", shown)
+  assert "What bounds the step" in shown
+  png = base64.b64decode(re.search(r'src="data:image/png;base64,(.*?)"', shown).group(1))
+  assert Image.open(io.BytesIO(png)).size[0] > 500
+
+
+def test_events_for_tensorboard_begin_with_the_step_time(graph, tmp_path):
+  place(graph, "k80:2", "local_search", max_evaluations=30, max_groups=8, root_dir=str(tmp_path))
+  events = EventAccumulator(str(tmp_path / "placing"))
+  events.Reload()
+  tags = events.Tags()
+  assert min(tags["scalars"]) == "StepTime/best_ms"
+  assert "Timeline/best" in tags["images"] and tags["graph"]
+  assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
 
 
 def test_ctrl_c_keeps_what_was_found(graph):

@@ -52,7 +52,8 @@ def test_step_time_is_written_in_ms_while_the_search_runs(written):
 
 
 def test_charts_are_of_step_times_and_evaluations(written):
-  assert set(written[1].Tags()["scalars"]) <= {"StepTime/best_ms", "Evaluations/a_second"}
+  assert set(written[1].Tags()["scalars"]) <= {
+      "StepTime/best_ms", "Throughput/evaluations_a_second"}
 
 
 def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
@@ -65,9 +66,9 @@ def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
   events = _reload(tmp_path)
   assert {tag: [(each.step, each.value) for each in events.Scalars(tag)]
           for tag in events.Tags()["scalars"]} == {
-      "Evaluations/a_second": [(100, 25.0), (1100, 100.0)],
-      "Evaluations/island_0_a_second": [(1100, 58.0)],
-      "Evaluations/island_1_a_second": [(1100, 42.0)]}
+      "Throughput/evaluations_a_second": [(100, 25.0), (1100, 100.0)],
+      "Throughput/island_0_a_second": [(1100, 58.0)],
+      "Throughput/island_1_a_second": [(1100, 42.0)]}
 
 
 def test_islands_are_counted_one_by_one_in_a_search():

@@ -1,4 +1,4 @@
-"""What a result directory says runs what is there, in a process that has nothing of this package."""
+"""What a result directory says runs what is there, in a process without this package."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def _saved_model(path):
 
 def _file(kind, folder):
   if kind == "saved_model":
-    return _saved_model(str(folder / "saved_model"))
+    return _saved_model(str(folder / "source"))
   proto = _meta_graph() if "meta" in kind else _meta_graph().graph_def
   path = folder / f"graph.{kind}"
   if kind.endswith("pbtxt"):

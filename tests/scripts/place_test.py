@@ -40,7 +40,9 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   assert {path.name for path in out.iterdir()} == {
       "README.md", "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
       "tensorboard", ".results.json"}
-  assert "To run it: saver = tf.compat.v1.train.import_meta_graph" in done.out.splitlines()[-2]
+  *_, load, run, _, last = done.out.splitlines()
+  assert "tf.train.import_meta_graph(" in load and "session.run(['train']" in run
+  assert last == f"To look at it: tensorboard --logdir={out / 'tensorboard'}"
   placed = meta_graph_pb2.MetaGraphDef.FromString((out / "graph.meta").read_bytes())
   assert all(node.device for node in placed.graph_def.node)
   original = graph_files.meta_graph_def()
@@ -56,6 +58,9 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   assert report["step_time_us"] <= min(
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
+  parts = report["explanation"]
+  assert sum(parts["compute_us"].values()) + sum(parts["transfer_us"].values()) + parts[
+      "launches_us"] + parts["waiting_us"] == pytest.approx(report["step_time_us"])
 
 
 def test_verbose_shows_every_placer_and_the_one_asked_for_is_always_there(place_it, meta):
