@@ -13,7 +13,7 @@ from placeto_tf.evaluation.evaluation_config import REPLICAS
 from placeto_tf.evaluation.runs import read_history
 from placeto_tf.graphs import user_files
 from placeto_tf.placing import registry
-from placeto_tf.placing.replica_search import DATA_PARALLEL
+from placeto_tf.placing.registry import DATA_PARALLEL
 
 Row = Dict[str, Any]
 # The excess that the plot of ratios shows as zero, in percent.

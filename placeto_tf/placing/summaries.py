@@ -9,6 +9,7 @@
                        not show and which are megabytes in a frozen graph
   simulated step       RunMetadata of the graph: when each op runs and the memory of its outputs,
                        so that the graph can be coloured by device, compute time and memory
+  hparams              the inputs and options of the run
 
 TensorBoard shows groups of charts in alphabetical order: the step time first, and last a policy's
 charts of its learning (`Training/`, see `policies.placeto.search`).
@@ -79,12 +80,15 @@ class PlacingSummaries:
   def finish(self, result: PlacingResult) -> None:
     """Writes the final results: figures, pictures, the graph and its simulated step."""
     from tensorboard.compat.proto import event_pb2
+    from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
 
     now, last = time.time(), result.evaluations
     self._write_history(result.history[self._improvements:], now - result.seconds)
     self._improvements = len(result.history)
     # The line goes on to the end of the search, so that its length is seen too.
     self._scalar("StepTime/best_ms", result.step_time_us / 1e3, last, now)
+    self._write(summary_v2.hparams_pb(_hparams(result)), 0, now)
+    self._write(summary.session_end_pb(api_pb2.STATUS_SUCCESS), last, now)
     if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
       self._pictures(result, now)
     source = result.graph.source
@@ -139,8 +143,10 @@ class PlacingSummaries:
     self._write(_summary(tag=tag, simple_value=value), step, wall_time)
 
   def _write(self, content: Any, step: int, wall_time: float) -> None:
-    from tensorboard.compat.proto import event_pb2
+    from tensorboard.compat.proto import event_pb2, summary_pb2
 
+    # Which class of Summary the hparams plugin makes depends on whether TensorFlow is there.
+    content = summary_pb2.Summary.FromString(content.SerializeToString())
     self._writer.add_event(event_pb2.Event(wall_time=wall_time, step=step, summary=content))
 
 
@@ -192,6 +198,18 @@ def _summary(tag: str, image: Optional[Dict[str, Any]] = None, **value: Any) -> 
   if image is not None:
     value["image"] = summary_pb2.Summary.Image(**image)
   return summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, **value)])
+
+
+def _hparams(result: PlacingResult) -> Dict[str, Any]:
+  """Plain values for the HPARAMS tab, which compares runs by them."""
+  config, source = result.config, result.graph.source
+  names = ("method", "seed", "grouping", "max_groups", "max_seconds", "max_evaluations", "costs",
+           "existing_devices", "cost")
+  found = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+  found["graph"] = (source.path if source is not None else None) or result.graph.fingerprint[:12]
+  found["devices"] = result.cluster.num_devices
+  found["ops"] = result.graph.num_ops
+  return found
 
 
 def without_constants(graph_def: Any) -> Any:

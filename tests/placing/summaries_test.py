@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
 
@@ -78,6 +79,15 @@ def test_islands_are_counted_one_by_one_in_a_search():
       islands=2, progress=lambda problem, _: counts.append(problem.account.of_islands))
   assert len(counts[-1]) == 2 and min(counts[-1]) > 20
   assert sum(counts[-1]) < result.evaluations
+
+
+def test_settings_are_values_for_the_hparams_tab(written):
+  content = written[1].PluginTagToContent("hparams")
+  hparams = plugin_data_pb2.HParamsPluginData.FromString(
+      content["_hparams_/session_start_info"]).session_start_info.hparams
+  assert hparams["method"].string_value == "annealing"
+  assert hparams["max_evaluations"].number_value == 90
+  assert hparams["devices"].number_value == 3
 
 
 def test_timelines_before_and_after_are_pictures(written):
