@@ -1,71 +1,228 @@
-"""The policies that are made for one graph: the RNN-based and the hierarchical one.
+"""Policies that are made for one graph, the RNN-based and the hierarchical one, and their training.
 
-Here are their choices, and functions that make a policy for a problem.
+The folder of such a policy declares a `OneGraphPolicy`. A method trains it until its budget is used
+up (`place`), `scripts/train.py` for a number of the same updates (`OneGraphLearner`). A root
+directory then holds what `training.runs` says, and
+
+  train/           checkpoints: weights, optimizer, baseline, random state, best placement
+  train/events*    TensorBoard: step time now and best, reward, loss
+  placement.json   the best placement so far
+
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine.
+
+Legend: N ops.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Mapping, Tuple
+import functools
+import os
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
-from placeto_tf.policies.rnn.policy import RnnConfig, RnnPolicy
-from placeto_tf.policies.sequence_placer import PlacerConfig
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
+from placeto_tf.clusters import Cluster
+from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot import OneShotConfig
+from placeto_tf.training import trainer
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.learner import Learner
+from placeto_tf.training.one_shot import (
+    ReinforceConfig,
+    ReinforceLearner,
+    search,
+    search_environment,
+)
+from placeto_tf.training.one_shot_policy import OneShotPolicy
+from placeto_tf.training.problems import make_problem
+from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class RnnSearch:
-  """The RNN-based placer's choices; docs/results/rnn_and_hierarchical.md lists what was tried.
+class OneGraphPolicy:
+  """A policy that is made for one graph.
 
   Attributes:
-    max_groups: of the colocation heuristic; 83 to 280 in the paper.
-    policy, training: see there.
+    name: of the policy.
+    options: its choices; their field `training` is a `ReinforceConfig`.
+    make: (problem, options, seed of weights) -> the problem in the policy's groups, and the policy.
   """
 
-  max_groups: int = 128
-  policy: RnnConfig = RnnConfig(placer=PlacerConfig(hidden=64))
-  training: OneShotConfig = OneShotConfig(
-      learning_rate=4e-3, final_learning_rate=4e-3, scale_advantages=True)
+  name: str
+  options: Any
+  make: Callable[[PlacementProblem, Any, int], Tuple[PlacementProblem, OneShotPolicy]]
 
+  def place(
+      self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None,
+      root_dir: Optional[str] = None) -> np.ndarray:
+    """[N] the best placement the problem has seen, after training a policy on it.
 
-@dataclasses.dataclass(frozen=True)
-class HierarchicalSearch:
-  """The hierarchical placer's choices; docs/results/rnn_and_hierarchical.md lists others tried."""
+    Args:
+      problem: its own groups are not used.
+      budget: counted from when the problem was made.
+      seed: of weights and draws.
+      config: the policy's choices, instead of `options`.
+      root_dir: as for `one_shot.search`.
+    """
+    options = config or self.options
+    weights, draws = seeds(seed)
+    grouped, policy = self.make(problem, options, weights)
+    environment = search_environment(
+        grouped, options.training, budget, decisions=policy.decisions,
+        placements=policy.placements)
+    learner = ReinforceLearner(policy, environment, options.training, draws)
+    search(grouped, learner, environment, budget, root_dir=root_dir)
+    return problem.account.best_known
 
-  policy: HierarchicalConfig = HierarchicalConfig()
-  training: OneShotConfig = OneShotConfig(
-      baseline="batch", learning_rate=1e-2, final_learning_rate=4e-3, scale_advantages=True)
-
-
-def rnn_policy(
-    problem: PlacementProblem, config: RnnSearch, seed: int
-) -> Tuple[PlacementProblem, RnnPolicy]:
-  """The problem in the groups of the colocation heuristic, and an untrained policy for it."""
-  grouped = problem.regrouped(group_ops(
-      problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
-      method="single_consumer"))
-  return grouped, RnnPolicy(grouped, config.policy, seed)
-
-
-def hierarchical_policy(
-    problem: PlacementProblem, config: HierarchicalSearch, seed: int
-) -> Tuple[PlacementProblem, HierarchicalPolicy]:
-  """The problem with units for groups, and an untrained policy for it."""
-  units = problem.regrouped(
-      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
-  return units, HierarchicalPolicy(units, config.policy, seed)
-
-
-# Name -> the type of its choices, and the function that makes the policy for a problem.
-POLICIES: Mapping[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "rnn": (RnnSearch, rnn_policy), "hierarchical": (HierarchicalSearch, hierarchical_policy)}
+  def trainable(self) -> Trainable:
+    """The record for `scripts/train.py`."""
+    config = OneGraphConfig((), policy=self.name, training=self.options.training)
+    make = functools.partial(OneGraphLearner, self)
+    return Trainable(self.name, config, functools.partial(trainer.train, make))
 
 
 def seeds(seed: int) -> Tuple[int, int]:
   """Seeds of a policy's weights, and of its draws."""
   return tuple(np.random.SeedSequence(seed).generate_state(2).tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class OneGraphConfig(RunConfig):
+  """The configuration of a run: policy, graph, duration.
+
+  Attributes:
+    graphs, clusters: one of each; without held-out graphs nothing is watched.
+    iterations: updates, of `training.batch_size` placements each.
+    checkpoint_every, seed: see `RunConfig`.
+    policy: its name.
+    training: how it learns.
+  """
+
+  policy: str = ""
+  training: ReinforceConfig = ReinforceConfig()
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    for name, most in (("graphs", 1), ("clusters", 1), ("held_out", 0)):
+      found = len(getattr(self, name))
+      if found > most:
+        raise PlacetoError(
+            f"{name} has {found} of them; expected {'one' if most else 'none'}: {self.policy} is "
+            "made for one graph")
+    if self.lag:
+      raise PlacetoError(
+          f"lag is {self.lag}; expected 0: {self.policy} collects and learns in one process")
+
+
+class OneGraphLearner(Learner):
+  """A policy and its graph, whose problem has the best placement so far.
+
+  Attributes:
+    network: the policy.
+    problem: in its groups.
+  """
+
+  rate = "updates_a_second"
+  config: OneGraphConfig
+
+  def __init__(
+      self, policy: OneGraphPolicy, config: OneGraphConfig, root_dir: str, *,
+      warm_start: Optional[str] = None, **given: Any):
+    """See the base class.
+
+    Raises:
+      PlacetoError: there is a warm start: weights are of one graph.
+    """
+    if warm_start is not None:
+      raise PlacetoError(
+          f"warm_start is {warm_start!r}, but the weights of {config.policy} are made for one "
+          "graph; give none")
+    super().__init__(config, root_dir, **given)
+    self.policy = config.policy
+    weights, draws = seeds(config.seed)
+    self.problem, self.network = policy.make(self.problems[0], policy.options, weights)
+    self._environment = search_environment(
+        self.problem, config.training, decisions=self.network.decisions,
+        placements=self.network.placements)
+    self._learner = ReinforceLearner(self.network, self._environment, config.training, draws)
+    self.rng, self.tracked = self._learner.rng, self._learner.tracked
+
+  def make_problems(
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
+    """The only graph on the only cluster."""
+    return [make_problem(load_graph(graphs[0]), Cluster.parse(clusters[0]))] if graphs else []
+
+  def specs(self, iteration: int) -> List[None]:
+    """One batch, of which there is nothing to say."""
+    return [None]
+
+  def name_of(self, spec: None) -> str:
+    """See the base class."""
+    return self.graph_of(0)
+
+  @property
+  def collector(self) -> Maker:
+    """Plays with this policy itself: it counts its draws."""
+    return lambda problems: lambda weights, spec: self._learner.play()
+
+  def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
+    """See the base class."""
+    return [self.problem]
+
+  @property
+  def weights(self) -> None:
+    """Those of this process."""
+    return None
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """See the base class."""
+    return self._learner.variables
+
+  def steps_of(self, experience: Any) -> int:
+    """Updates."""
+    return 1
+
+  def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
+    """See the base class."""
+    losses = self._learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
+    environment = self._environment
+    best_us = float(self.problem.account.best_objective_us)
+    found = {**losses, "reward": float(experiences[0].reward.mean()),
+             "fitting": float(environment.fits.mean()), "StepTime/best_us": best_us,
+             "best_ms": best_us / 1e3}
+    if environment.fits.any():
+      found["StepTime/current_us"] = float(environment.step_time_us[environment.fits].mean())
+    return found
+
+  def state(self) -> Dict[str, Any]:
+    """See the base class."""
+    best = self.problem.account.best_placement
+    return {**super().state(), "best": None if best is None else best.tolist(),
+            "evaluations": self.problem.account.evaluations}
+
+  def load_state(self, state: Dict[str, Any]) -> None:
+    """See the base class."""
+    super().load_state(state)
+    if state["best"] is not None:
+      self.problem.evaluate_ops(np.asarray(state["best"], dtype=np.int32))
+    self.problem.account.evaluations = state["evaluations"]
+
+  def export(self, iteration: int) -> None:
+    """Writes placement.json, once there is a placement."""
+    problem = self.problem
+    if problem.account.best_placement is not None:
+      Placement.from_indices(
+          problem.graph, problem.cluster, problem.account.best_placement, method=self.policy,
+          seed=self.config.seed, evaluations=problem.account.evaluations,
+          step_time_us=float(problem.simulator.simulate(problem.account.best_placement).step_time_us),
+      ).save(os.path.join(self.root_dir, "placement.json"))

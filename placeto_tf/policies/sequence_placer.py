@@ -25,7 +25,7 @@ import numpy as np
 
 from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.policies.lstm import Lstm, initial
-from placeto_tf.training.one_shot_policy import NEVER, categorical
+from placeto_tf.training.one_shot_policy import log_prob_of
 
 import tensorflow as tf  # isort: skip
 
@@ -110,16 +110,13 @@ class SequencePlacer(tf.Module):
       return tf.zeros([1, features.shape[1], self.config.hidden])
     return tf.tensordot(features, self._own, 1)
 
-  def logits(
-      self, encoded: tf.Tensor, hidden: tf.Tensor, own: tf.Tensor, allowed: tf.Tensor
-  ) -> tf.Tensor:
-    """Logits of S steps, `NEVER` where a device is not allowed.
+  def logits(self, encoded: tf.Tensor, hidden: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+    """Logits of S steps, before what is not allowed is masked.
 
     Args:
       encoded: [B or 1, G, H] encoder states.
       hidden: [B, S, H] decoder states.
       own: [B or 1, S, H] of the groups at these steps.
-      allowed: [B or 1, S, D] bool.
 
     Returns:
       [B, S, D].
@@ -130,25 +127,24 @@ class SequencePlacer(tf.Module):
     logits = tf.tensordot(joined, self._logits, 1) / self.config.temperature
     if self.config.tanh_constant:
       logits = self.config.tanh_constant * tf.tanh(logits)
-    return tf.where(allowed, logits, NEVER)
+    return logits
 
   def log_prob(
-      self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor
-  ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Log probability and entropy of each device [B, G], given those before it; [B, G] both."""
+      self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:
+    """[B, G] log probability of each device [B, G], given those before it."""
     encoded = self.encode(features)
     b = tf.shape(devices)[0]
     before = tf.concat([tf.fill([b, 1], self.num_devices), devices[:, :-1]], axis=1)
-    inputs = tf.gather(self._embeddings, before)
+    # Not a gather, whose gradient would be of rows, clipped before rows of one device are summed.
+    inputs = tf.tensordot(tf.one_hot(before, self.num_devices + 1), self._embeddings, 1)
     hidden, _ = self._decoder.sequence(
         tf.transpose(inputs, [1, 0, 2]), self._decoder.zero_state(b))
-    logits = self.logits(
-        encoded, tf.transpose(hidden, [1, 0, 2]), self.own(features), allowed)
-    return categorical(logits, devices)
+    logits = self.logits(encoded, tf.transpose(hidden, [1, 0, 2]), self.own(features))
+    return log_prob_of(logits, tf.broadcast_to(allowed, tf.shape(logits)), devices)
 
   def sample(
       self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor,
-      disturbance: Optional[tf.Tensor] = None) -> Tuple[tf.Tensor, tf.Tensor]:
+      disturbance: Optional[tf.Tensor] = None) -> tf.Tensor:
     """Draws devices one after the other.
 
     Args:
@@ -159,28 +155,27 @@ class SequencePlacer(tf.Module):
         step, to explore further than the policy itself would.
 
     Returns:
-      [B, G] int32 devices and [B, G] their log probabilities, without the disturbance.
+      [B, G] int32 devices.
     """
     encoded, own = self.encode(features), self.own(features)
     by_step = tf.transpose(noise, [1, 0, 2])
     disturbed = None if disturbance is None else tf.transpose(disturbance, [1, 0, 2])
     g, b = tf.shape(by_step)[0], tf.shape(by_step)[1]
 
-    def step(i, state, before, devices, log_probs):
+    def step(i, state, before, devices):
       state = self._decoder.step(tf.gather(self._embeddings, before), state)
-      logits = self.logits(
-          encoded, state[1][:, None], own[:, i:i + 1], allowed[:, i:i + 1])[:, 0]
+      logits = self.logits(encoded, state[1][:, None], own[:, i:i + 1])[:, 0]
+      possible = tf.broadcast_to(allowed[:, i], tf.shape(logits))
       scores = logits + by_step[i]
       if disturbed is not None:
-        known = tf.where(logits > NEVER, logits, 0.0)
-        size = tf.reduce_sum(tf.cast(logits > NEVER, tf.float32))
+        known = tf.where(possible, logits, 0.0)
+        size = tf.reduce_sum(tf.cast(possible, tf.float32))
         scores += disturbed[i] * tf.sqrt(tf.reduce_sum(tf.square(known)) / size)
-      device = tf.argmax(scores, axis=-1, output_type=tf.int32)
-      log_prob, _ = categorical(logits, device)
-      return i + 1, state, device, devices.write(i, device), log_probs.write(i, log_prob)
+      device = tf.argmax(tf.where(possible, scores, -np.inf), axis=-1, output_type=tf.int32)
+      return i + 1, state, device, devices.write(i, device)
 
     out = tf.while_loop(
         lambda i, *_: i < g, step,
         (0, self._decoder.zero_state(b), tf.fill([b], self.num_devices),
-         tf.TensorArray(tf.int32, g), tf.TensorArray(tf.float32, g)))
-    return tf.transpose(out[3].stack()), tf.transpose(out[4].stack())
+         tf.TensorArray(tf.int32, g)))
+    return tf.transpose(out[3].stack())

@@ -8,7 +8,7 @@ Legend: B episodes side by side, T steps, K groups placed in one step, D devices
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tf_agents.drivers import py_driver
@@ -21,23 +21,32 @@ import tensorflow as tf  # isort: skip
 
 # Observation, as arrays -> logits [B, K, D]
 Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]
+# Observation, as arrays -> action, and what is to be known of it later
+Act = Callable[[Any], Tuple[Any, Any]]
 
 
-class DrawingPolicy(py_policy.PyPolicy):
-  """Draws actions from logits with a generator, or takes the likeliest."""
+def drawing(logits: Logits, rng: Optional[np.random.Generator]) -> Act:
+  """Draws actions from logits with a generator; without one, takes the likeliest."""
 
-  def __init__(
-      self, environment: py_environment.PyEnvironment, logits: Logits,
-      rng: Optional[np.random.Generator]):
-    """Args: rng: None takes the likeliest."""
+  def act(observation):
+    scores = logits(observation)
+    if rng is not None:
+      scores = scores + rng.gumbel(size=scores.shape)
+    return scores.argmax(-1).astype(np.int32), ()
+
+  return act
+
+
+class ActingPolicy(py_policy.PyPolicy):
+  """A function as a policy of an environment."""
+
+  def __init__(self, environment: py_environment.PyEnvironment, act: Act):
     super().__init__(environment.time_step_spec(), environment.action_spec())
-    self._logits, self._rng = logits, rng
+    self._act = act
 
   def _action(self, time_step, policy_state, seed=None):
-    scores = self._logits(time_step.observation)
-    if self._rng is not None:
-      scores = scores + self._rng.gumbel(size=scores.shape)
-    return policy_step.PolicyStep(scores.argmax(-1).astype(np.int32), policy_state)
+    action, info = self._act(time_step.observation)
+    return policy_step.PolicyStep(action, policy_state, info)
 
 
 class Table:
@@ -56,13 +65,13 @@ class Table:
 
 
 def play(
-    environment: py_environment.PyEnvironment, policy: py_policy.PyPolicy,
+    environment: py_environment.PyEnvironment, act: Act,
     observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
   """[B, T, ...] of one episode in each row of a batched environment, which all end together."""
   table = Table()
   py_driver.PyDriver(
-      environment, policy, [table, *observers], max_episodes=environment.batch_size,
-      end_episode_on_boundary=False).run(environment.reset())
+      environment, ActingPolicy(environment, act), [table, *observers],
+      max_episodes=environment.batch_size, end_episode_on_boundary=False).run(environment.reset())
   return table.gather_all()
 
 

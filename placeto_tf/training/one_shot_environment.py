@@ -8,6 +8,8 @@ Legend: B placements side by side, G groups (or ops), D devices.
 
 from __future__ import annotations
 
+from typing import Callable, Optional
+
 import numpy as np
 from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
@@ -27,7 +29,7 @@ def reward_of(
 
 
 class OneShotEnvironment(py_environment.PyEnvironment):
-  """A batched tf-agents environment; an action is a device for every group.
+  """A batched tf-agents environment; an action decides the device of every group.
 
   The observation is the index of the graph. The graph does not change, so policies hold a table of
   their graphs.
@@ -39,7 +41,9 @@ class OneShotEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
-      num_graphs: int = 1, invalid_reward: float = INVALID_REWARD):
+      num_graphs: int = 1, invalid_reward: float = INVALID_REWARD,
+      decisions: Optional[array_spec.ArraySpec] = None,
+      placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
     """Args:
 
       allowed: [G, D] bool. An action that disregards it earns `invalid_reward` and is not
@@ -48,6 +52,8 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       batch_size: B.
       graph: the index of this graph, of `num_graphs`, for policies of many graphs.
       invalid_reward: of a placement that does not fit.
+      decisions: spec of an action; None is the devices [G] themselves.
+      placements: actions [B, ...] -> devices [B, G].
 
     Raises:
       PlacementError: a batch of none, or a group with no device.
@@ -61,6 +67,10 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       raise PlacementError(f"group {group} has no device it may use; expected at least one")
     self._cost, self._batch_size, self._graph = cost, batch_size, graph
     self._num_graphs, self._invalid_reward = num_graphs, invalid_reward
+    g, d = self._allowed.shape
+    self._decisions = decisions or array_spec.BoundedArraySpec(
+        (g,), np.int32, 0, d - 1, name="device")
+    self._placements = placements
     self.step_time_us = np.full(batch_size, np.inf)
     self.fits = np.zeros(batch_size, dtype=bool)
 
@@ -79,21 +89,20 @@ class OneShotEnvironment(py_environment.PyEnvironment):
     return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
 
   def action_spec(self):
-    """[G] devices."""
-    g, d = self._allowed.shape
-    return array_spec.BoundedArraySpec((g,), np.int32, 0, d - 1, name="device")
+    """The decisions."""
+    return self._decisions
 
   def _reset(self):
     return ts.restart(self._observe(), batch_size=self._batch_size)
 
   def _step(self, action):
-    action = np.asarray(action, dtype=np.int32)
+    devices = np.asarray(self._placements(action), dtype=np.int32)
     groups = np.arange(len(self._allowed))
-    simulated = self._allowed[groups, action].all(axis=1)
+    simulated = self._allowed[groups, devices].all(axis=1)
     self.step_time_us = np.full(self._batch_size, np.inf)
     self.fits = np.zeros(self._batch_size, dtype=bool)
     if simulated.any():
-      objective_us, components = self._cost(action[simulated])
+      objective_us, components = self._cost(devices[simulated])
       self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
       self.fits[simulated] = components.get(cost_lib.FITS, True)
     reward = reward_of(self.step_time_us, self.fits, self._invalid_reward)

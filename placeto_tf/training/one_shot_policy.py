@@ -1,88 +1,115 @@
-"""The interface of policies that place a whole graph in one action (rnn, hierarchical, gdp).
+"""Policies that place a whole graph in one action (rnn, hierarchical, gdp), as tf-agents networks.
 
-Step-by-step policies are tf-agents networks that name the device of a group or two. A one-shot
-policy names thousands of devices at once, each of which may depend on those before it, and may draw
-more than devices (the hierarchical one draws groups as well). So the interface is on sequences of
-decisions:
+An episode is one step. Its action is a vector of decisions: a device for each group and, where
+these are drawn as well, a group for each op. A decision may depend on those before it, and so do
+its probability and its entropy: the network gives `Decisions`, a distribution of the whole vector
+that knows the log probability of each decision. tf-agents' agents sum these.
 
-  sample(rng, count, graph)        draws `count` placements of a graph    -> `Sample`
-  log_prob(choices, graph)         log probability and entropy            -> [B, A], [B, A] tensors
-  gradients(choices, loss, graph)  by default of `log_prob` in one piece; a policy that goes
-                                   through a big graph in segments takes the loss segment by segment
+Draws come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
+that draws a batch, and `act` makes of it what a driver asks for.
 
-`graph` is the index of a graph the policy was made for; most have one, 0. Legend: B placements
-side by side, A decisions per placement (a device for each group and, if these are drawn, a group
-for each op), G groups, D devices.
+Legend: B placements side by side, A decisions per placement, G groups, D devices.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
+from tf_agents.distributions import masked
+from tf_agents.networks import network
+from tf_agents.specs import array_spec, distribution_spec, tensor_spec
 
-# loss(log_probs [B, a], entropy [B, a], columns) -> scalar, for the decisions `columns`, a slice of
-# all A; the loss of all is the sum over the pieces.
-Loss = Callable[[tf.Tensor, tf.Tensor, slice], tf.Tensor]
+# Actions -> log probability of each decision, of the same shape.
+LogProbs = Callable[[tf.Tensor], tf.Tensor]
 
-NEVER = -1e9  # a logit: finite, so that entropies stay numbers
+LOG_PROBS = "log_probs"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Sample:
-  """Placements a policy has drawn.
+class Decisions(tfp.distributions.Distribution):
+  """A distribution of decisions whose `log_prob` has the shape of the actions that it is given."""
+
+  def __init__(
+      self, of: Optional[LogProbs] = None, entropies: Optional[tf.Tensor] = None,
+      log_probs: Optional[tf.Tensor] = None, name: str = "Decisions"):
+    """Makes it.
+
+    Args:
+      of: gives log probabilities.
+      entropies: of the decisions, where they do not depend on one another.
+      log_probs: instead of `of`, those of actions that were drawn; others are not asked about.
+      name: of the distribution.
+    """
+    self._of = (lambda actions: log_probs) if of is None else of
+    self._entropies = entropies
+    super().__init__(
+        dtype=tf.int32, reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
+        validate_args=False, allow_nan_stats=True, parameters={LOG_PROBS: log_probs}, name=name)
+
+  def _log_prob(self, value):
+    return self._of(value)
+
+  def _entropy(self):
+    if self._entropies is None:
+      raise NotImplementedError("it depends on what is decided")
+    return self._entropies
+
+
+class OneShotPolicy(network.DistributionNetwork):
+  """Base class: number of the graph -> `Decisions`; one graph unless a policy says otherwise.
 
   Attributes:
-    placements: [B, G] int32 device of each of the environment's groups.
-    choices: the decisions, arrays with B rows, as the policy's `log_prob` takes them. If the
-      devices of those groups are all that it decides, this is `placements`.
-    log_probs: [B, A] float32 log probability of each decision, given those before it; 0 where
-      there was nothing to decide.
+    decisions: spec of an action of its environment, [A].
   """
 
-  placements: np.ndarray  # [B, G]
-  choices: Any
-  log_probs: np.ndarray  # [B, A]
+  def __init__(self, num_decisions: int, most: Union[int, np.ndarray], name: str):
+    """Args: most: greatest value of each decision, or of all."""
+    self.decisions = array_spec.BoundedArraySpec((num_decisions,), np.int32, 0, most, name="device")
+    spec = tensor_spec.from_spec(self.decisions)
+    super().__init__(
+        tensor_spec.BoundedTensorSpec([], tf.int32, 0, 0, name="graph"), state_spec=(),
+        output_spec=distribution_spec.DistributionSpec(
+            Decisions, {LOG_PROBS: tensor_spec.TensorSpec(spec.shape, tf.float32)},
+            sample_spec=spec),
+        name=name)
 
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns (Decisions, network_state)."""
+    del observation, step_type, training
+    return Decisions(self._log_probs_of), network_state
 
-class OneShotPolicy(tf.Module):
-  """Base class; `trainable_variables` are found as in any `tf.Module`."""
+  def _log_probs_of(self, actions: tf.Tensor) -> tf.Tensor:
+    flat = tf.reshape(actions, [-1, actions.shape[-1]])
+    return tf.reshape(self.log_prob(flat), tf.shape(actions))
 
-  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws `count` placements.
+  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+    """[count, A] int32 decisions.
 
     All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
     Devices a group may not use are never drawn.
     """
     raise NotImplementedError
 
-  def log_prob(self, choices: Any, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Log probability and entropy of each decision, [B, A] both, given those before it.
-
-    Called within a `tf.function`; `choices` are tensors of what `sample` gave.
+  def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
+    """[B, A] log probability of each decision, given those before it; 0 where there is no choice.
     """
     raise NotImplementedError
 
-  def gradients(
-      self, choices: Any, loss: Loss, graph: int = 0) -> Tuple[tf.Tensor, List[tf.Tensor]]:
-    """The loss of all decisions and its gradient by each of `trainable_variables`.
+  def placements(self, decisions: np.ndarray) -> np.ndarray:
+    """[B, G] int32 device of each of the environment's groups."""
+    return decisions
 
-    Called within a `tf.function`. Variables that the loss does not depend on have a gradient of
-    None.
+  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
+    """What `driving.play` asks: observations [B] -> decisions [B, A] and no information.
     """
-    with tf.GradientTape() as tape:
-      log_probs, entropy = self.log_prob(choices, graph)
-      value = loss(log_probs, entropy, slice(None))
-    return value, tape.gradient(value, self.trainable_variables)
+    return lambda observation: (self.draw(rng, len(observation)), ())
 
 
-def categorical(logits: tf.Tensor, actions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Log probability of each action and entropy, [...] both, under logits [..., D].
+def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+  """[...] log probability of each action under logits [..., D], of which some are allowed.
 
-  Logits of what is not allowed are `NEVER`; both are exactly 0 where only one is allowed.
+  It is exactly 0 where only one is allowed.
   """
-  log_probs = tf.nn.log_softmax(logits)
-  entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
-  return tf.gather(log_probs, actions, batch_dims=len(logits.shape) - 1), entropy
+  return masked.MaskedCategorical(logits, allowed).log_prob(actions)

@@ -19,6 +19,10 @@ class RunConfig:
     held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
     iterations: updates.
     checkpoint_every, watch_every: iterations.
+    lag: how many updates old the weights may be with which an update's experience was collected.
+      With 0 collecting waits for the update before; with more, the next experience is collected
+      while the learner learns. After each checkpoint it begins at 0 again, so that a run that is
+      killed and resumed ends with the same weights.
     seed: of everything random.
   """
 
@@ -29,31 +33,15 @@ class RunConfig:
   iterations: int = 1000
   checkpoint_every: int = 50
   watch_every: int = 100
+  lag: int = 0
   seed: int = 0
 
   def __post_init__(self) -> None:
     check_at_least(
         1, self, "iterations", "checkpoint_every", "watch_every", error_type=PlacetoError)
+    check_at_least(0, self, "lag", error_type=PlacetoError)
 
   def to_json(self) -> Dict[str, Any]:
     """The content of config.json: tuples are lists."""
     found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class CollectedRunConfig(RunConfig):
-  """Of a run whose experience is collected by `training.collecting`.
-
-  Attributes:
-    lag: how many updates old the weights may be with which an update's experience was collected.
-      With 0 collecting waits for the update before; with more, the next experience is collected
-      while the learner learns. After each checkpoint it begins at 0 again, so that a run that is
-      killed and resumed ends with the same weights.
-  """
-
-  lag: int = 0
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    check_at_least(0, self, "lag", error_type=PlacetoError)

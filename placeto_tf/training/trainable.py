@@ -26,7 +26,7 @@ class Trainable:
     name: the value of --policy.
     config: the defaults of the policy, still without graphs.
     train: (config, root_dir, *, warm_start, progress) -> the last figures; where it is
-      `on_ray` also with `ray` and `actors`, see `collecting_run.train`.
+      `on_ray` also with `ray` and `actors`, see `trainer.train`.
     on_ray: whether actors can collect its experience.
     presets: name -> values of fields (dotted names) that replace the defaults.
     pretrained: gives the directory of shipped weights; None where there are none.

@@ -64,7 +64,7 @@ def main() -> None:
 
   from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
   from placeto_tf.policies.gdp.node_inputs import node_inputs
-  from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
+  from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy, load_network
 
   network = GdpNetwork(GdpConfig()) if FLAGS.policy_weights is None else load_network(
       FLAGS.policy_weights)
@@ -79,19 +79,24 @@ def main() -> None:
   policy = GdpPolicy([inputs], network)
   timed("trace_and_pass", policy.greedy)
   timed("pass", policy.greedy)
-  sample = timed("draw", lambda: policy.sample(np.random.default_rng(0), _DRAWS - 1))
+  drawn, info = timed("draw", lambda: policy.draw(np.random.default_rng(0), _DRAWS - 1))
   if problem is not None:
-    placements = np.concatenate([policy.greedy()[None], sample.placements])
+    placements = np.concatenate([policy.greedy()[None], drawn])
     evaluation = timed("simulate", lambda: problem.evaluate(placements))
     found["likeliest_ms"] = round(float(evaluation.step_time_us[0]) / 1e3, 1)
     best = problem.simulator.simulate(problem.account.best_placement)
     found["gdp_ms"], found["gdp_fits"] = round(best.step_time_us / 1e3, 1), bool(best.fits)
   found["gdp_peak_gb"] = _peak_gb()
   if FLAGS.gradient:
-    choices = tf.nest.map_structure(tf.constant, sample.choices)
-    gradients = tf.function(
-        lambda: policy.gradients(choices, lambda log_probs, *_: tf.reduce_mean(log_probs)),
-        autograph=False)
+    stretches = tf.constant(info[STRETCH])
+    observation = {GRAPH: tf.zeros_like(stretches), STRETCH: stretches}
+
+    @tf.function(autograph=False)
+    def gradients():
+      with tf.GradientTape() as tape:
+        mean = tf.reduce_mean(policy(observation)[0].log_prob(tf.constant(drawn)))
+      return tape.gradient(mean, policy.trainable_variables)
+
     timed("trace_and_gradient", gradients)
     timed("gradient", gradients)
     found["gradient_peak_gb"] = _peak_gb()

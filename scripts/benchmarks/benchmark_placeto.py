@@ -123,7 +123,7 @@ class _Session:
     from placeto_tf.training import driving
 
     logits = self._uniform if self._learner is None else self._learner.logits
-    driving.play(self._environment, driving.DrawingPolicy(self._environment, logits, rng))
+    driving.play(self._environment, driving.drawing(logits, rng))
 
   def _uniform(self, observation) -> np.ndarray:
     """[B, 1, D] of a policy that draws every allowed device with equal probability."""

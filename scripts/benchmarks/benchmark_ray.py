@@ -212,13 +212,16 @@ def train() -> Dict[str, float]:
 
 def _learning(config: Any) -> float:
   """Seconds that the learner takes for an update after its episodes are there."""
-  from placeto_tf.policies.device_pointer import training as gain_training
+  from placeto_tf.policies.device_pointer.training import GainLearner
+  from placeto_tf.training.trainer import Trainer
 
   with _folder() as root_dir:
-    trainer = gain_training.GainTrainer(dataclasses.replace(config, held_out=()), root_dir)
+    trainer = Trainer(GainLearner, dataclasses.replace(config, held_out=()), root_dir)
     trainer.run(until=1)
-    collected = trainer._collect()
-    return _timed(lambda: [trainer._learn(collected) for _ in range(3)])[0] / 3
+    learner = trainer.learner
+    collector = learner.collector(learner.portable(None))
+    collected = [collector(learner.weights, spec) for spec in learner.specs(2)]
+    return _timed(lambda: [learner.learn(collected, 2) for _ in range(3)])[0] / 3
 
 
 def killed() -> None:

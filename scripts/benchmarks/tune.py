@@ -67,7 +67,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """
   from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
   from placeto_tf.policies.gdp.search import GdpSearch
-  from placeto_tf.policies.one_graph import HierarchicalSearch
+  from placeto_tf.policies.hierarchical.placer import HierarchicalSearch
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.local_search import LocalSearchConfig
 
@@ -148,7 +148,7 @@ def placer(method: str, config: Any) -> Callable:
   from placeto_tf.policies.device_pointer.placers import indifferent, search
   from placeto_tf.policies.device_pointer.scorer import pretrained
   from placeto_tf.policies.gdp.search import search_gdp
-  from placeto_tf.policies.one_graph_search import search_one_graph
+  from placeto_tf.policies.hierarchical.placer import POLICY as hierarchical
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.local_search import search_locally
 
@@ -157,7 +157,7 @@ def placer(method: str, config: Any) -> Callable:
 
   searches: Dict[str, Callable[..., Any]] = {
       "annealing": anneal, "local_search": search_locally,
-      "hierarchical": functools.partial(search_one_graph, policy="hierarchical"), "gdp": gdp}
+      "hierarchical": hierarchical.place, "gdp": gdp}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()

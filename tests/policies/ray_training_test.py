@@ -11,16 +11,18 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.policies.device_pointer.training import GainTrainer, GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
+from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
-from placeto_tf.policies.gdp.training import PPO, GdpTrainer, GdpTrainingConfig
+from placeto_tf.policies.gdp.training import GdpTraining, GdpTrainingConfig
 from placeto_tf.policies.placeto import training as placeto_training
 from placeto_tf.policies.placeto.collecting import FamilyProblem
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.policies.placeto.training import PlacetoTrainer, PlacetoTrainingConfig
+from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training.problems import with_starts
+from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
@@ -46,7 +48,7 @@ PLACETO = PlacetoTrainingConfig(
 GDP = GdpTrainingConfig(
     graphs=("a", "b"), iterations=2, checkpoint_every=2,
     network=GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16),
-    training=dataclasses.replace(PPO, batch_size=4, epochs=1))
+    training=PpoConfig(batch_size=4, epochs=1))
 
 
 @pytest.fixture(scope="module", name="here", autouse=True)
@@ -65,7 +67,7 @@ def here_fixture():
 def gain(root_dir, config=GAIN):
   problems = [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
               for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
-  return GainTrainer(config, str(root_dir), problems=problems)
+  return Trainer(GainLearner, config, str(root_dir), problems=problems)
 
 
 def placeto(root_dir):
@@ -74,17 +76,17 @@ def placeto(root_dir):
     problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
     problems.append(FamilyProblem(
         f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
-  return PlacetoTrainer(PLACETO, str(root_dir), problems=problems)
+  return Trainer(PlacetoTraining, PLACETO, str(root_dir), problems=problems)
 
 
 def gdp(root_dir):
-  return GdpTrainer(GDP, str(root_dir), problems=[
+  return Trainer(GdpTraining, GDP, str(root_dir), problems=[
       node_problem(random_problem(num_ops=30, devices=text, seed=i))
       for i, text in enumerate(("k80:3", "k80:2"))])
 
 
 def bits(run):
-  return [variable.numpy().tobytes() for variable in run._variables()]
+  return [variable.numpy().tobytes() for variable in run.learner.variables]
 
 
 def tags(directory):
@@ -122,7 +124,7 @@ def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tm
 def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_path, monkeypatch):
   died = tmp_path / "died"
   run = gain(tmp_path / "run")
-  make = run._maker
+  make = run.learner.collector
 
   # A function within a function travels to Ray's processes, which cannot import this module.
   def make_mortal(problems):
@@ -136,7 +138,7 @@ def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_pat
 
     return collect
 
-  monkeypatch.setattr(GainTrainer, "_maker", property(lambda _: make_mortal))
+  monkeypatch.setattr(GainLearner, "collector", property(lambda _: make_mortal))
   run.run_on(here, 2, lambda *_: None)
   assert died.exists() and bits(run) == whole
 

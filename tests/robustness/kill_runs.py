@@ -35,7 +35,7 @@ flags.DEFINE_string("log", None, "File that keeps the trials, to go on from.")
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
     "train": tuple(f"placeto_tf.policies.{name}"
-                   for name in ("placeto.training", "gdp.training", "one_graph_training",
+                   for name in ("placeto.training", "gdp.training", "one_graph",
                                 "device_pointer.training"))}
 
 

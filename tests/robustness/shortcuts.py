@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, Tuple, cast
+from typing import Any, Callable, Tuple
 
 import forked
 import input_mutants
@@ -61,15 +61,14 @@ def tiny_family() -> None:
 
 def few_groups() -> None:
   """Policies that have a step of a recurrent network for each group have eight."""
-  from placeto_tf.policies import one_graph as policies
+  from placeto_tf.policies.hierarchical import placer as hierarchical
   from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
+  from placeto_tf.policies.rnn import placer as rnn
 
-  search = policies.RnnSearch(max_groups=8), policies.HierarchicalSearch(
-      HierarchicalConfig(num_groups=8))
-  for name, config in zip(("rnn", "hierarchical"), search):
-    _, make_policy = policies.POLICIES[name]
-    cast(Dict[str, Any], policies.POLICIES)[name] = functools.partial(
-        dataclasses.replace, cast(Any, config)), make_policy
+  for module, options in ((rnn, rnn.RnnSearch(max_groups=8)),
+                          (hierarchical, hierarchical.HierarchicalSearch(
+                              HierarchicalConfig(num_groups=8)))):
+    module.POLICY = dataclasses.replace(module.POLICY, options=options)
 
 
 def no_pictures() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies.device_pointer.training import GainTrainer, GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.problems import with_starts
+from placeto_tf.training.trainer import Trainer, train
 from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
@@ -26,7 +27,7 @@ CONFIG = GainTrainingConfig(
 
 def trainer(root_dir):
   problem = with_starts(random_problem(num_ops=40, num_groups=8, devices="k80:3", seed=0))
-  return GainTrainer(CONFIG, str(root_dir), problems=[problem], held_out=[problem])
+  return Trainer(GainLearner, CONFIG, str(root_dir), problems=[problem], held_out=[problem])
 
 
 @pytest.fixture(name="stopped", scope="module")
@@ -43,7 +44,7 @@ def stopped_fixture(tmp_path_factory):
 def whole_fixture(tmp_path_factory):
   whole = trainer(tmp_path_factory.mktemp("whole"))
   whole.run()
-  return whole.weights
+  return whole.learner.weights
 
 
 @pytest.fixture(name="run")
@@ -80,7 +81,7 @@ def test_a_damaged_checkpoint_costs_the_iterations_since_the_one_before(run, who
   if (part, how) != ("index", "cut"):
     return  # one run to the end will do
   resumed.run()
-  for one, other in zip(whole.arrays, resumed.weights.arrays):
+  for one, other in zip(whole.arrays, resumed.learner.weights.arrays):
     np.testing.assert_array_equal(one, other)
 
 
@@ -194,5 +195,5 @@ def test_a_second_run_in_the_root_directory_says_so(tmp_path, monkeypatch):
 
   with result_directory.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
-      runs.train(begun, CONFIG, str(tmp_path))
+      train(begun, CONFIG, str(tmp_path))
   assert not os.listdir(tmp_path)

@@ -25,8 +25,7 @@ def preferring(device, odds):
 def test_an_episode_in_each_row_is_played_to_its_end():
   each = environment()
   seen = []
-  steps = driving.play(
-      each, driving.DrawingPolicy(each, preferring(1, 2.0), None), [seen.append])
+  steps = driving.play(each, driving.drawing(preferring(1, 2.0), None), [seen.append])
   assert steps.reward.shape == (4, 12) and len(seen) == 12
   assert (steps.action == 1).all()
   assert steps.is_last()[:, -1].all() and not steps.is_last()[:, :-1].any()
@@ -36,8 +35,8 @@ def test_an_episode_in_each_row_is_played_to_its_end():
 def test_draws_follow_the_probabilities_and_the_generator_alone():
   each, drawn = environment(), []
   for seed in (0, 0, 1):
-    policy = driving.DrawingPolicy(each, preferring(2, 3.0), np.random.default_rng(seed))
-    drawn.append(np.concatenate([driving.play(each, policy).action.ravel() for _ in range(10)]))
+    act = driving.drawing(preferring(2, 3.0), np.random.default_rng(seed))
+    drawn.append(np.concatenate([driving.play(each, act).action.ravel() for _ in range(10)]))
   np.testing.assert_array_equal(drawn[0], drawn[1])
   assert (drawn[0] != drawn[2]).any() and drawn[0].max() < 3
   assert abs((drawn[0] == 2).mean() - 3 / 5) < 0.05

@@ -51,7 +51,7 @@ class EpisodeConfig:
 class EpisodeSpec:
   """What an episode depends on besides weights: numbers of problem and start, and its seed."""
 
-  problem: int
+  graph: int
   start: int
   seed: int
 
@@ -105,7 +105,7 @@ class EpisodeCollector:
 
   def __call__(self, weights: ScorerWeights, spec: EpisodeSpec) -> Moves:
     """The moves of an episode."""
-    config, each = self._config, self._problems[spec.problem]
+    config, each = self._config, self._problems[spec.graph]
     rng = np.random.default_rng(spec.seed)
     search = Episode(
         each.problem, each.problem.grouping.expand(each.starts[spec.start]), weights,

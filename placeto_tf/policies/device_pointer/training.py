@@ -40,13 +40,14 @@ from placeto_tf.policies.device_pointer.episodes import (
 )
 from placeto_tf.policies.device_pointer.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training import collecting_run, runs
 from placeto_tf.training import problems as training_problems
+from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.collecting_run import CollectingRun
+from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
-from placeto_tf.training.run_config import CollectedRunConfig
+from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
+from placeto_tf.training.updates import optimizer_variables
 
 import tensorflow as tf  # isort: skip
 
@@ -54,12 +55,11 @@ _HOT_START = 0.35  # share of episodes that begin at another start than the best
 
 
 @dataclasses.dataclass(frozen=True)
-class GainTrainingConfig(CollectedRunConfig):
+class GainTrainingConfig(RunConfig):
   """What is trained, on what, for how long.
 
   Attributes:
-    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig` and
-      `CollectedRunConfig`.
+    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     max_groups: a number of groups is drawn from these for each problem.
     width: of the scorer's layers.
@@ -92,8 +92,8 @@ class GainTrainingConfig(CollectedRunConfig):
       raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
 
 
-class GainTrainer(CollectingRun):
-  """One run of the training in its root directory."""
+class GainLearner(Learner):
+  """The scorer, and the moves of all iterations, from which it learns."""
 
   policy = "device_pointer"
   config: GainTrainingConfig
@@ -101,41 +101,25 @@ class GainTrainer(CollectingRun):
   _targets: np.ndarray  # [M]
 
   def __init__(
-      self, config: GainTrainingConfig, root_dir: str, *,
-      problems: Optional[Sequence[StartedProblem]] = None,
-      held_out: Sequence[StartedProblem] = (), warm_start: Optional[str] = None):
-    """Takes up the run that the directory holds, or begins one.
-
-    Args:
-      config: what is trained.
-      root_dir: its directory.
-      problems, held_out: instead of those that `config` names.
-      warm_start: directory of scorer weights that a new run begins with.
-
-    Raises:
-      PlacetoError: the directory holds a run of another configuration, or a graph or cluster is
-        wrong.
-    """
-    super().__init__(config, root_dir)
-    if problems is None:
-      problems = training_problems.make_problems(
-          config.graphs, config.clusters, max_groups=config.max_groups, seed=config.seed)
-      held_out = training_problems.make_problems(config.held_out, (config.watch_cluster,))
-    if not problems:
-      raise PlacetoError("there is no problem to train on; give graphs and clusters")
-    self._problems, self._held_out_problems = list(problems), list(held_out)
-    self._rng = np.random.default_rng(config.seed)
+      self, config: GainTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+      **given: Any):
+    """See the base class. Args: warm_start: directory of scorer weights to begin with."""
+    super().__init__(config, root_dir, **given)
     first = ScorerWeights.untrained(config.seed, config.width) if warm_start is None else (
         ScorerWeights.load(warm_start))
     self._arrays = [tf.Variable(each) for each in first.arrays]
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
     self._optimizer.build(self._arrays)
     self._step = tf.function(self._one_step)
-    self._resume(optimizer=self._optimizer, arrays=tf.train.Checkpoint(arrays=self._arrays))
+    self.at_once = config.episodes
+    self.tracked = {
+        "optimizer": self._optimizer, "arrays": tf.train.Checkpoint(arrays=self._arrays)}
 
-  @property
-  def _held_out(self) -> Sequence[StartedProblem]:
-    return self._held_out_problems
+  def make_problems(
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
+    """See the base class."""
+    return training_problems.make_problems(
+        graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed)
 
   @property
   def weights(self) -> ScorerWeights:
@@ -146,7 +130,7 @@ class GainTrainer(CollectingRun):
   def watch(self) -> Dict[str, float]:
     """Objective after the short rounds over the start's, geometric mean over held-out problems."""
     logs = []
-    for each in self._held_out:
+    for each in (self.problems[number] for number in self.held_out):
       search = BestFirst(
           each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
       start_us = search.objective_us
@@ -169,62 +153,56 @@ class GainTrainer(CollectingRun):
     return features, targets
 
   @property
-  def _maker(self) -> Maker:
+  def collector(self) -> Maker:
+    """Plays `EpisodeSpec`s."""
     config = self.config
     return functools.partial(EpisodeCollector, EpisodeConfig(
         config.rounds, config.levels, config.states, config.moves, config.temperature))
 
-  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[StartedProblem]:
+  def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
+    """See the base class."""
     found = []
-    for each in self._problems:
+    for each in self.problems[:self.num_training]:
       problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
       problem.simulator.num_threads = num_threads or problem.simulator.num_threads
       found.append(StartedProblem(problem, each.starts))
     return found
 
-  @property
-  def _handed_out(self) -> ScorerWeights:
-    return self.weights
-
-  @property
-  def _at_once(self) -> int:
-    return self.config.episodes
-
-  def _draw(self, iteration: int) -> List[EpisodeSpec]:
-    rng, specs = self._rng, []
+  def specs(self, iteration: int) -> List[EpisodeSpec]:
+    """See the base class."""
+    del iteration
+    rng, specs = self.rng, []
     for _ in range(self.config.episodes):
-      problem = int(rng.integers(len(self._problems)))
-      starts = len(self._problems[problem].starts)
+      problem = int(rng.integers(self.num_training))
+      starts = len(self.problems[problem].starts)
       start = int(rng.integers(starts)) if rng.random() < _HOT_START else 0
       specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
     return specs
 
-  def _name_of(self, spec: EpisodeSpec) -> str:
-    return self._graph_of(spec.problem, len(self._problems))
-
-  def _join(self, experiences: List[Moves]) -> Moves:
-    return joined(experiences)
-
-  def _steps_of(self, experience: Moves) -> int:
+  def steps_of(self, experience: Moves) -> int:
+    """Moves."""
     return len(experience[1])
 
-  def _learn(self, collected: Moves) -> float:
+  def learn(self, experiences: List[Moves], iteration: int) -> Dict[str, float]:
+    """Keeps the moves, and learns from some of all of them."""
+    features, targets = joined(experiences)
     content = io.BytesIO()
-    np.savez(content, features=collected[0], targets=collected[1])
+    np.savez(content, features=features, targets=targets)
     os.makedirs(os.path.join(self.root_dir, "moves"), exist_ok=True)
-    atomic.write(self._path(self.iteration), content.getvalue(), what="the moves ")
-    self._features = np.concatenate([self._features, collected[0]])
-    self._targets = np.concatenate([self._targets, collected[1]])
+    atomic.write(self._path(iteration), content.getvalue(), what="the moves ")
+    self._features = np.concatenate([self._features, features])
+    self._targets = np.concatenate([self._targets, targets])
     config = self.config
     rate = config.learning_rate * 0.5 * (
-        1 + math.cos(math.pi * (self.iteration - 1) / config.iterations))
+        1 + math.cos(math.pi * (iteration - 1) / config.iterations))
     self._optimizer.learning_rate.assign(rate)
     losses = []
     for _ in range(config.steps):
-      chosen = self._rng.integers(len(self._targets), size=config.batch)
+      chosen = self.rng.integers(len(self._targets), size=config.batch)
       losses.append(self._step(
           tf.constant(self._features[chosen]), tf.constant(self._targets[chosen])))
-    return float(np.mean([loss.numpy() for loss in losses]))
+    return {"loss": float(np.mean([loss.numpy() for loss in losses])),
+            "improved": float((targets > 0).mean()) if len(targets) else 0.0}
 
   def _one_step(self, features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     hidden_1, bias_1, hidden_2, bias_2, output = self._arrays
@@ -236,31 +214,27 @@ class GainTrainer(CollectingRun):
     self._optimizer.apply_gradients(zip(gradients, self._arrays))
     return loss
 
-  def _finite(self, learned: float) -> bool:
-    return bool(np.isfinite(learned)) and runs.all_finite(self._arrays)
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """See the base class."""
+    return self._arrays + optimizer_variables(self._optimizer)
 
-  def _figures(self, collected: Moves, learned: float) -> Dict[str, float]:
-    targets = collected[1]
-    return {"loss": learned, "improved": float((targets > 0).mean()) if len(targets) else 0.0}
-
-  def _steps(self, collected: Any) -> int:
-    return len(collected[1])
-
-  def _variables(self) -> List[tf.Variable]:
-    return self._arrays + runs.optimizer_variables(self._optimizer)
-
-  def _state(self) -> Dict[str, Any]:
-    return {"rng": self._rng.bit_generator.state}
-
-  def _load_state(self, state: Dict[str, Any]) -> None:
-    self._rng.bit_generator.state = state["rng"]
-    stored = [self._stored(number) for number in range(1, self.iteration + 1)]
+  def load_state(self, state: Dict[str, Any]) -> None:
+    """Restores the generator, and reads the moves of all iterations."""
+    super().load_state(state)
+    stored = [self._stored(number) for number in range(1, state["iteration"] + 1)]
     self._features = np.concatenate(
         [np.zeros((0, NUM_FEATURES), np.float32), *(features for features, _ in stored)])
     self._targets = np.concatenate([np.zeros(0, np.float32), *(targets for _, targets in stored)])
 
+  def export(self, iteration: int) -> None:
+    """Writes weights/."""
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=iteration,
+        training=self.config.to_json())
 
-train = functools.partial(collecting_run.train, GainTrainer)
+
+train = functools.partial(trainer.train, GainLearner)
 
 
 def trainable() -> Trainable:

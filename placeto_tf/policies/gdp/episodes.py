@@ -1,6 +1,6 @@
 """Samples of GDP: placements of one graph, drawn from the network and simulated.
 
-Legend: B placements, M nodes.
+Legend: B placements.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import dataclasses
 from typing import List, Sequence
 
 import numpy as np
+from tf_agents.trajectories import trajectory
 
+from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs
 from placeto_tf.policies.gdp.policy import GdpPolicy
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.one_shot import OneShotConfig
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
-from placeto_tf.training.one_shot_policy import Sample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,45 +31,34 @@ class SampleSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Played:
-  """Attributes: graph, its number; sample of B placements; their rewards [B] float32 and
-  step_time_us [B] float64.
+  """Attributes: graph, its number; steps [B, 1, ...], as a driver played them; step_time_us [B]
+  float64.
   """
 
   graph: int
-  sample: Sample
-  rewards: np.ndarray
+  steps: trajectory.Trajectory
   step_time_us: np.ndarray
-
-
-def make_environments(
-    problems: Sequence[PlacementProblem], config: OneShotConfig) -> List[OneShotEnvironment]:
-  """An environment for each training problem."""
-  return [
-      OneShotEnvironment(
-          each.allowed, SimulatedCost(each), batch_size=config.batch_size, graph=i,
-          num_graphs=len(problems), invalid_reward=config.invalid_reward)
-      for i, each in enumerate(problems)]
 
 
 class SampleCollector:
   """A network of its own, and environments of training problems made by `node_problem`."""
 
   def __init__(
-      self, network: GdpConfig, training: OneShotConfig, problems: Sequence[PlacementProblem]):
+      self, network: GdpConfig, training: PpoConfig, problems: Sequence[PlacementProblem]):
     """Args: network, training: of the learner."""
-    problems = list(problems)
     self._network = GdpNetwork(network)
     self._policy = GdpPolicy(
         [node_inputs(each, network.max_devices) for each in problems], self._network)
-    self._environments = make_environments(problems, training)
+    self._environments: List[OneShotEnvironment] = [
+        OneShotEnvironment(
+            each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,
+            num_graphs=len(problems), invalid_reward=training.invalid_reward)
+        for i, each in enumerate(problems)]
 
   def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
     """Args: weights: of the learner's network."""
     for variable, value in zip(self._network.variables, weights):
       variable.assign(value)
     environment = self._environments[spec.graph]
-    sample = self._policy.sample(
-        np.random.default_rng(spec.seed), environment.batch_size, spec.graph)
-    environment.reset()
-    rewards = np.asarray(environment.step(sample.placements).reward)
-    return Played(spec.graph, sample, rewards, environment.step_time_us)
+    steps = driving.play(environment, self._policy.act(np.random.default_rng(spec.seed)))
+    return Played(spec.graph, steps, environment.step_time_us)

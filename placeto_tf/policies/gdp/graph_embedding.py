@@ -3,7 +3,7 @@
 Hamilton et al. 2017, section 3.3; arXiv 1910.01578, section 3.1. Producers and consumers are
 pooled apart, because inputs and outputs of an op matter in different ways to a placement.
 
-Legend: M nodes, E edges, F features, W width.
+Legend: P graphs, components of one GraphTensor; M nodes and E edges of all; F features, W width.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ import tensorflow_gnn as tfgnn  # isort: skip
 _TYPE_WIDTH = 16
 
 
-def node_graph(num_nodes: tf.Tensor, sources: tf.Tensor, targets: tf.Tensor) -> tfgnn.GraphTensor:
-  """The nodes [M] and the dataflow between them [E], without features."""
+def node_graph(
+    num_nodes: tf.Tensor, num_edges: tf.Tensor, sources: tf.Tensor, targets: tf.Tensor
+) -> tfgnn.GraphTensor:
+  """The nodes and the dataflow between them, without features.
+
+  Args:
+    num_nodes, num_edges: [P] of each graph.
+    sources, targets: [E] nodes, numbered from 0 to M.
+  """
   return tfgnn.GraphTensor.from_pieces(
-      node_sets={schema.GROUP: tfgnn.NodeSet.from_fields(
-          sizes=tf.reshape(num_nodes, [1]), features={})},
+      node_sets={schema.GROUP: tfgnn.NodeSet.from_fields(sizes=num_nodes, features={})},
       edge_sets={schema.DATAFLOW: tfgnn.EdgeSet.from_fields(
-          sizes=tf.shape(sources), features={},
+          sizes=num_edges, features={},
           adjacency=tfgnn.Adjacency.from_indices(
               (schema.GROUP, sources), (schema.GROUP, targets)))})
 
@@ -64,18 +70,18 @@ class GraphEmbedding(tf.keras.layers.Layer):
 
   def __init__(self, width: int, rounds: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
-    self._types = tf.keras.layers.Embedding(
-        OP_TYPE_BUCKETS, _TYPE_WIDTH, embeddings_initializer=tf.keras.initializers.RandomUniform(
-            -0.5, 0.5, seed=seeds()))
+    self._types = self.add_weight(
+        name="types", shape=(OP_TYPE_BUCKETS, _TYPE_WIDTH),
+        initializer=tf.keras.initializers.RandomUniform(-0.5, 0.5, seed=seeds()))
     self._first = dense(width, seeds, "relu")
     self._rounds = [MaxPooling(width, seeds, name=f"round_{i}") for i in range(rounds)]
 
   def call(
-      self, op_types: tf.Tensor, features: tf.Tensor, sources: tf.Tensor, targets: tf.Tensor
-  ) -> tf.Tensor:
-    """[M, W] from op types [M], features [M, F] and edges [E]."""
-    graph = node_graph(tf.shape(op_types)[0], sources, targets)
-    x = self._first(tf.concat([self._types(op_types), features], axis=-1))
+      self, graph: tfgnn.GraphTensor, op_types: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+    """[M, W] from a `node_graph`, op types [M] and features [M, F]."""
+    # The product has a dense gradient, so that it is clipped as a whole.
+    types = tf.gather(1.0 * self._types, op_types)
+    x = self._first(tf.concat([types, features], axis=-1))
     for layer in self._rounds:
       x = layer(graph, x)
     return x

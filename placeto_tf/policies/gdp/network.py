@@ -1,10 +1,10 @@
 """GDP's network: node inputs -> a logit for every (node, device), in one pass.
 
 arXiv 1910.01578, section 3. Embedding, placer and a softmax over devices, trained together. Devices
-are identified by their place in the cluster, as in the paper; devices that are missing, or that a
-node may not use, are masked.
+are identified by their place in the cluster, as in the paper. Several graphs are components of one
+GraphTensor; nothing passes from one to another.
 
-Legend: M nodes, P devices, padded; W width.
+Legend: P graphs, M nodes of all, D devices, padded; W width.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict
 
-import numpy as np
-import tensorflow as tf
-
+from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
-from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding
+from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding, node_graph
+from placeto_tf.policies.gdp.node_inputs import NodeTable
 from placeto_tf.policies.gdp.placer import Placer
 from placeto_tf.policies.placeto.embedding import Seeds, dense
-from placeto_tf.training.one_shot_policy import NEVER
+
+import tensorflow as tf  # isort: skip
+import tensorflow_gnn as tfgnn  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,7 @@ class GdpConfig:
   """Sizes; the paper does not state all of them.
 
   Attributes:
-    max_devices: P, hosts included.
+    max_devices: D, hosts included.
     width: W, of embedding and placer.
     rounds: of GraphSAGE.
     layers, heads: of the placer.
@@ -69,43 +70,40 @@ class GdpNetwork(tf.keras.Model):
     self._condition = dense(config.width, seeds, "tanh")
     self._placer = Placer(config.width, config.layers, config.heads, config.segment, seeds)
     self._head = dense(config.max_devices, seeds, scale=config.initial_spread**2)
-    self(self._example())
+    self(NodeTable([inputs_lib.one_node(config.max_devices)])([0]))
 
   def call(self, inputs: Dict[str, tf.Tensor]) -> tf.Tensor:
-    """[M, P] logits from `NodeInputs.arrays()`."""
-    x = self._embedding(*(
-        inputs[name] for name in (
-            inputs_lib.OP_TYPES, inputs_lib.FEATURES, inputs_lib.SOURCES, inputs_lib.TARGETS)))
+    """[M, D] logits of the graphs that `NodeTable` looks up, before devices are masked."""
+    sizes = inputs[inputs_lib.NUM_NODES]
+    graph = node_graph(sizes, *(inputs[name] for name in (
+        inputs_lib.NUM_EDGES, inputs_lib.SOURCES, inputs_lib.TARGETS)))
+    x = self._embedding(graph, inputs[inputs_lib.OP_TYPES], inputs[inputs_lib.FEATURES])
     condition = self._condition(tf.concat([
-        tf.reduce_mean(x, axis=0), tf.reduce_max(x, axis=0),
-        self._cluster(tf.reshape(inputs[inputs_lib.DEVICES], [1, -1]))[0]], axis=0)[None])[0]
+        _of_each(graph, x, "mean"), _of_each(graph, x, "max"),
+        self._cluster(inputs[inputs_lib.DEVICES])], axis=1))
     if not self.config.superposition:
       condition = tf.zeros_like(condition)
-    logits = self._head(_spread(self._placer(_spread(x), condition)))
-    return tf.where(inputs[inputs_lib.MASK] > 0, logits, NEVER)
+    return self._head(_spread(graph, self._placer(_spread(graph, x), condition, sizes)))
 
   def scale_logits(self, factor: float) -> None:
     """Multiplies all logits; which device is the likeliest does not change."""
     for variable in self._head.variables:
       variable.assign(factor * variable)
 
-  def signature(self) -> Dict[str, tf.TensorSpec]:
-    """The signature of `call`: one trace serves graphs of all sizes."""
-    return {name: tf.TensorSpec(shape, value.dtype) for name, value, shape in (
-        (name, value, [None, *value.shape[1:]]) for name, value in self._example().items())}
 
-  def _example(self) -> Dict[str, tf.Tensor]:
-    p = self.config.max_devices
-    return {name: tf.constant(value) for name, value in inputs_lib.NodeInputs(
-        np.zeros(1, np.int32), np.zeros((1, inputs_lib.NODE_FEATURES), np.float32),
-        np.zeros(0, np.int32), np.zeros(0, np.int32), np.ones((1, p), np.float32),
-        np.zeros((p, inputs_lib.DEVICE_FEATURES), np.float32)).arrays().items()}
+def _of_each(graph: tfgnn.GraphTensor, x: tf.Tensor, how: str) -> tf.Tensor:
+  """[P, W] over the nodes of each graph, from x [M, W]."""
+  return tfgnn.pool_nodes_to_context(graph, schema.GROUP, reduce_type=how, feature_value=x)
 
 
-def _spread(x: tf.Tensor) -> tf.Tensor:
-  """[M, W] minus the mean over the nodes, and scaled to a mean square of 1.
+def _spread(graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
+  """[M, W] minus the mean over a graph's nodes, and scaled to a mean square of 1.
 
   The mean is most of an untrained embedding, and would put all nodes on one device.
   """
-  centred = x - tf.reduce_mean(x, axis=0)
-  return centred * tf.math.rsqrt(tf.reduce_mean(tf.square(centred)) + 1e-6)
+  def spread_out(of_graph):
+    return tfgnn.broadcast_context_to_nodes(graph, schema.GROUP, feature_value=of_graph)
+
+  centred = x - spread_out(_of_each(graph, x, "mean"))
+  square = tf.reduce_mean(_of_each(graph, tf.square(centred), "mean"), axis=1, keepdims=True)
+  return centred * spread_out(tf.math.rsqrt(square + 1e-6))

@@ -7,16 +7,17 @@ that one network serves many graphs. Op type, output shape and the ids of adjace
 the paper (arXiv 1910.01578, section 3). Added are compute, bytes, memory, degrees, the place of a
 node in a depth-first walk, and a row per device.
 
-Legend: M nodes, E edges, P devices, padded; F node features, C device features.
+Legend: P graphs looked up, M nodes, E edges, D devices, padded; F node features, C device features.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
-from typing import Dict
+from typing import Dict, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
@@ -32,8 +33,8 @@ _FURTHEST = 5.0  # deviations from the mean at which features are clipped
 NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
-OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES = (
-    "op_types", "features", "sources", "targets", "mask", "devices")
+OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES, NUM_NODES, NUM_EDGES = (
+    "op_types", "features", "sources", "targets", "mask", "devices", "num_nodes", "num_edges")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,16 +45,16 @@ class NodeInputs:
     op_types: [M] int32 hash buckets, of the op of each node that computes longest.
     features: [M, F] float32.
     sources, targets: [E] int32 nodes.
-    mask: [M, P] float32, 1 where the node may be placed.
-    devices: [P, C] float32, rows of zeros behind the cluster's devices.
+    mask: [M, D] float32, 1 where the node may be placed.
+    devices: [D, C] float32, rows of zeros behind the cluster's devices.
   """
 
   op_types: np.ndarray  # [M]
   features: np.ndarray  # [M, F]
   sources: np.ndarray  # [E]
   targets: np.ndarray  # [E]
-  mask: np.ndarray  # [M, P]
-  devices: np.ndarray  # [P, C]
+  mask: np.ndarray  # [M, D]
+  devices: np.ndarray  # [D, C]
 
   @property
   def num_nodes(self) -> int:
@@ -62,12 +63,39 @@ class NodeInputs:
 
   @property
   def max_devices(self) -> int:
-    """P."""
+    """D."""
     return len(self.devices)
 
-  def arrays(self) -> Dict[str, np.ndarray]:
-    """The arrays by field name, as the network takes them."""
-    return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+class NodeTable:
+  """The inputs of several graphs, to be looked up: nodes and edges in ragged rows."""
+
+  def __init__(self, graphs: Sequence[NodeInputs]):
+    names = (OP_TYPES, FEATURES, MASK, SOURCES, TARGETS)
+    self._rows = {
+        name: tf.RaggedTensor.from_row_lengths(
+            np.concatenate([getattr(each, name) for each in graphs]),
+            [len(getattr(each, name)) for each in graphs]) for name in names}
+    self._devices = tf.constant(np.stack([each.devices.reshape(-1) for each in graphs]))
+
+  def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """What the network takes, of graphs [P]: all nodes and edges one after the other."""
+    rows = {name: tf.gather(table, graphs) for name, table in self._rows.items()}
+    found = {name: row.values for name, row in rows.items()}
+    sizes, edges = (tf.cast(rows[name].row_lengths(), tf.int32) for name in (MASK, SOURCES))
+    first = tf.repeat(tf.cumsum(sizes, exclusive=True), edges)
+    found.update({name: found[name] + first for name in (SOURCES, TARGETS)})
+    found.update({
+        NUM_NODES: sizes, NUM_EDGES: edges, DEVICES: tf.gather(self._devices, graphs)})
+    return found
+
+
+def one_node(max_devices: int) -> NodeInputs:
+  """A graph of one node, for a network to be made on."""
+  return NodeInputs(
+      np.zeros(1, np.int32), np.zeros((1, NODE_FEATURES), np.float32), np.zeros(0, np.int32),
+      np.zeros(0, np.int32), np.ones((1, max_devices), np.float32),
+      np.zeros((max_devices, DEVICE_FEATURES), np.float32))
 
 
 def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementProblem:

@@ -10,13 +10,18 @@ computed side by side, with the same values as one after the other.
 Superposition: a vector that describes graph and cluster gates what every layer reads, element by
 element, so that the network can behave differently for each graph.
 
-Legend: M nodes, S segments, L nodes per segment, W width, H heads, C width of the condition.
+The nodes of several graphs come one graph after the other; each graph begins a new segment, which
+remembers nothing.
+
+Legend: P graphs, M nodes of all, S segments, L nodes per segment, W width, H heads, C width of the
+condition.
 """
 
 from __future__ import annotations
 
 from typing import Tuple
 
+import numpy as np
 import tensorflow as tf
 
 from placeto_tf.policies.placeto.embedding import Seeds, dense
@@ -24,7 +29,6 @@ from placeto_tf.policies.placeto.embedding import Seeds, dense
 # Scale of the weights by which layers add to what they were given. An untrained layer adds nearly
 # the same to all nodes of a segment; at full scale segments, not nodes, would be placed.
 _QUIET = 0.1
-_MASKED = -1e9  # added to a score; finite, so that a row of nothing else stays a number
 
 
 class Gate(tf.keras.layers.Layer):
@@ -35,8 +39,8 @@ class Gate(tf.keras.layers.Layer):
     self._gate = dense(width, seeds, scale=0.1)
 
   def call(self, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """[..., W] from x [..., W] and condition [C]."""
-    return x * (1.0 + self._gate(condition[None])[0])
+    """[S, L, W] from x [S, L, W] and condition [S, C]."""
+    return x * (1.0 + self._gate(condition)[:, None])
 
 
 class SegmentAttention(tf.keras.layers.Layer):
@@ -54,7 +58,7 @@ class SegmentAttention(tf.keras.layers.Layer):
         self._split(layer(x)) for layer, x in (
             (self._query, here), (self._key, around), (self._value, around)))
     scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5
-    scores += tf.where(visible, 0.0, _MASKED)[:, None, None, :]
+    scores = tf.where(visible[:, None, None, :], scores, -np.inf)  # each segment sees itself
     mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)
     return self._output(tf.reshape(mixed, tf.shape(here)))
 
@@ -73,9 +77,10 @@ class PlacerLayer(tf.keras.layers.Layer):
     self._attention = SegmentAttention(width, heads, seeds)
     self._dense = [dense(2 * width, seeds, "relu"), dense(width, seeds, scale=_QUIET)]
 
-  def call(self, x: tf.Tensor, valid: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """[S, L, W] from x [S, L, W], valid [S, L] bool and condition [C]."""
-    around, visible = with_memory(x, valid)
+  def call(
+      self, x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    """[S, L, W] from x [S, L, W], valid [S, L] and begins [S] bool, and condition [S, C]."""
+    around, visible = with_memory(x, valid, begins)
     around = self._gates[0](self._norms[0](around), condition)
     x += self._attention(around[:, tf.shape(x)[1]:], around, visible)
     y = self._gates[1](self._norms[1](x), condition)
@@ -84,17 +89,19 @@ class PlacerLayer(tf.keras.layers.Layer):
     return x + y
 
 
-def with_memory(x: tf.Tensor, valid: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def with_memory(
+    x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
   """Each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
 
-  The first one has nothing before it. No gradient flows through the segment before.
+  No gradient flows through the segment before.
 
   Args:
     x: [S, L, W] hidden states.
     valid: [S, L] bool, False for padding.
+    begins: [S] bool, segments with which a graph begins: there is nothing before them.
   """
   memory = tf.concat([tf.zeros_like(x[:1]), tf.stop_gradient(x[:-1])], axis=0)
-  remembered = tf.concat([tf.zeros_like(valid[:1]), valid[:-1]], axis=0)
+  remembered = tf.concat([valid[:1], valid[:-1]], axis=0) & ~begins[:, None]
   return tf.concat([memory, x], axis=1), tf.concat([remembered, valid], axis=1)
 
 
@@ -109,13 +116,24 @@ class Placer(tf.keras.layers.Layer):
     self._layers = [PlacerLayer(width, heads, seeds, name=f"layer_{i}") for i in range(layers)]
     self._norm = tf.keras.layers.LayerNormalization()
 
-  def call(self, nodes: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """[M, W] from nodes [M, W] in topological order and condition [C]."""
-    m, width = tf.shape(nodes)[0], nodes.shape[-1]
-    count = -(-m // self._segment)
-    padded = tf.pad(nodes, [[0, count * self._segment - m], [0, 0]])
-    x = tf.reshape(padded, [count, self._segment, width])
-    valid = tf.reshape(tf.range(count * self._segment) < m, [count, self._segment])
+  def call(self, nodes: tf.Tensor, condition: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """[M, W] from nodes [M, W], each graph's in topological order.
+
+    Args:
+      nodes: of all graphs.
+      condition: [P, C] of each graph.
+      sizes: [P] int32, nodes of each graph.
+    """
+    length, width = self._segment, nodes.shape[-1]
+    count = -(-sizes // length)  # [P] segments
+    total, first = tf.reduce_sum(count), tf.cumsum(count, exclusive=True)
+    shift = first * length - tf.cumsum(sizes, exclusive=True)
+    slots = (tf.range(tf.shape(nodes)[0]) + tf.repeat(shift, sizes))[:, None]  # [M, 1]
+    x = tf.reshape(tf.scatter_nd(slots, nodes, [total * length, width]), [total, length, width])
+    valid = tf.reshape(tf.scatter_nd(slots, tf.ones_like(slots)[:, 0], [total * length]) > 0,
+                       [total, length])
+    begins = tf.scatter_nd(first[:, None], tf.ones_like(first), [total]) > 0
+    condition = tf.repeat(condition, count, axis=0)
     for layer in self._layers:
-      x = layer(x, valid, condition)
-    return self._norm(tf.reshape(x, [-1, width])[:m])
+      x = layer(x, valid, begins, condition)
+    return self._norm(tf.gather_nd(tf.reshape(x, [-1, width]), slots))

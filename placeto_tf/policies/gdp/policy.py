@@ -9,88 +9,144 @@ A stretch is one decision: the log probability of each
 of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
 stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
-Legend: B placements side by side, M nodes, P devices, padded.
+Legend: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies import op_features, weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import NodeInputs
-from placeto_tf.training.one_shot_policy import NEVER, OneShotPolicy, Sample
+from placeto_tf.policies.gdp.node_inputs import MASK, NUM_NODES, NodeInputs, NodeTable
+from placeto_tf.training.one_shot_policy import LOG_PROBS, Decisions
 
 import tensorflow as tf  # isort: skip
+from tf_agents.distributions import masked  # isort: skip
+from tf_agents.networks import network  # isort: skip
+from tf_agents.specs import distribution_spec  # isort: skip
+from tf_agents.specs import tensor_spec  # isort: skip
 
 _LONGEST_STRETCH = 0.25  # of the nodes
 _VERSION = 3  # of the node inputs: weights of another version see other features or another order
-DEVICES, STRETCHES = "devices", "stretches"
+GRAPH, STRETCH = "graph", "stretch"
 
 
-class GdpPolicy(OneShotPolicy):
-  """One network for a list of graphs, each on its cluster."""
+class GdpPolicy(network.DistributionNetwork):
+  """One network for a list of graphs, each on its cluster, as tf-agents sees it.
 
-  def __init__(self, graphs: Sequence[NodeInputs], network: GdpNetwork, joint: bool = True):
-    """Args: graphs: the list that `graph` is an index of."""
-    super().__init__()
-    self._joint = joint
-    self.network = network
-    self._inputs = [
-        {name: tf.constant(value) for name, value in inputs.arrays().items()} for inputs in graphs]
-    self._walks = [
-        op_features.walk_numbers(each.sources, each.targets, each.num_nodes) for each in graphs]
+  A placement is an episode of as many steps as there are nodes: a step's observation names the
+  graph and the node's stretch, its action is the node's device. No device depends on those before
+  it, so all of them are drawn in one pass (`draw`).
+
+  Attributes:
+    network: that is trained.
+    most_nodes: of the largest graph.
+  """
+
+  def __init__(self, graphs: Sequence[NodeInputs], gdp: GdpNetwork, joint: bool = True):
+    """Args:
+
+      graphs: the list that `graph` is an index of.
+      gdp: for so many devices.
+      joint: whether the nodes of a stretch are one decision.
+    """
+    self.most_nodes = max(each.num_nodes for each in graphs)
+
+    def below(count, name):
+      return tensor_spec.BoundedTensorSpec([], tf.int32, 0, count - 1, name=name)
+
+    device = below(gdp.config.max_devices, "device")
+    super().__init__(
+        {GRAPH: below(len(graphs), GRAPH), STRETCH: below(self.most_nodes, STRETCH)},
+        state_spec=(), name="GdpPolicy",
+        output_spec=distribution_spec.DistributionSpec(
+            Decisions, {LOG_PROBS: tensor_spec.TensorSpec([], tf.float32)}, sample_spec=device))
+    self.network, self._joint = gdp, joint
+    self._inputs = NodeTable(graphs)
+    self._walks = tuple(
+        op_features.walk_numbers(each.sources, each.targets, each.num_nodes) for each in graphs)
     self._forward = tf.function(
-        network, input_signature=[network.signature()], autograph=False)
+        self._one, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
 
-  def logits(self, graph: int = 0) -> tf.Tensor:
-    """[M, P] of a graph's nodes."""
-    return self._forward(self._inputs[graph])
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns (Decisions of observations [B, T], network_state); a row is of one graph."""
+    del step_type, training
+    rows = tf.shape(observation[GRAPH])[0]
+    stretches = tf.reshape(observation[STRETCH], [rows, -1])
+    graphs, place = tf.unique(tf.reshape(observation[GRAPH], [rows, -1])[:, 0])
+    inputs = self._inputs(graphs)
+
+    def by_row(values):  # [M, D] -> [B, T, D]
+      shape = tf.stack([-1, tf.shape(stretches)[1], self.network.config.max_devices])
+      ragged = tf.RaggedTensor.from_row_lengths(values, inputs[NUM_NODES])
+      return tf.gather(ragged.to_tensor(shape=shape), place)
+
+    devices = masked.MaskedCategorical(
+        by_row(self.network(inputs)), by_row(inputs[MASK]) > 0)
+    outer = tf.shape(observation[GRAPH])
+
+    def log_probs(actions):
+      chosen = devices.log_prob(tf.reshape(actions, tf.shape(stretches)))
+      found = tf.reshape(self._pooled(chosen, stretches), outer)
+      found.set_shape(observation[GRAPH].shape)
+      return found
+
+    entropies = tf.reshape(devices.entropy(), outer)
+    entropies.set_shape(observation[GRAPH].shape)
+    return Decisions(log_probs, entropies), network_state
+
+  def _one(self, graph: tf.Tensor) -> tf.Tensor:
+    """[M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    inputs = self._inputs(graph[None])
+    return masked.MaskedCategorical(self.network(inputs), inputs[MASK] > 0).logits
+
+  def logits(self, graph: int = 0) -> np.ndarray:
+    """[M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    return self._forward(tf.constant(graph)).numpy()
 
   def greedy(self, graph: int = 0) -> np.ndarray:
     """[M] int32: the likeliest device of each node."""
-    return self.logits(graph).numpy().argmax(axis=1).astype(np.int32)
+    return self.logits(graph).argmax(axis=1).astype(np.int32)
 
   def soften(self, spread: float, graph: int = 0) -> None:
     """Scales the network's logits down where a graph's lie further apart than `spread`.
 
     That is their deviation over the devices that a node may use, the mean over nodes with a choice.
     """
-    logits = self.logits(graph).numpy()
-    allowed = logits > NEVER
+    allowed = self._inputs(tf.constant([graph]))[MASK].numpy() > 0
     choices = allowed.sum(axis=1) > 1
     if not choices.any():
       return
-    found = np.std(logits[choices], axis=1, where=allowed[choices]).mean()
+    found = np.std(self.logits(graph)[choices], axis=1, where=allowed[choices]).mean()
     if found > spread:
       self.network.scale_logits(float(spread / found))
 
-  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws `count` placements; the module describes how nodes depend on one another."""
-    logits = self.logits(graph).numpy()
+  def draw(
+      self, rng: np.random.Generator, count: int, graph: int = 0
+  ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+    """Draws placements; the module describes how nodes depend on one another.
+
+    Returns:
+      [count, M] int32 devices; and of each node its `STRETCH` and the `LOG_PROBS` of its device,
+      [count, M] both.
+    """
+    logits, walk = self.logits(graph), self._walks[graph]
     log_probs = tf.nn.log_softmax(logits).numpy()
-    walk = self._walks[graph]
     stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])
     placements = np.stack([
         (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
         for each in stretches]).astype(np.int32)
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
-    choices = {DEVICES: placements, STRETCHES: stretches}
-    return Sample(placements, choices, self._pooled(
-        tf.constant(chosen), tf.constant(stretches)).numpy())
+    return placements, {STRETCH: stretches, LOG_PROBS: self._pooled(
+        tf.constant(chosen), tf.constant(stretches)).numpy()}
 
-  def log_prob(
-      self, choices: Dict[str, tf.Tensor], graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
-    """[B, M] log probabilities of devices, means over stretches, and [B, M] entropies."""
-    log_probs = tf.nn.log_softmax(self.logits(graph))
-    entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
-    devices = choices[DEVICES]
-    chosen = tf.transpose(tf.gather(log_probs, tf.transpose(devices), batch_dims=1))
-    return (self._pooled(chosen, choices[STRETCHES]),
-            tf.broadcast_to(entropy, tf.shape(devices)))
+  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
+    """What `driving.play` asks: the numbers of one graph [B] -> `draw`."""
+    return lambda graphs: self.draw(rng, len(graphs), int(graphs[0]))
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
     """[B, M] the mean over each node's stretch of values [B, M]."""

@@ -11,13 +11,13 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.errors import PlacementError
+from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
-from placeto_tf.policies.gdp.training import FINE_TUNING, PPO
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot import OneShotConfig, search, search_trainer
+from placeto_tf.training.one_shot import search, search_environment
 
 WAYS = ("scratch", "zero_shot", "fine_tune")
 
@@ -28,7 +28,8 @@ class GdpSearch:
 
   Attributes:
     network: used when it starts from scratch; its `max_devices` is the cluster's.
-    training, fine_tuning: how it learns from scratch, and from given weights.
+    training, fine_tuning: how it learns from scratch, and from given weights, whose training ended
+      with little exploration.
     fine_tune_updates: the most updates; 50 in the paper. With None the budget alone limits them, so
       it evaluates as many placements as any other method.
     fine_tuning_spread: how far logits lie apart at most when fine-tuning begins: training ends with
@@ -37,8 +38,8 @@ class GdpSearch:
   """
 
   network: GdpConfig = GdpConfig()
-  training: OneShotConfig = PPO
-  fine_tuning: OneShotConfig = FINE_TUNING
+  training: PpoConfig = PpoConfig()
+  fine_tuning: PpoConfig = PpoConfig(entropy=0.005)
   fine_tune_updates: Optional[int] = None
   fine_tuning_spread: float = 1.0
   order: str = "main"
@@ -99,8 +100,9 @@ def search_gdp(
     most = updates if most is None else min(most, updates)
   part = dataclasses.replace(
       budget, max_evaluations=None if most is None else nodes.account.evaluations + most)
-  trainer = search_trainer(nodes, policy, training, part, draw_seed)
-  search(nodes, trainer, part, root_dir=root_dir)
+  environment = search_environment(nodes, training, part)
+  learner = GdpLearner(policy, training, draw_seed, environment)
+  search(nodes, learner, environment, part, root_dir=root_dir)
   if nodes.account.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
   return problem.account.best_known
@@ -110,6 +112,6 @@ def _draw(nodes: PlacementProblem, policy: GdpPolicy, count: int, seed: int) -> 
   """Evaluates the likeliest devices, and samples: `count` placements in all."""
   placements = policy.greedy()[None]
   if count > 1:
-    drawn = policy.sample(np.random.default_rng(seed), count - 1).placements
+    drawn, _ = policy.draw(np.random.default_rng(seed), count - 1)
     placements = np.concatenate([placements, drawn])
   nodes.evaluate(placements)

@@ -3,8 +3,8 @@
 arXiv 1910.01578, section 3.3: one network for all graphs, whose placer is gated by features of the
 graph. A root directory holds what `training.runs` says, and
 
-  train/          checkpoints: weights, optimizer, baselines, random states
-  train/events*   TensorBoard: rewards, step time over one device's, loss, gradient norm, held out
+  train/          checkpoints: weights, optimizer, random state
+  train/events*   TensorBoard: rewards, step time over one device's, loss, held out
   weights/        the network's weights, for --warm_start and --policy_weights
 
 A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
@@ -23,43 +23,31 @@ import numpy as np
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.gdp.episodes import (
-  Played,
-  SampleCollector,
-  SampleSpec,
-  make_environments,
-)
+from placeto_tf.policies.gdp.episodes import Played, SampleCollector, SampleSpec
+from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
-from placeto_tf.training import collecting_run, runs
+from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.collecting_run import CollectingRun
-from placeto_tf.training.one_shot import OneShotConfig, OneShotTrainer
+from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import expand_clusters, make_problem
-from placeto_tf.training.run_config import CollectedRunConfig
+from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
 import tensorflow as tf  # isort: skip
 
-# The paper's reward and algorithm; it does not state all sizes and rates.
-PPO = OneShotConfig(
-    algorithm="ppo", batch_size=16, epochs=4, baseline="batch", scale_advantages=True,
-    learning_rate=1e-3, final_learning_rate=3e-4, entropy=0.01, final_entropy=0.0)
-# Training on other graphs ended with little exploration; fine-tuning goes on from there.
-FINE_TUNING = dataclasses.replace(PPO, entropy=0.005)
-
 
 @dataclasses.dataclass(frozen=True)
-class GdpTrainingConfig(CollectedRunConfig):
+class GdpTrainingConfig(RunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
     graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed, lag: see
-      `RunConfig` and `CollectedRunConfig`.
+      `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
     graphs_per_update: an update follows the mean gradient of so many graphs, which may be sampled
       and simulated at once. The batches of graphs stay the same; their order is drawn again after
@@ -69,28 +57,15 @@ class GdpTrainingConfig(CollectedRunConfig):
 
   graphs_per_update: int = 2
   network: GdpConfig = GdpConfig()
-  training: OneShotConfig = PPO
+  training: PpoConfig = PpoConfig()
 
   def __post_init__(self) -> None:
     super().__post_init__()
     check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
 
 
-def make_problems(
-    graphs: Sequence[str], clusters: Sequence[str], seed: int = 0) -> List[PlacementProblem]:
-  """Every graph on its clusters, ungrouped."""
-  check_specs(graphs)
-  problems = []
-  for index, name in enumerate(graphs):
-    graph = load_with_replicas(name)
-    problems += [
-        node_problem(make_problem(graph, Cluster.parse(cluster), num_threads=1))
-        for cluster in expand_clusters(clusters, seed, index)]
-  return problems
-
-
-class GdpTrainer(CollectingRun):
-  """One run of GDP's training in its root directory.
+class GdpTraining(Learner):
+  """GDP's network, which learns from all graphs in turn.
 
   Attributes:
     network: what is trained.
@@ -99,123 +74,113 @@ class GdpTrainer(CollectingRun):
   policy = "gdp"
   rate = "placements_a_second"
   config: GdpTrainingConfig
+  problems: List[PlacementProblem]
 
   def __init__(
-      self, config: GdpTrainingConfig, root_dir: str, *,
-      problems: Optional[Sequence[PlacementProblem]] = None,
-      held_out: Sequence[PlacementProblem] = (), warm_start: Optional[str] = None):
-    """Resumes the run in the directory, or begins one.
+      self, config: GdpTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+      **given: Any):
+    """See the base class.
 
     Args:
-      config: of the run.
-      root_dir: its directory.
-      problems, held_out: instead of those that `config` names, made by `node_problem`.
-      warm_start: directory of weights that a new run begins with.
+      config, root_dir: of the run.
+      warm_start: directory of weights to begin with.
+      **given: problems made by `node_problem`.
 
     Raises:
-      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
-        wrong, or the warm start is of another network.
+      PlacetoError: the warm start is of another network; and what the base class raises.
     """
-    super().__init__(config, root_dir)
-    if problems is None:
-      problems = make_problems(config.graphs, config.clusters, config.seed)
-      held_out = make_problems(config.held_out, (config.watch_cluster,))
-    self._problems, self._num_training = list(problems) + list(held_out), len(problems)
+    super().__init__(config, root_dir, **given)
     self.network = GdpNetwork(config.network, config.seed)
     if warm_start is not None:
       self._begin_with(load_network(warm_start), warm_start)
     self._policy = GdpPolicy(
-        [node_inputs(each, config.network.max_devices) for each in self._problems], self.network)
-    self._trainer = OneShotTrainer(
-        self._policy, make_environments(self._problems[:self._num_training], config.training),
-        config.training, config.seed)
+        [node_inputs(each, config.network.max_devices) for each in self.problems], self.network)
+    self._learner = GdpLearner(
+        self._policy, config.training,
+        num_steps=max(each.num_groups for each in self.problems[:self.num_training]))
     self._single_us = [
         float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
-        for each in self._problems]
+        for each in self.problems]
     size = config.graphs_per_update
     self._batches = [
-        tuple(range(first, min(first + size, self._num_training)))
-        for first in range(0, self._num_training, size)]
-    self._resume(trainer=self._trainer.checkpoint)
+        tuple(range(first, min(first + size, self.num_training)))
+        for first in range(0, self.num_training, size)]
+    self.at_once = min(size, self.num_training)
+    self.tracked = {"network": self.network, "optimizer": self._learner.optimizer}
+
+  def make_problems(
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
+    """Every graph on its clusters, ungrouped."""
+    check_specs(graphs)
+    problems = []
+    for index, name in enumerate(graphs):
+      graph = load_with_replicas(name)
+      problems += [
+          node_problem(make_problem(graph, Cluster.parse(cluster), num_threads=1))
+          for cluster in expand_clusters(clusters, self.config.seed, index)]
+    return problems
+
+  @property
+  def collector(self) -> Maker:
+    """Plays `SampleSpec`s."""
+    return functools.partial(SampleCollector, self.config.network, self.config.training)
+
+  def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
+    """See the base class."""
+    del num_threads  # they are on one anyway
+    return [each.portable(with_shapes=True) for each in self.problems[:self.num_training]]
+
+  @property
+  def weights(self) -> List[np.ndarray]:
+    """Of the network now."""
+    return [variable.numpy() for variable in self.network.variables]
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """See the base class."""
+    return self._learner.variables
+
+  def turn(self, iteration: int) -> Tuple[int, ...]:
+    """The graphs of an iteration: a function of the seed, so that resuming needs no state."""
+    lap, place = divmod(iteration - 1, len(self._batches))
+    order = np.random.default_rng([self.config.seed, lap]).permutation(len(self._batches))
+    return self._batches[order[place]]
+
+  def specs(self, iteration: int) -> List[SampleSpec]:
+    """See the base class."""
+    return [SampleSpec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
+
+  def steps_of(self, experience: Played) -> int:
+    """Placements."""
+    return len(experience.step_time_us)
+
+  def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
+    """See the base class."""
+    losses = self._learner.learn(
+        [each.steps for each in experiences], iteration / self.config.iterations)
+    # The batch's mean step time over one device's, whether placements fit or not.
+    over_single = {
+        each.graph: float(each.step_time_us.mean()) / self._single_us[each.graph]
+        for each in experiences}
+    return {
+        **losses, "reward": float(np.mean([each.steps.reward.mean() for each in experiences])),
+        "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
+        **{f"OverSingle/{self.graph_of(graph)}_{graph}": value
+           for graph, value in over_single.items()}}
 
   def watch(self) -> Dict[str, float]:
     """Step time over one device's of the likeliest devices, geometric mean over held-out graphs."""
     logs = []
-    for graph in self._held_out:
-      found = self._problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
+    for graph in self.held_out:
+      found = self.problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
       logs.append(np.log(found / self._single_us[graph]))
     return {"held_out_over_single": float(np.exp(np.mean(logs)))}
 
-  @property
-  def _held_out(self) -> range:
-    return range(self._num_training, len(self._problems))
-
-  def _turn(self, iteration: int) -> Tuple[int, ...]:
-    """The graphs of an iteration: a function of the seed, so that resuming needs no state."""
-    turn, place = divmod(iteration, len(self._batches))
-    order = np.random.default_rng([self.config.seed, turn]).permutation(len(self._batches))
-    return self._batches[order[place]]
-
-  def _begin(self) -> Dict[str, float]:
-    # The untrained network's figures.
-    return self._record(self.watch()) if self._held_out else {}
-
-  @property
-  def _maker(self) -> Maker:
-    return functools.partial(SampleCollector, self.config.network, self.config.training)
-
-  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[PlacementProblem]:
-    del num_threads  # they are on one anyway
-    return [each.portable(with_shapes=True) for each in self._problems[:self._num_training]]
-
-  @property
-  def _handed_out(self) -> List[np.ndarray]:
-    return [variable.numpy() for variable in self.network.variables]
-
-  @property
-  def _at_once(self) -> int:
-    return min(self.config.graphs_per_update, self._num_training)
-
-  def _draw(self, iteration: int) -> List[SampleSpec]:
-    return [SampleSpec(graph, int(self._trainer.rng.integers(2**31)))
-            for graph in self._turn(iteration - 1)]
-
-  def _name_of(self, spec: SampleSpec) -> str:
-    return self._name(spec.graph)
-
-  def _join(self, experiences: List[Played]) -> List[Played]:
-    return experiences
-
-  def _steps_of(self, experience: Played) -> int:
-    return len(experience.rewards)
-
-  def _learn(self, collected: List[Played]) -> Optional[np.ndarray]:
-    """[graphs, B] rewards; None where a gradient was not a number."""
-    skipped, rewards = self._trainer.skipped, [each.rewards for each in collected]
-    self._trainer.learn(
-        [each.graph for each in collected], [each.sample for each in collected], rewards,
-        self.iteration / self.config.iterations)
-    return np.stack(rewards) if self._trainer.skipped == skipped else None
-
-  def _finite(self, learned: np.ndarray) -> bool:
-    return bool(np.isfinite(learned).all()) and runs.all_finite(self.network.variables)
-
-  def _figures(self, collected: List[Played], learned: np.ndarray) -> Dict[str, float]:
-    # The batch's mean step time over one device's, whether placements fit or not.
-    over_single = {
-        each.graph: float(each.step_time_us.mean()) / self._single_us[each.graph]
-        for each in collected}
-    return {
-        **self._trainer.losses, "reward": float(learned.mean()),
-        "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
-        **{f"OverSingle/{self._name(graph)}": value for graph, value in over_single.items()}}
-
-  def _steps(self, collected: List[Played]) -> int:
-    return sum(map(self._steps_of, collected))
-
-  def _name(self, graph: int) -> str:
-    """The spec of a graph and the number of its problem; a graph has one per cluster."""
-    return f"{self._graph_of(graph, self._num_training)}_{graph}"
+  def export(self, iteration: int) -> None:
+    """Writes weights/."""
+    save_weights(
+        self.network, os.path.join(self.root_dir, "weights"), iteration=iteration,
+        training=self.config.to_json())
 
   def _begin_with(self, given: GdpNetwork, directory: str) -> None:
     if given.config != self.config.network:
@@ -225,22 +190,8 @@ class GdpTrainer(CollectingRun):
     for variable, value in zip(self.network.variables, given.variables):
       variable.assign(value)
 
-  def _variables(self) -> List[tf.Variable]:
-    return list(self.network.variables)
 
-  def _state(self) -> Dict[str, Any]:
-    return {"rng": self._trainer.rng.bit_generator.state}
-
-  def _load_state(self, state: Dict[str, Any]) -> None:
-    self._trainer.rng.bit_generator.state = state["rng"]
-
-  def _export(self) -> None:
-    save_weights(
-        self.network, os.path.join(self.root_dir, "weights"), iteration=self.iteration,
-        training=self.config.to_json())
-
-
-train = functools.partial(collecting_run.train, GdpTrainer)
+train = functools.partial(trainer.train, GdpTraining)
 
 
 def trainable() -> Trainable:

@@ -4,8 +4,7 @@ from placeto_tf.problem.method import Kind, Method, deferred
 
 METHODS = (
     Method("hierarchical", Kind.ONE_SHOT,
-           deferred(
-               "placeto_tf.policies.one_graph_search", "search_one_graph", policy="hierarchical"),
+           deferred("placeto_tf.policies.hierarchical.placer", "POLICY.place"),
            rank=2, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.one_graph_training", "trainable", name="hierarchical")
+TRAINABLE = deferred("placeto_tf.policies.hierarchical.placer", "POLICY.trainable")

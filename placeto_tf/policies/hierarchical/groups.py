@@ -10,7 +10,6 @@ D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
 
 import numpy as np
 
@@ -127,18 +126,13 @@ class Units:
     return self._nearest[np.arange(self.num_units), wanted]
 
 
-def draw(
-    rng: np.random.Generator, log_probs: np.ndarray, count: int
-) -> Tuple[np.ndarray, np.ndarray]:
-  """Draws from a table of distributions.
+def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:
+  """[B, U] int32 columns drawn from a table of distributions.
 
   Args:
     rng: the source of randomness.
     log_probs: [U, K] normalized by row.
     count: B.
-
-  Returns:
-    [B, U] int32 columns and [B, U] their log probabilities.
   """
   u, k = log_probs.shape
   ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
@@ -147,5 +141,4 @@ def draw(
   starts = np.arange(u)
   found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
                           side="right")
-  columns = np.minimum(found - starts * k, k - 1).astype(np.int32)
-  return columns, log_probs[starts, columns]
+  return np.minimum(found - starts * k, k - 1).astype(np.int32)

@@ -16,7 +16,7 @@ Legend: B placements side by side, U units, K groups, D devices, T types of ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -25,12 +25,9 @@ from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot_policy import OneShotPolicy, Sample
+from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
-
-GROUPS, DEVICES, FEATURES, ALLOWED = "groups", "devices", "features", "allowed"
-
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalConfig:
@@ -44,8 +41,6 @@ class HierarchicalConfig:
   grouper_scale: of the initial weights of the grouper's last layer.
   stretches: how sharply group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
     0, as in the paper, starts with units spread over all groups.
-  placer_entropy: weight of the placer's entropies beside the grouper's, of which there are many
-    more.
   disturbance: deviation of the noise that draws add to the placer's logits, over the root of their
     mean square, until `disturbed_draws` batches have been drawn; 0.5 in the authors' code.
   placer: in two directions; 256 hidden in the paper. The authors' code bounds its logits by a tanh
@@ -59,7 +54,6 @@ class HierarchicalConfig:
   type_scale: float = 0.3
   grouper_scale: float = 1.0
   stretches: float = 100.0
-  placer_entropy: float = 1.0
   disturbance: float = 0.0
   disturbed_draws: int = 750
   counts: bool = True
@@ -75,15 +69,18 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
     """Args: seed: of the weights."""
-    super().__init__()
+    units = Units(problem, config.counts, config.shapes)
+    num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
+    super().__init__(
+        units.num_units + num_groups,
+        np.repeat([num_groups - 1, problem.num_devices - 1], [units.num_units, num_groups]),
+        "hierarchical")
     rng = np.random.default_rng(seed)
-    self.config = config
-    self._units = units = Units(problem, config.counts, config.shapes)
-    self.num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
+    self.config, self._units, self.num_groups = config, units, num_groups
     self._counts = tf.constant(np.log1p(units.type_counts))
     self._known = tf.constant(units.features)
     self._movable = tf.constant(units.movable.astype(np.float32))
-    hidden, k = config.grouper_hidden, self.num_groups
+    hidden, k = config.grouper_hidden, num_groups
     width = config.type_width + units.features.shape[1]
     self._types = tf.Variable(
         initial(rng, (units.type_counts.shape[1], config.type_width), config.type_scale),
@@ -113,37 +110,41 @@ class HierarchicalPolicy(OneShotPolicy):
     stretches = self._share[:, None] * self._stretch + self._stretch_bias
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
-  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws groups, then devices; see the base class. A = U + K decisions."""
-    units, k = self._units, self.num_groups
+  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+    """[count, U + K] the groups of units, then the devices of groups; see the base class."""
     table = tf.nn.log_softmax(self._group_logits()).numpy()
-    groups, group_log_probs = draw(rng, table, count)
-    inputs = units.group_inputs(groups, k)
+    groups = draw(rng, table, count)
+    inputs = self._units.group_inputs(groups, self.num_groups)
     noise = rng.gumbel(size=inputs.allowed.shape).astype(np.float32)
     disturbance = None
     if self.config.disturbance and int(self._draws) < self.config.disturbed_draws:
       disturbance = tf.constant(
           self.config.disturbance * rng.normal(size=noise.shape), tf.float32)
     self._draws.assign_add(1)
-    devices, log_probs = (each.numpy() for each in self._draw_devices(
+    devices = self._draw_devices(
         tf.constant(inputs.features), tf.constant(inputs.allowed), tf.constant(noise),
-        disturbance))
-    return Sample(
-        units.placements(groups, devices),
-        {GROUPS: groups, DEVICES: devices, FEATURES: inputs.features, ALLOWED: inputs.allowed},
-        np.concatenate([group_log_probs * units.movable, log_probs], axis=1).astype(np.float32))
+        disturbance).numpy()
+    return np.concatenate([groups, devices], axis=1)
 
-  def log_prob(
-      self, choices: Dict[str, tf.Tensor], graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
+  def placements(self, decisions: np.ndarray) -> np.ndarray:
+    """[B, U] each unit on its group's device, or where it must go."""
+    return self._units.placements(*self._split(decisions))
+
+  def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
     """[B, U + K] of the units' groups, then of the groups' devices."""
-    b = choices[GROUPS].shape[0]
+    groups, devices = self._split(decisions)
     table = tf.nn.log_softmax(self.group_logits())
-    chosen = tf.transpose(tf.gather(table, tf.transpose(choices[GROUPS]), batch_dims=1))
-    spread = -tf.reduce_sum(tf.exp(table) * table, axis=1)
-    log_probs, entropy = self.placer.log_prob(
-        choices[FEATURES], choices[ALLOWED], choices[DEVICES])
-    return (
-        tf.concat([chosen * self._movable, log_probs], axis=1),
-        tf.concat([
-            tf.tile((spread * self._movable)[None], [b, 1]),
-            self.config.placer_entropy * entropy], axis=1))
+    chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
+    features, allowed = tf.numpy_function(self._inputs_of, [groups], [tf.float32, tf.bool])
+    features.set_shape([None, self.num_groups, self._units.num_features(self.num_groups)])
+    allowed.set_shape([None, self.num_groups, self.placer.num_devices])
+    return tf.concat(
+        [chosen * self._movable, self.placer.log_prob(features, allowed, devices)], axis=1)
+
+  def _split(self, decisions):
+    """Groups [B, U] and devices [B, K]."""
+    return decisions[:, :self._units.num_units], decisions[:, self._units.num_units:]
+
+  def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    inputs = self._units.group_inputs(groups, self.num_groups)
+    return inputs.features, inputs.allowed

@@ -128,7 +128,7 @@ def play(
     rng: of the actions; None takes the likeliest devices.
   """
   best = BestStepTime(environment)
-  steps = driving.play(environment, driving.DrawingPolicy(environment, logits, rng), [best])
+  steps = driving.play(environment, driving.drawing(logits, rng), [best])
   objectives = environment.objectives.reshape(len(environment.graphs), -1)
   return Episodes(
       environment.graphs, steps, np.exp(np.log(objectives).mean(axis=1)), best.result(),

@@ -22,10 +22,11 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.network import PlacetoNetwork
-from placeto_tf.training import driving, runs
+from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
 from placeto_tf.training.returns import StepBaseline, discounted_returns
 from placeto_tf.training.schedules import between
+from placeto_tf.training.updates import adam, optimizer_variables
 
 
 class PlacetoLearner:
@@ -68,10 +69,8 @@ class PlacetoLearner:
     k = int(action_spec.shape[0])
     self._num_steps = [-(-graph.num_groups // k) for graph in graphs]
     baseline = agent_lib.StepBaseline(observation_spec, len(graphs), max(self._num_steps), k)
-    # Built here; otherwise the first update is traced twice, with and without making Adam's slots.
-    self.optimizer = tf.keras.optimizers.Adam(
-        config.learning_rate, epsilon=1e-8, global_clipnorm=config.gradient_clip)
-    self.optimizer.build(network.trainable_weights)
+    self.optimizer = adam(
+        config.learning_rate, config.gradient_clip, network.trainable_weights)
     self.agent = agent_lib.PlacetoAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer,
         gamma=1.0 if config.credit == "returns" else 0.0,
@@ -96,7 +95,7 @@ class PlacetoLearner:
   @property
   def variables(self) -> List[tf.Variable]:
     """All that an update changes."""
-    return list(self.network.variables) + runs.optimizer_variables(self.optimizer)
+    return list(self.network.variables) + optimizer_variables(self.optimizer)
 
   def update(
       self, episodes: trajectory.Trajectory, graphs: Sequence[int] = (0,), spent: float = 0.0

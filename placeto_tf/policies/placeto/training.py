@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -44,27 +44,25 @@ from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.policies.saved_policy import save_policy, save_server
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
-from placeto_tf.training import collecting_run, runs
+from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.collecting_run import CollectingRun
 from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import STARTS, make_problem
-from placeto_tf.training.run_config import CollectedRunConfig
+from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
 import tensorflow as tf  # isort: skip
 
 GIVEN = STARTS + ("best_known",)
 
-Progress = Callable[[int, Dict[str, float]], None]
-
 
 @dataclasses.dataclass(frozen=True)
-class PlacetoTrainingConfig(CollectedRunConfig):
+class PlacetoTrainingConfig(RunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, seed, lag: see `RunConfig` and `CollectedRunConfig`.
+    graphs, held_out, watch_cluster, seed, lag: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
     max_groups: the most groups of a graph, and the room in observations.
     given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
@@ -109,87 +107,73 @@ def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
   return starts[problem.evaluate(starts).objective_us.argmin()]
 
 
-def make_family(
-    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: int,
-    given: str) -> List[FamilyProblem]:
-  """Every graph on every cluster."""
-  problems = []
-  for name in graphs:
-    graph = load_graph(name)
-    for cluster in clusters:
-      problem = make_problem(graph, Cluster.parse(cluster), max_groups=max_groups, num_threads=1)
-      label = name if len(clusters) == 1 else f"{name}@{cluster}"
-      problems.append(FamilyProblem(
-          label, name.partition("[")[0], problem, given_start(problem, given)))
-  return problems
-
-
-class PlacetoTrainer(CollectingRun):
-  """One run of Placeto's training in its root directory.
+class PlacetoTraining(Learner):
+  """Placeto's policy, which learns from all graphs in turn.
 
   Attributes:
     learner: the policy and what it learns with.
+    env_steps: decisions of K groups so far.
   """
 
   policy = "placeto"
   config: PlacetoTrainingConfig
+  problems: List[FamilyProblem]
 
   def __init__(
-      self, config: PlacetoTrainingConfig, root_dir: str, *,
-      problems: Optional[Sequence[FamilyProblem]] = None,
-      held_out: Sequence[FamilyProblem] = (), warm_start: Optional[str] = None):
-    """Resumes the run in the directory, or begins one.
+      self, config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+      **given: Any):
+    """See the base class.
 
     Args:
-      config: of the run.
-      root_dir: its directory.
-      problems, held_out: instead of those that `config` names.
-      warm_start: directory of weights that a new run begins with.
+      config, root_dir: of the run.
+      warm_start: directory of weights to begin with.
+      **given: problems.
 
     Raises:
-      PlacetoError: the directory holds a run of another configuration, a graph or cluster is
-        wrong or too large, or the warm start is of another network.
+      PlacetoError: a graph is too large, or the warm start is of another network; and what the base
+        class raises.
     """
-    super().__init__(config, root_dir)
-    if problems is None:
-      make = functools.partial(make_family, max_groups=config.max_groups, given=config.given)
-      problems = make(config.graphs, config.clusters)
-      held_out = make(config.held_out, (config.watch_cluster,))
-    self._problems = list(problems) + list(held_out)
-    self._num_training = len(problems)
-    graphs = grouped_graphs(self._problems)
+    super().__init__(config, root_dir, **given)
+    graphs = grouped_graphs(self.problems)
     self._side_by_side = min(
-        config.graphs_per_update or config.placeto.environment.num_episodes, self._num_training)
+        config.graphs_per_update or config.placeto.environment.num_episodes, self.num_training)
     if self._side_by_side % config.parts:
       raise PlacetoError(
           f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
           "update")
     singles = make_environments(
-        self._problems, graphs, config.placeto, num_training=self._num_training,
+        self.problems, graphs, config.placeto, num_training=self.num_training,
         side_by_side=self._side_by_side, seed=config.seed)
     self._environment = FamilyEnvironment(
         singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
     self._watching = FamilyEnvironment(
         singles, max_groups=config.max_groups,
-        side_by_side=max(1, min(self._side_by_side, len(held_out))))
+        side_by_side=max(1, min(self._side_by_side, len(self.held_out))))
     start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
     self.learner = PlacetoLearner(
         self._environment, graphs, config.placeto, config.seed, weights=start,
         max_groups=config.max_groups, compiled=True)
-    self._rng = np.random.default_rng(config.seed)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}
     # Of each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
-                  for each in singles[:self._num_training]]
-    self._resume(network=self.learner.network, optimizer=self.learner.optimizer)
+                  for each in singles[:self.num_training]]
+    self.at_once = config.parts
+    self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
 
-  @property
-  def weights(self) -> PlacetoWeights:
-    """The present weights of the policy."""
-    devices = self._environment.environments[0].action_spec().maximum + 1
-    return PlacetoWeights(
-        tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups)
+  def make_problems(
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[FamilyProblem]:
+    """Every graph on every cluster, with its given start."""
+    problems = []
+    for name in graphs:
+      graph = load_graph(name)
+      for cluster in clusters:
+        problem = make_problem(
+            graph, Cluster.parse(cluster), max_groups=self.config.max_groups, num_threads=1)
+        label = name if len(clusters) == 1 else f"{name}@{cluster}"
+        problems.append(FamilyProblem(
+            label, name.partition("[")[0], problem, given_start(problem, self.config.given)))
+    return problems
 
   def watch(self) -> Dict[str, float]:
     """The policy's figures on held-out graphs, from their given starts; learns nothing.
@@ -200,7 +184,7 @@ class PlacetoTrainer(CollectingRun):
     """
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    held_out, p = list(self._held_out), len(self._watching.graphs)
+    held_out, p = list(self.held_out), len(self._watching.graphs)
     for first in range(0, len(held_out), p):
       # The first graphs fill up the last turn; their second result is not used.
       graphs = (held_out[first:] + held_out)[:p]
@@ -209,21 +193,17 @@ class PlacetoTrainer(CollectingRun):
       drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
       for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
         for kind, value in zip(means, values):
-          found[f"HeldOut/{self._problems[graph].name}/{kind}"] = float(value)
+          found[f"HeldOut/{self.problems[graph].name}/{kind}"] = float(value)
           means[kind].append(np.log(value))
     found.update({
         f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
     return found
 
-  @property
-  def _held_out(self) -> range:
-    return range(self._num_training, len(self._problems))
-
-  def _turn(self, iteration: int) -> List[int]:
+  def turn(self, iteration: int) -> List[int]:
     """[P] all graphs one after the other, in another order each lap, none twice at once."""
-    p, c = self._side_by_side, self._num_training
+    p, c = self._side_by_side, self.num_training
     turn: List[int] = []
-    place = iteration * p
+    place = (iteration - 1) * p
     while len(turn) < p:
       lap, at = divmod(place, c)
       graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
@@ -232,111 +212,110 @@ class PlacetoTrainer(CollectingRun):
       place += 1
     return turn
 
-  def _begin(self) -> Dict[str, float]:
-    self.save()  # a checkpoint exists before anything that takes long
-    # The untrained policy's figures.
-    return self._record(self.watch()) if self._held_out else {}
-
   @property
-  def _maker(self) -> Maker:
+  def collector(self) -> Maker:
+    """Plays `EpisodesSpec`s."""
     config = self.config
     return functools.partial(
-        EpisodesCollector, config.placeto, num_training=self._num_training,
+        EpisodesCollector, config.placeto, num_training=self.num_training,
         side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
         max_groups=config.max_groups, seed=config.seed)
 
-  def _to_collect_on(self, num_threads: Optional[int] = None) -> List[FamilyProblem]:
+  def portable(self, num_threads: Optional[int]) -> List[FamilyProblem]:
+    """See the base class."""
     del num_threads  # they are on one anyway
     # Held-out graphs too: the network has tables of all.
     return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
-            for each in self._problems]
+            for each in self.problems]
 
   @property
-  def _handed_out(self) -> List[np.ndarray]:
+  def weights(self) -> List[np.ndarray]:
+    """Of the network now."""
     return self.learner.weights
 
   @property
-  def _at_once(self) -> int:
-    return self.config.parts
+  def variables(self) -> List[tf.Variable]:
+    """See the base class."""
+    return self.learner.variables
 
-  def _draw(self, iteration: int) -> List[EpisodesSpec]:
+  def specs(self, iteration: int) -> List[EpisodesSpec]:
+    """See the base class."""
     return [
-        EpisodesSpec(tuple(graphs), int(self._rng.integers(2**31)),
+        EpisodesSpec(tuple(graphs), int(self.rng.integers(2**31)),
                      tuple(self._best[graph][0] for graph in graphs))
-        for graphs in np.split(np.array(self._turn(iteration - 1)), self.config.parts)]
+        for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
 
-  def _name_of(self, spec: EpisodesSpec) -> str:
-    return ",".join(self._problems[graph].name for graph in spec.graphs)
+  def name_of(self, spec: EpisodesSpec) -> str:
+    """See the base class."""
+    return ",".join(self.problems[graph].name for graph in spec.graphs)
 
-  def _join(self, experiences: List[Episodes]) -> Episodes:
-    return joined(experiences)
+  def steps_of(self, experience: Episodes) -> int:
+    """Decisions of K groups."""
+    each = len(experience.steps.reward) // len(experience.graphs)
+    return each * sum(self._environment.environments[graph].num_steps
+                      for graph in experience.graphs)
 
-  def _learn(self, collected: Episodes) -> Dict[str, float]:
+  def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
+    """See the base class."""
+    collected = joined(experiences)
+    self.env_steps += self.steps_of(collected)
     for graph, placement, us in zip(
         collected.graphs, collected.best_placements, collected.best_us):
       if us < self._best[graph][1]:  # with a lag, a better one may have come back before
         self._best[graph] = (placement, us)
     self.learner.update(
-        collected.steps, collected.graphs, (self.iteration - 1) / self.config.iterations)
-    return self.learner.losses
-
-  def _finite(self, learned: Dict[str, float]) -> bool:
-    return bool(learned) and runs.all_finite(self.learner.network.variables)
-
-  def _figures(self, collected: Episodes, learned: Dict[str, float]) -> Dict[str, float]:
-    returns = float(collected.steps.reward.sum(axis=1).mean())
-    return {**self._train_figures(collected.graphs, collected.last, collected.best), **learned,
-            "returns": returns}
-
-  def _steps(self, collected: Episodes) -> int:
-    steps = self._steps_of(collected)
-    self.env_steps += steps
-    return steps
-
-  def _steps_of(self, experience: Episodes) -> int:
-    each = len(experience.steps.reward) // len(experience.graphs)
-    return each * sum(self._environment.environments[graph].num_steps
-                      for graph in experience.graphs)
+        collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
+    if not self.learner.losses:
+      return {}
+    return {**self._train_figures(collected.graphs, collected.last, collected.best),
+            **self.learner.losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
 
   def _train_figures(
       self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
     """Figures of these graphs, and geometric means over families of each graph's last episodes."""
     found: Dict[str, float] = {}
     for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
-      name = self._problems[graph].name
+      name = self.problems[graph].name
       self._ratios[name] = [last, top]
       found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
-    for family in {self._problems[graph].family for graph in graphs}:
+    for family in {self.problems[graph].family for graph in graphs}:
       logs = np.log([
-          self._ratios[each.name] for each in self._problems[:self._num_training]
+          self._ratios[each.name] for each in self.problems[:self.num_training]
           if each.family == family and each.name in self._ratios])
       last, top = np.exp(logs.mean(axis=0))
       found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
     last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
     return {**found, "last": float(last), "best": float(top)}
 
-  def _finish(self) -> None:
+  def state(self) -> Dict[str, Any]:
+    """See the base class."""
+    return {**super().state(), "env_steps": self.env_steps, "ratios": self._ratios,
+            "best": [[placement.tolist(), us] for placement, us in self._best],
+            "learner": self.learner.state_dict()}
+
+  def load_state(self, state: Dict[str, Any]) -> None:
+    """See the base class."""
+    super().load_state(state)
+    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
+    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
+    self.learner.load_state_dict(state["learner"])
+
+  def export(self, iteration: int) -> None:
+    """Writes weights/."""
+    devices = self._environment.environments[0].action_spec().maximum + 1
+    PlacetoWeights(
+        tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups
+    ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
+           training=self.config.to_json())
+
+  def finish(self) -> None:
+    """Writes policies/."""
     folder = os.path.join(self.root_dir, "policies")
     save_server(self.learner.network, os.path.join(folder, "policy"))
     save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
 
-  def _variables(self) -> List[tf.Variable]:
-    return self.learner.variables
 
-  def _state(self) -> Dict[str, Any]:
-    return {"env_steps": self.env_steps, "ratios": self._ratios,
-            "rng": self._rng.bit_generator.state,
-            "best": [[placement.tolist(), us] for placement, us in self._best],
-            "learner": self.learner.state_dict()}
-
-  def _load_state(self, state: Dict[str, Any]) -> None:
-    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
-    self._rng.bit_generator.state = state["rng"]
-    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
-    self.learner.load_state_dict(state["learner"])
-
-
-train = functools.partial(collecting_run.train, PlacetoTrainer)
+train = functools.partial(trainer.train, PlacetoTraining)
 
 
 def trainable() -> Trainable:

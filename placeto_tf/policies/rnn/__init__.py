@@ -4,7 +4,7 @@ from placeto_tf.problem.method import Kind, Method, deferred
 
 METHODS = (
     Method("rnn", Kind.ONE_SHOT,
-           deferred("placeto_tf.policies.one_graph_search", "search_one_graph", policy="rnn"),
+           deferred("placeto_tf.policies.rnn.placer", "POLICY.place"),
            rank=1, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.one_graph_training", "trainable", name="rnn")
+TRAINABLE = deferred("placeto_tf.policies.rnn.placer", "POLICY.trainable")

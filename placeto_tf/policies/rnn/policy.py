@@ -11,7 +11,6 @@ Legend: B placements side by side, G groups, T types of ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from placeto_tf.policies import op_features
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot_policy import OneShotPolicy, Sample
+from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
 
@@ -46,7 +45,7 @@ class RnnPolicy(OneShotPolicy):
 
   def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
     """Args: seed: of the weights."""
-    super().__init__()
+    super().__init__(problem.num_groups, problem.num_devices - 1, "rnn")
     rng = np.random.default_rng(seed)
     graph, grouping = problem.graph, problem.grouping
     g, groups = grouping.num_groups, grouping.group_of_op
@@ -70,12 +69,11 @@ class RnnPolicy(OneShotPolicy):
     """[1, G, F] the groups' embeddings."""
     return tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)[None]
 
-  def sample(self, rng: np.random.Generator, count: int, graph: int = 0) -> Sample:
-    """Draws `count` placements; see the base class."""
+  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+    """[count, G] devices; see the base class."""
     noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
-    devices, log_probs = (each.numpy() for each in self._draw(tf.constant(noise)))
-    return Sample(devices, devices, log_probs)
+    return self._draw(tf.constant(noise)).numpy()
 
-  def log_prob(self, choices: tf.Tensor, graph: int = 0) -> Tuple[tf.Tensor, tf.Tensor]:
-    """[B, G] log probabilities of devices [B, G], and entropies."""
-    return self.placer.log_prob(self.features(), self._allowed, choices)
+  def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
+    """[B, G] log probabilities of devices [B, G]."""
+    return self.placer.log_prob(self.features(), self._allowed, decisions)

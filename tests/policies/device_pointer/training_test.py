@@ -7,8 +7,9 @@ import pytest
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.device_pointer.episodes import Episode, target
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.policies.device_pointer.training import GainTrainer, GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
 from placeto_tf.training.problems import with_starts
+from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
 pytestmark = pytest.mark.usefixtures("eager_module")
@@ -24,8 +25,8 @@ def problems():
 
 
 def trainer(root_dir, config=CONFIG, **options):
-  return GainTrainer(
-      config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+  return Trainer(
+      GainLearner, config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
 
 
 def test_the_target_is_the_root_of_the_gain_and_nothing_for_what_loses():
@@ -58,7 +59,7 @@ def test_moves_are_half_the_best_ones_and_their_targets_what_simulation_says():
 
 def test_a_run_learns_writes_weights_of_gains_and_says_that_it_is_done(tmp_path):
   run = trainer(tmp_path)
-  first = run.weights
+  first = run.learner.weights
   figures = run.run()
   assert np.isfinite(figures["loss"]) and 0 < figures["held_out_ratio"] <= 1
   assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
@@ -73,7 +74,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
   resumed = trainer(tmp_path / "parts")
   assert resumed.iteration == 2
   resumed.run()
-  for one, other in zip(whole.weights.arrays, resumed.weights.arrays):
+  for one, other in zip(whole.learner.weights.arrays, resumed.learner.weights.arrays):
     np.testing.assert_array_equal(one, other)
 
 
@@ -89,12 +90,13 @@ def test_damaged_moves_are_an_error_with_a_remedy(tmp_path, damage, said):
 
 
 def test_regression_finds_what_the_gain_is_made_of(tmp_path):
-  run = trainer(tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2))
+  learner = trainer(
+      tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2)).learner
   rng = np.random.default_rng(0)
-  features = rng.normal(size=(2000, len(run.weights.hidden_1))).astype(np.float32)
+  features = rng.normal(size=(2000, len(learner.weights.hidden_1))).astype(np.float32)
   targets = np.maximum(features[:, 3], 0)
-  for run.iteration in (1, 2):
-    loss = run._learn((features, targets))
+  for iteration in (1, 2):
+    loss = learner.learn([(features, targets)], iteration)["loss"]
   assert loss < 0.5 * targets.var()
 
 

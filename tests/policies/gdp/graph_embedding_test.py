@@ -15,7 +15,7 @@ SOURCES, TARGETS = tf.constant([0, 1, 2]), tf.constant([2, 2, 3])
 
 
 def graph():
-  return node_graph(tf.constant(5), SOURCES, TARGETS)
+  return node_graph(tf.constant([5]), tf.constant([3]), SOURCES, TARGETS)
 
 
 def test_each_feature_is_the_greatest_of_the_neighbours_by_hand():
@@ -41,7 +41,7 @@ def test_a_round_by_hand():
 
 def embed(rounds, features):
   layer = GraphEmbedding(8, rounds, Seeds(1))
-  return layer(tf.zeros(5, tf.int32), tf.constant(features), SOURCES, TARGETS).numpy()
+  return layer(graph(), tf.zeros(5, tf.int32), tf.constant(features)).numpy()
 
 
 def test_a_node_hears_of_those_as_far_away_as_there_are_rounds():
@@ -57,7 +57,7 @@ def test_a_node_hears_of_those_as_far_away_as_there_are_rounds():
 def test_op_types_count():
   layer = GraphEmbedding(8, 1, Seeds(1))
   features = tf.zeros((5, NODE_FEATURES))
-  one, other = (layer(tf.constant(types), features, SOURCES, TARGETS).numpy()
+  one, other = (layer(graph(), tf.constant(types), features).numpy()
                 for types in ([0, 0, 0, 0, 0], [0, 0, 0, 0, 7]))
   np.testing.assert_array_equal(one[:4], other[:4])
   assert np.abs(one[4] - other[4]).max() > 1e-4

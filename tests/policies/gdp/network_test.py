@@ -7,7 +7,8 @@ import tensorflow as tf
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
+from placeto_tf.policies.gdp.node_inputs import NodeTable, node_inputs, node_problem
+from placeto_tf.policies.gdp.policy import GdpPolicy
 from random_problem import random_problem
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=16)
@@ -18,15 +19,24 @@ def inputs_of(**options):
 
 
 def tensors(inputs):
-  return {name: tf.constant(value) for name, value in inputs.arrays().items()}
+  return NodeTable([inputs])(tf.constant([0]))
 
 
 def test_all_nodes_are_placed_in_one_pass_where_they_may_be():
   inputs = inputs_of(num_ops=50, devices="k80:3")
-  logits = GdpNetwork(SMALL)(tensors(inputs)).numpy()
-  assert logits.shape == (50, 5)
-  probabilities = tf.nn.softmax(logits).numpy()
+  policy = GdpPolicy([inputs], GdpNetwork(SMALL))
+  assert policy.logits().shape == (50, 5)
+  probabilities = tf.nn.softmax(policy.logits()).numpy()
   assert (probabilities[:, :3] > 0).all() and (probabilities[:, 3:] == 0).all()  # host, padding
+
+
+def test_graphs_side_by_side_have_the_logits_of_each_alone():
+  network = GdpNetwork(SMALL)
+  graphs = [inputs_of(num_ops=n, seed=n, devices=devices)
+            for n, devices in ((20, "k80:3"), (37, "p100:2"))]
+  together = network(NodeTable(graphs)(tf.constant([1, 0]))).numpy()
+  alone = np.concatenate([network(tensors(each)).numpy() for each in graphs[::-1]])
+  np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 def test_an_untrained_network_tells_nodes_apart():

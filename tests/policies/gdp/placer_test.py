@@ -10,11 +10,17 @@ WIDTH, SEGMENT = 8, 4
 
 def make_placer(layers=2):
   placer = Placer(WIDTH, layers, 2, SEGMENT, Seeds(0))
-  placer(tf.zeros((1, WIDTH)), tf.zeros(3))
+  placer(tf.zeros((1, WIDTH)), tf.zeros((1, 3)), tf.constant([1]))
   for variable in placer.trainable_variables:  # layers start quiet; loud ones show what they do
     variable.assign(variable + tf.constant(
         np.random.default_rng(1).normal(size=variable.shape) * 0.3, tf.float32))
   return placer
+
+
+def placed(placer, x, condition=None):
+  """Of the nodes of one graph."""
+  condition = CONDITION if condition is None else condition
+  return placer(tf.convert_to_tensor(x), condition[None], tf.constant([len(x)]))
 
 
 def nodes(count, seed=0):
@@ -28,7 +34,7 @@ def changed_by(placer, x, node):
   """[M] bool: whose output another input of one node changes."""
   other = x.copy()
   other[node, 0] += 3  # not all features alike, which normalization would undo
-  return np.abs((placer(x, CONDITION) - placer(other, CONDITION)).numpy()).max(axis=1) > 1e-6
+  return np.abs((placed(placer, x) - placed(placer, other)).numpy()).max(axis=1) > 1e-6
 
 
 def test_a_layer_sees_its_segment_and_the_one_before():
@@ -49,7 +55,7 @@ def test_memory_is_not_differentiated_through():
   placer, x = make_placer(), tf.constant(nodes(12))
   with tf.GradientTape() as tape:
     tape.watch(x)
-    total = tf.reduce_sum(placer(x, CONDITION)[4:8] ** 3)  # of the second segment
+    total = tf.reduce_sum(placed(placer, x)[4:8] ** 3)  # of the second segment
   gradient = np.abs(tape.gradient(total, x).numpy()).max(axis=1)
   assert (gradient[4:8] > 1e-4).all()
   np.testing.assert_array_equal(gradient[:4], 0)
@@ -62,7 +68,7 @@ def test_weights_learn_from_what_is_remembered():
 
   def gradient(first):
     with tf.GradientTape() as tape:
-      total = tf.reduce_sum(placer(tf.concat([first, x[4:]], axis=0), CONDITION)[4:] ** 3)
+      total = tf.reduce_sum(placed(placer, tf.concat([first, x[4:]], axis=0))[4:] ** 3)
     return tape.gradient(total, key).numpy()
 
   assert np.abs(gradient(x[:4]) - gradient(-x[:4])).max() > 1e-4
@@ -70,17 +76,17 @@ def test_weights_learn_from_what_is_remembered():
 
 def test_segments_side_by_side_equal_segments_one_after_the_other():
   placer, x = make_placer(layers=3), nodes(14)
-  together = placer(x, CONDITION).numpy()
+  together = placed(placer, x).numpy()
   memories = [None] * 3
   for first in range(0, 14, SEGMENT):
     hidden = tf.constant(x[first:first + SEGMENT])[None]
     for i, layer in enumerate(placer._layers):
       memory, memories[i] = memories[i], hidden
       around = hidden if memory is None else tf.concat([memory, hidden], axis=1)
-      around = layer._gates[0](layer._norms[0](around), CONDITION)
+      around = layer._gates[0](layer._norms[0](around), CONDITION[None])
       seen = tf.ones(around.shape[:2], tf.bool)
       hidden += layer._attention(around[:, -hidden.shape[1]:], around, seen)
-      y = layer._gates[1](layer._norms[1](hidden), CONDITION)
+      y = layer._gates[1](layer._norms[1](hidden), CONDITION[None])
       for dense in layer._dense:
         y = dense(y)
       hidden += y
@@ -88,29 +94,38 @@ def test_segments_side_by_side_equal_segments_one_after_the_other():
         placer._norm(hidden[0]), together[first:first + SEGMENT], atol=1e-4)
 
 
+def test_graphs_side_by_side_equal_each_alone():
+  placer, sizes = make_placer(), [5, 9, 4]
+  conditions = tf.constant(np.random.default_rng(2).normal(size=(3, 3)), tf.float32)
+  parts = [nodes(size, seed=size) for size in sizes]
+  together = placer(tf.constant(np.concatenate(parts)), conditions, tf.constant(sizes)).numpy()
+  alone = [placed(placer, part, condition) for part, condition in zip(parts, conditions)]
+  np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-5)
+
+
 def test_padding_is_not_seen():
   placer = make_placer()
   whole, part = nodes(8), nodes(8)[:6]  # two of the second segment are padding
-  out = placer(part, CONDITION).numpy()
+  out = placed(placer, part).numpy()
   assert out.shape == (6, WIDTH)
   valid = tf.constant([[True] * 4, [True, True, False, False]])
-  _, visible = with_memory(tf.zeros((2, 4, 1)), valid)
+  _, visible = with_memory(tf.zeros((2, 4, 1)), valid, tf.constant([True, False]))
   np.testing.assert_array_equal(visible, [[0] * 4 + [1] * 4, [1] * 4 + [1, 1, 0, 0]])
-  assert np.abs(out[4:] - placer(whole, CONDITION).numpy()[4:6]).max() > 1e-4
+  assert np.abs(out[4:] - placed(placer, whole).numpy()[4:6]).max() > 1e-4
 
 
 def test_without_positions_the_order_within_a_segment_does_not_matter():
   placer, x = make_placer(), nodes(8)
   order = np.array([2, 0, 3, 1, 7, 6, 4, 5])
   np.testing.assert_allclose(
-      placer(x[order], CONDITION), placer(x, CONDITION).numpy()[order], atol=1e-5)
+      placed(placer, x[order]), placed(placer, x).numpy()[order], atol=1e-5)
 
 
 def test_the_condition_gates_every_layer():
   placer, x = make_placer(), nodes(6)
-  assert np.abs((placer(x, CONDITION) - placer(x, -CONDITION)).numpy()).max() > 1e-2
+  assert np.abs((placed(placer, x) - placed(placer, x, -CONDITION)).numpy()).max() > 1e-2
   with tf.GradientTape() as tape:
-    total = tf.reduce_sum(placer(x, CONDITION) ** 3)
+    total = tf.reduce_sum(placed(placer, x) ** 3)
   gates = [gate._gate.kernel for layer in placer._layers for gate in layer._gates]
   assert len(gates) == 4
   assert all(np.abs(each).max() > 1e-4 for each in tape.gradient(total, gates))
@@ -118,15 +133,15 @@ def test_the_condition_gates_every_layer():
 
 def test_a_gate_by_hand():
   gate = Gate(2, Seeds(0))
-  gate(tf.zeros((1, 2)), tf.zeros(3))
+  gate(tf.zeros((1, 1, 2)), tf.zeros((1, 3)))
   gate._gate.kernel.assign([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
   gate._gate.bias.assign([0.0, 1.0])
   # 1 + (0.5, 2 * 0.25 + 1) = (1.5, 2.5)
-  found = gate(tf.constant([[2.0, 4.0]]), tf.constant([0.5, 0.25, 9.0]))
-  assert found.numpy().tolist() == [[3.0, 10.0]]
+  found = gate(tf.constant([[[2.0, 4.0]]]), tf.constant([[0.5, 0.25, 9.0]]))
+  assert found.numpy().tolist() == [[[3.0, 10.0]]]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 9])
 def test_any_number_of_nodes_is_placed(count):
-  out = make_placer()(nodes(count), CONDITION).numpy()
+  out = placed(make_placer(), nodes(count)).numpy()
   assert out.shape == (count, WIDTH) and np.isfinite(out).all()

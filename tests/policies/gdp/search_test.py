@@ -6,17 +6,17 @@ import pytest
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
 from placeto_tf.policies.gdp.search import WAYS, GdpSearch, search_gdp
-from placeto_tf.policies.gdp.training import PPO
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
 CONFIG = GdpSearch(
-    network=NETWORK, training=dataclasses.replace(PPO, batch_size=8, learning_rate=1e-2),
-    fine_tuning=dataclasses.replace(PPO, batch_size=8, epochs=2), fine_tune_updates=2)
+    network=NETWORK, training=PpoConfig(batch_size=8, learning_rate=1e-2),
+    fine_tuning=PpoConfig(batch_size=8, epochs=2), fine_tune_updates=2)
 
 
 @pytest.fixture(name="weights", scope="module")

@@ -70,12 +70,11 @@ def test_ops_that_must_share_a_device_are_one_unit():
 
 def test_draws_follow_the_table():
   table = np.log(np.array([[0.5, 0.25, 0.25], [1e-30, 1.0, 1e-30], [0.1, 0.1, 0.8]]))
-  columns, log_probs = draw(np.random.default_rng(0), table, 20000)
+  columns = draw(np.random.default_rng(0), table, 20000)
   assert columns.shape == (20000, 3) and (columns[:, 1] == 1).all()
   for u, row in enumerate(np.exp(table)):
     found = np.bincount(columns[:, u], minlength=3) / 20000
     np.testing.assert_allclose(found, row, atol=0.012)
-  np.testing.assert_allclose(log_probs, table[np.arange(3), columns])
 
 
 def test_shares_follow_the_compute_time_of_what_can_be_moved():

@@ -16,7 +16,7 @@ from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.policies.placeto.placers import improve_with
 from placeto_tf.policies.placeto.training import (
   FamilyProblem,
-  PlacetoTrainer,
+  PlacetoTraining,
   PlacetoTrainingConfig,
   train,
 )
@@ -25,6 +25,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.trainer import Trainer
 from random_problem import grouped_graph, random_problem
 
 import tensorflow_gnn as tfgnn  # isort: skip
@@ -49,8 +50,9 @@ def problems():
 
 
 def trainer(root_dir, config=CONFIG, **options):
-  return PlacetoTrainer(
-      config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+  return Trainer(
+      PlacetoTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1],
+      **options)
 
 
 def tags(directory):
@@ -84,7 +86,7 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
 
 def test_gains_are_simulated_in_training_only(whole):
   run, _, _, _ = whole
-  trained, watched = run._environment.environments[0], run._environment.environments[2]
+  trained, _, watched = run.learner._environment.environments
   assert trained.config.all_gains and not watched.config.all_gains
 
 
@@ -126,14 +128,14 @@ print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolis
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
   run, root_dir, _, _ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
-  environment = run._environment  # the observations it was trained on
+  environment = run.learner._environment  # the observations it was trained on
   for graphs in ([0, 1], [1, 2]):
     environment.choose(graphs)
     time_step = environment.reset()
     for _ in range(3):
       action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
       np.testing.assert_array_equal(
-          action, run.learner.logits(time_step.observation).argmax(axis=-1))
+          action, run.learner.learner.logits(time_step.observation).argmax(axis=-1))
       time_step = environment.step(action)
 
 
@@ -150,14 +152,14 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, ea
   resumed.run()
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
-  assert whole.learner.state_dict() == resumed.learner.state_dict()
-  assert whole.env_steps == resumed.env_steps == 4 * (5 + 6)
+  assert whole.learner.state() == resumed.learner.state()
+  assert whole.learner.env_steps == resumed.learner.env_steps == 4 * (5 + 6)
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
-  run = PlacetoTrainer.__new__(PlacetoTrainer)
-  run.config, run._num_training, run._side_by_side = CONFIG, 6, 2
-  laps = [sum((run._turn(lap * 3 + i) for i in range(3)), []) for lap in range(4)]
+  run = PlacetoTraining.__new__(PlacetoTraining)
+  run.config, run.num_training, run._side_by_side = CONFIG, 6, 2
+  laps = [sum((run.turn(lap * 3 + i) for i in range(1, 4)), []) for lap in range(4)]
   assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
   assert laps[0] != laps[1] or laps[1] != laps[2]
 
@@ -165,17 +167,17 @@ def test_every_graph_has_its_turn_before_one_has_its_second():
 def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path, eagerly):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, iterations=30))
   run.run(until=2)
-  before, learn = run.learner.weights, run.learner._train
+  before, learn = run.learner.weights, run.learner.learner._train
   info = []
 
   def broken(experience, **options):
     if not info:
       info.append(learn(experience, **options))
-    for variable in run.learner.network.variables:
+    for variable in run.learner.learner.network.variables:
       variable.assign(variable * np.nan)
     return info[0]
 
-  run.learner._train = broken
+  run.learner.learner._train = broken
   with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
     run.run()
   assert run.skipped == 10

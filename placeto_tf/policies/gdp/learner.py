@@ -1,0 +1,179 @@
+"""GDP's updates: tf-agents' `PPOClipAgent`, a step of an episode for each node.
+
+As steps, nodes have a ratio each, which is clipped on its own (Schulman et al. 2017, equation 7):
+that of thousands of nodes together would always be clipped. All steps of a placement are paid what
+it earns, less the mean of its batch, over the deviation; there is no value network. Episodes of
+smaller graphs are filled up with steps of no weight, and a graph's steps weigh as much together as
+those of any other.
+
+Legend: B placements of each graph, M nodes of a graph, T steps, nodes of the largest graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.agents.ppo import ppo_clip_agent
+from tf_agents.metrics import py_metrics
+from tf_agents.networks import network
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+from tf_agents.utils import common
+
+from placeto_tf.errors import check_at_least
+from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy
+from placeto_tf.training import driving
+from placeto_tf.training.one_shot import OneShotConfig
+from placeto_tf.training.one_shot_environment import OneShotEnvironment
+from placeto_tf.training.one_shot_policy import LOG_PROBS
+from placeto_tf.training.schedules import between
+from placeto_tf.training.updates import adam, attempt, optimizer_variables
+
+
+@dataclasses.dataclass(frozen=True)
+class PpoConfig(OneShotConfig):
+  """How GDP learns; the paper states the reward and the algorithm, not all sizes and rates.
+
+  Attributes:
+    epochs: gradient steps on one batch.
+    clip: of the ratio of probabilities.
+    entropy, final_entropy: weight of the mean entropy of a node, at the start and the end.
+  """
+
+  final_learning_rate: float = 3e-4
+  epochs: int = 4
+  clip: float = 0.2
+  entropy: float = 0.01
+  final_entropy: float = 0.0
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(1, self, "epochs")
+
+
+class NoValues(network.Network):
+  """A value network that expects nothing, which `PPOClipAgent` asks for."""
+
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns (zeros, network_state)."""
+    del step_type, training
+    return tf.zeros_like(observation[GRAPH], tf.float32), network_state
+
+
+class GdpAgent(ppo_clip_agent.PPOClipAgent):
+  """PPO whose entropy bonus can be lowered.
+
+  Attributes:
+    entropy_coefficient: variable.
+  """
+
+  def __init__(self, time_step_spec, action_spec, **options):
+    """Args: options: of `PPOClipAgent`."""
+    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
+    super().__init__(time_step_spec, action_spec, entropy_regularization=1.0, **options)
+
+  def entropy_regularization_loss(self, time_steps, entropy, weights, debug_summaries=False):
+    """See the base class."""
+    return self.entropy_coefficient * super().entropy_regularization_loss(
+        time_steps, entropy, weights, debug_summaries)
+
+
+class GdpLearner:
+  """A policy, and its updates.
+
+  Attributes:
+    policy, optimizer: see there.
+    losses, average_return: see `one_shot.ReinforceLearner`.
+    rng: of the draws of `update`.
+  """
+
+  def __init__(
+      self, policy: GdpPolicy, config: PpoConfig, seed: int = 0,
+      environment: Optional[OneShotEnvironment] = None, num_steps: Optional[int] = None):
+    """Args:
+
+      policy: that learns.
+      config: how.
+      seed: of `update`.
+      environment: which `update` learns from, of the policy's first graph.
+      num_steps: T, where graphs that nothing is learned from have more nodes.
+    """
+    self._num_steps = num_steps or policy.most_nodes
+    self.policy, self.config, self._environment = policy, config, environment
+    self.rng = np.random.default_rng(seed)
+    policy.create_variables()
+    self.optimizer = adam(config.learning_rate, config.gradient_clip, policy.trainable_variables)
+    specs = ts.time_step_spec(policy.input_tensor_spec)
+    self._agent = GdpAgent(
+        specs, policy.output_spec.sample_spec, optimizer=self.optimizer, actor_net=policy,
+        value_net=NoValues(specs.observation, (), "NoValues"),
+        importance_ratio_clipping=config.clip, value_pred_loss_coef=0.0, num_epochs=1,
+        normalize_rewards=False, normalize_observations=False,
+        compute_value_and_advantage_in_train=False, aggregate_losses_across_replicas=False,
+        train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
+    self._train = common.function(self._agent.train)
+    self.losses: Dict[str, float] = {}
+    self.average_return = py_metrics.AverageReturnMetric(
+        batch_size=config.batch_size if environment is None else environment.batch_size,
+        buffer_size=100)
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """All that an update changes."""
+    return [*self.policy.variables, *optimizer_variables(self.optimizer)]
+
+  def update(self, spent: float = 0.0) -> None:
+    """See `one_shot.ReinforceLearner`."""
+    assert self._environment is not None
+    steps = driving.play(self._environment, self.policy.act(self.rng), [self.average_return])
+    self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
+
+  def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
+    """The loss of an update.
+
+    Args:
+      parts: [B, 1, ...] placements of one graph each, as they were played.
+      spent: share of the updates, or of a budget, that is used up.
+    """
+    config = self.config
+    self.optimizer.learning_rate.assign(
+        between(config.learning_rate, config.final_learning_rate, spent))
+    self._agent.entropy_coefficient.assign(between(config.entropy, config.final_entropy, spent))
+    made = [self._steps_of(part) for part in parts]
+    steps, weights = tf.nest.map_structure(
+        lambda *values: tf.constant(np.concatenate(values)), *made)
+    for _ in range(config.epochs):
+      loss = float(self._train(steps, weights=weights).loss)
+      if not np.isfinite(loss):
+        break
+    return {"loss": loss}
+
+  def _steps_of(
+      self, played: trajectory.Trajectory) -> Tuple[trajectory.Trajectory, np.ndarray]:
+    """Placements as episodes [B, T] of a step a node, and the steps' weights [B, T]."""
+    b, t = len(played.reward), self._num_steps
+    m = played.action.shape[-1]
+
+    def by_step(values):  # [B, 1, M] -> [B, T]
+      return np.pad(values[:, 0], [(0, 0), (0, t - m)])
+
+    rewards = played.reward
+    advantages = (rewards - rewards.mean()) / max(float(rewards.std()), 1e-8)
+    ones = np.ones((b, t), np.float32)
+    stretches = by_step(played.policy_info[STRETCH])
+    stretches[:, m:] = np.arange(m, t)  # no other node's
+    middle = np.full((b, t), ts.StepType.MID, np.int32)
+    ends = middle.copy()
+    ends[:, -1] = ts.StepType.LAST
+    steps = trajectory.Trajectory(
+        step_type=middle, next_step_type=ends, discount=ones, reward=rewards * ones,
+        observation={GRAPH: np.repeat(played.observation, t, axis=1), STRETCH: stretches},
+        action=by_step(played.action),
+        policy_info={
+            "dist_params": {LOG_PROBS: by_step(played.policy_info[LOG_PROBS])},
+            "value_prediction": 0 * ones, "return": rewards * ones, "advantage": advantages * ones})
+    weights = np.where(np.arange(t) < m, t / m, 0.0) * ones
+    return steps, weights.astype(np.float32)

@@ -1,0 +1,131 @@
+"""`Learner`: what a policy brings to the trainer, which does the rest (`trainer.Trainer`).
+
+A learner draws specs of experience; collectors, here or in actors on Ray, make experience of a spec
+and weights; the learner learns from it. A collector is a function of weights and spec, so that it
+makes no difference who collects, how many do, and what they collected before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training.collecting import Maker
+
+
+class Learner:
+  """Base class. What every learner defines has no body here but NotImplementedError.
+
+  Attributes:
+    policy: its name; rate: the name of the figure for its speed.
+    config, root_dir: of the run.
+    problems: those to train on, `num_training` of them, and behind them those held out.
+    rng: of all draws; checkpoints hold its state.
+    tracked: what checkpoints hold: name -> object for `tf.train.Checkpoint`.
+    at_once: the number of specs of an update.
+  """
+
+  policy: str
+  rate = "steps_a_second"
+  tracked: Dict[str, Any]
+  at_once = 1
+
+  def __init__(
+      self, config: Any, root_dir: str, *, problems: Optional[Sequence[Any]] = None,
+      held_out: Sequence[Any] = ()):
+    """Makes the problems that `config` names, unless `problems` and `held_out` are given.
+
+    Raises:
+      PlacetoError: a graph or cluster is wrong, or there is none to train on.
+    """
+    self.config, self.root_dir = config, root_dir
+    if problems is None:
+      problems = self.make_problems(config.graphs, config.clusters)
+      held_out = self.make_problems(config.held_out, (config.watch_cluster,))
+    if not problems:
+      raise PlacetoError("there is no problem to train on; give graphs and clusters")
+    self.problems, self.num_training = [*problems, *held_out], len(problems)
+    self.rng = np.random.default_rng(config.seed)
+
+  def make_problems(self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[Any]:
+    """A problem for each graph on each of its clusters, graph after graph."""
+    raise NotImplementedError
+
+  # What is collected.
+
+  def specs(self, iteration: int) -> Sequence[Any]:
+    """Draws the specs of an update's experience; `iteration` counts from 1."""
+    raise NotImplementedError
+
+  def name_of(self, spec: Any) -> str:
+    """What the spec is of, for those who watch."""
+    return self.graph_of(spec.graph)
+
+  @property
+  def collector(self) -> Maker:
+    """Makes a collector of `portable` problems, here or in an actor."""
+    raise NotImplementedError
+
+  def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
+    """The problems that it is made of; simulated on so many threads, with None as here."""
+    raise NotImplementedError
+
+  @property
+  def weights(self) -> Any:
+    """The weights that collectors are given."""
+    raise NotImplementedError
+
+  def steps_of(self, experience: Any) -> int:
+    """The amount of work in the experience of a spec, for `rate`."""
+    raise NotImplementedError
+
+  # What is learned.
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """All that an update changes."""
+    raise NotImplementedError
+
+  def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
+    """Updates the policy from the experience of each spec; the figures to be shown.
+
+    Without any figures, or with one that is not finite, the trainer undoes the update. Names of
+    figures of one graph have a folder ("StepTime/zoo:rnnlm").
+    """
+    raise NotImplementedError
+
+  def watch(self) -> Dict[str, float]:
+    """Figures of the policy on the held-out problems; called only where there are some."""
+    raise NotImplementedError
+
+  # What is kept.
+
+  def state(self) -> Dict[str, Any]:
+    """What a resume needs besides `tracked`: numbers and text."""
+    return {"rng": self.rng.bit_generator.state}
+
+  def load_state(self, state: Dict[str, Any]) -> None:
+    """Restores a `state`, after `tracked`, of the run at this iteration."""
+    self.rng.bit_generator.state = state["rng"]
+
+  def export(self, iteration: int) -> None:
+    """Writes the files that are of use without the trainer, such as weights for inference."""
+    raise NotImplementedError
+
+  def finish(self) -> None:
+    """Writes further files when the run is over."""
+
+  # For subclasses.
+
+  @property
+  def held_out(self) -> range:
+    """The numbers of the problems that are held out."""
+    return range(self.num_training, len(self.problems))
+
+  def graph_of(self, problem: int) -> str:
+    """The spec of the graph of a training problem."""
+    graphs = self.config.graphs
+    return graphs[min(problem // max(1, self.num_training // len(graphs)), len(graphs) - 1)]

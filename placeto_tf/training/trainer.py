@@ -1,0 +1,268 @@
+"""`Trainer`: the loop, checkpoints, resuming and summaries of every policy that is trained.
+
+The learner is in this process; it is handed experience in the order in which it drew the specs. So
+the result depends neither on who collects nor on how many do. With a lag, the experience of the
+next updates is collected while it learns, but never across a checkpoint.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional
+
+import numpy as np
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import result_directory
+from placeto_tf.problem.executor import Executor
+from placeto_tf.problem.ray_executor import MOST_WORKERS_A_CORE, executor_at
+from placeto_tf.training import curves, runs
+from placeto_tf.training.checkpoints import Checkpoints
+from placeto_tf.training.collecting import Collected, Collecting, Speeds
+from placeto_tf.training.learner import Learner
+from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.updates import attempt
+
+Progress = Callable[[int, Dict[str, float]], None]
+FIRST_CHECKPOINT = 10  # iterations: within the first minute even on a slow machine
+_MOST_NAN_UPDATES = 10  # in a row
+
+
+def train(
+    make: Callable[..., Learner], config: RunConfig, root_dir: str, *,
+    warm_start: Optional[str] = None, progress: Progress = lambda *_: None,
+    ray: Optional[str] = None, actors: Optional[int] = None) -> Dict[str, float]:
+  """Trains to the end, from the last checkpoint if there is one; returns the last figures.
+
+  A run that is done is left as it is.
+
+  Args:
+    make: makes the learner from the configuration, the directory and `warm_start`.
+    config: of the run.
+    root_dir: of the run.
+    warm_start: directory of weights for a new run to begin with.
+    progress: called with the iteration and its figures.
+    ray: where actors collect, see `ray_executor.connected`; None is in this process.
+    actors: how many; by default one for each core of Ray's.
+
+  Raises:
+    PlacetoError: what the learner raises, the directory holds a run of another configuration,
+      another process trains in it, or Ray cannot be had, or lost the actors too often.
+  """
+  with result_directory.alone(root_dir):
+    figures = runs.finished(root_dir, config.to_json())
+    if figures is not None:
+      return figures
+    if ray is None:
+      return Trainer(make, config, root_dir, warm_start=warm_start).run(progress=progress)
+    with executor_at(ray) as executor:  # before problems are made, which may take minutes
+      trainer = Trainer(make, config, root_dir, warm_start=warm_start)
+      return trainer.run_on(executor, actors, progress)
+
+
+class Trainer:
+  """One training run in its root directory.
+
+  One file holds the learner's variables and its state, so that weights and random states always
+  belong together.
+
+  Attributes:
+    learner: of the run.
+    iteration, skipped: updates so far, and those of them that gave NaN and were undone.
+  """
+
+  def __init__(
+      self, make: Callable[..., Learner], config: RunConfig, root_dir: str, **options: Any):
+    """Resumes the run in the directory, or begins one.
+
+    Args:
+      make: makes the learner from `config`, `root_dir` and `options`.
+      config: of the run.
+      root_dir: its directory.
+      **options: of the learner, such as `problems` instead of those that `config` names.
+
+    Raises:
+      PlacetoError: the directory holds a run of another configuration, or one that cannot be
+        resumed, or what the learner raises.
+    """
+    runs.claim(root_dir, config.to_json())
+    self._config, self._root_dir = config, root_dir
+    self.iteration, self.skipped, self._skipped_in_a_row = 0, 0, 0
+    self._saved: Optional[int] = None
+    self._figures: Dict[str, float] = {}  # the last of each name
+    self.learner = make(config, root_dir, **options)
+    self._restore()
+    self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
+
+  def run(
+      self, *, until: Optional[int] = None, progress: Progress = lambda *_: None,
+      collecting: Optional[Collecting] = None) -> Dict[str, float]:
+    """Trains to the end, or to iteration `until` as if the run were killed there.
+
+    Args:
+      until: iterations.
+      progress: called with the iteration and its figures.
+      collecting: by default in this process.
+
+    Raises:
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+    """
+    config, learner = self._config, self.learner
+    self._collecting = collecting or Collecting(
+        Executor(), learner.policy, 1, learner.collector, learner.portable(None))
+    self._asked_for = self.iteration
+    self._under_way: Deque[int] = collections.deque()  # specs of each update that was asked for
+    speeds = None if collecting is None else Speeds()
+    began, steps = time.monotonic(), 0
+    if self.iteration == 0:
+      self._begin()
+    last = config.iterations if until is None else min(until, config.iterations)
+    while self.iteration < last:
+      collected = self._collect()
+      lag = float(np.mean([self.iteration - each.version for each in collected]))
+      self.iteration += 1
+      experiences = [each.experience for each in collected]
+      learned = self._learn(experiences)
+      for each in collected:
+        work = learner.steps_of(each.experience)
+        steps += work
+        if speeds is not None:
+          speeds.add(each, work)
+      if not learned:
+        continue
+      found = dict(learned, skipped=float(self.skipped))
+      found[learner.rate] = steps / (time.monotonic() - began)
+      if config.lag:
+        found["lag"] = lag
+      if speeds is not None:
+        found.update(speeds.figures(learner.rate))
+      if learner.held_out and (
+          self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
+        found.update(learner.watch())
+      self._figures.update(self._record(found))
+      progress(self.iteration, self._figures)
+      if self.iteration % config.checkpoint_every == 0 or self.iteration == FIRST_CHECKPOINT:
+        self.save()
+    if self.iteration >= config.iterations:
+      self._end()
+    return dict(self._figures)
+
+  def run_on(
+      self, executor: Executor, actors: Optional[int], progress: Progress) -> Dict[str, float]:
+    """Trains to the end with actors.
+
+    Args:
+      executor: where they are.
+      actors: how many; by default one for each core of Ray's, or as many as can work at a time.
+      progress: as for `run`.
+
+    Raises:
+      PlacetoError: Ray has too few cores for them; and as `run` does.
+    """
+    cores, learner = executor.cores, self.learner
+    count = actors or min(cores, learner.at_once * (1 + self._config.lag))
+    if not 0 < count <= cores * MOST_WORKERS_A_CORE:
+      raise PlacetoError(
+          f"Ray has {cores} cores, which take {cores * MOST_WORKERS_A_CORE} actors at most, not "
+          f"{count}; give fewer actors, or start Ray on more nodes")
+    with Collecting(
+        executor, f"{learner.policy} seed {self._config.seed}", count, learner.collector,
+        learner.portable(1)) as collecting:
+      return self.run(progress=progress, collecting=collecting)
+
+  def save(self) -> None:
+    """Writes a checkpoint, and the files that are of use without it."""
+    self._checkpoints.save(self.iteration, self._state())
+    self._saved = self.iteration
+    self.learner.export(self.iteration)
+
+  def _begin(self) -> None:
+    """Says what the run is of, and what the untrained policy is worth."""
+    with self._writer.as_default(step=0):
+      hp.hparams(runs.hparams(self._config.to_json()), trial_id=os.path.abspath(self._root_dir))
+    self.save()  # a checkpoint exists before anything that takes long
+    if self.learner.held_out:
+      self._figures.update(self._record(self.learner.watch()))
+
+  def _end(self) -> None:
+    if self._saved != self.iteration:
+      self.save()
+    self.learner.finish()
+    self._writer.flush()
+    curves.draw(self._root_dir)
+    runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
+
+  def _collect(self) -> List[Collected]:
+    """The experience of the next update; what follows it may be asked for, too."""
+    learner = self.learner
+    while self._asked_for < self._reach():
+      self._asked_for += 1
+      specs, weights = learner.specs(self._asked_for), learner.weights
+      for spec in specs:
+        self._collecting.submit(
+            f"{learner.name_of(spec)} {learner.policy} seed {self._config.seed}", self.iteration,
+            weights, spec)
+      self._under_way.append(len(specs))
+    return [self._collecting.take() for _ in range(self._under_way.popleft())]
+
+  def _reach(self) -> int:
+    """The last update whose experience may be asked for now."""
+    here, every = self.iteration, self._config.checkpoint_every
+    checkpoint = (here // every + 1) * every
+    if here < FIRST_CHECKPOINT:
+      checkpoint = min(checkpoint, FIRST_CHECKPOINT)
+    return min(here + 1 + self._config.lag, checkpoint, self._config.iterations)
+
+  def _learn(self, experiences: List[Any]) -> Dict[str, float]:
+    """The figures of an update; none if it gave NaN and was undone."""
+    learned = attempt(
+        lambda: self.learner.learn(experiences, self.iteration), self.learner.variables)
+    self._skipped_in_a_row = 0 if learned else self._skipped_in_a_row + 1
+    self.skipped += not learned
+    if self._skipped_in_a_row == _MOST_NAN_UPDATES:
+      raise PlacetoError(
+          f"{_MOST_NAN_UPDATES} updates in a row gave NaN; training stopped, the last good "
+          f"checkpoint is in {os.path.join(self._root_dir, 'train')}; lower the learning rate")
+    return learned
+
+  def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
+    """Writes scalars to TensorBoard; returns those that are not of one graph, to be printed.
+
+    Names of figures of one graph have a folder; the others go to Metrics/.
+    """
+    with self._writer.as_default(step=self.iteration):
+      for name, value in scalars.items():
+        tf.summary.scalar(name if "/" in name else f"Metrics/{name}", value)
+    return {name: value for name, value in scalars.items() if "/" not in name}
+
+  def _state(self) -> Dict[str, Any]:
+    return {"iteration": self.iteration, "skipped": self.skipped, "figures": self._figures,
+            **self.learner.state()}
+
+  def _restore(self) -> None:
+    """Goes on from the last checkpoint that can be read, if there is one.
+
+    Raises:
+      PlacetoError: there are checkpoints or weights of a run that cannot be resumed.
+    """
+    directory = os.path.join(self._root_dir, "train")
+    self._checkpoints = Checkpoints(directory, self._state(), **self.learner.tracked)
+    weights = os.path.join(self._root_dir, "weights", "weights.json")
+    if not self._checkpoints.restored and os.path.lexists(weights):
+      raise PlacetoError(
+          f"{self._root_dir!r} holds the weights of a run whose checkpoints are gone; choose "
+          "another root_dir, where --warm_start can begin with these weights")
+    stored = self._checkpoints.state
+    try:
+      # A run may have been killed before it exported what it had saved, so `_saved` stays None.
+      self.iteration, self.skipped = stored.pop("iteration"), stored.pop("skipped")
+      self._figures = dict(stored.pop("figures"))
+      self.learner.load_state({**stored, "iteration": self.iteration})
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+      raise PlacetoError(
+          f"the state in the checkpoints of {directory!r} is of another version ({error!r}); "
+          "choose another root_dir") from None

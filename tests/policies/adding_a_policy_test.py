@@ -1,0 +1,77 @@
+"""docs/adding_a_policy.md, followed to the letter: the policy that it shows trains and places."""
+
+import importlib
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf import policies
+from placeto_tf.placements import Placement
+from placeto_tf.placing import registry, running
+from placeto_tf.problem.budget import Budget
+from random_problem import random_problem
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_policy.md"
+NAME = "placeto_tf.policies.perceptron"
+
+
+@pytest.fixture(name="folder")
+def folder_fixture(tmp_path, monkeypatch, eagerly):
+  """The files that the document shows, in a folder of policies beside the package's own."""
+  shown = re.findall(
+      r"`(\S+\.py)`[^`]*(?:`[^`]*`)?:\n\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+  assert [name for name, _ in shown] == ["perceptron/__init__.py", "perceptron/policy.py"]
+  for name, content in shown:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+  monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(tmp_path)])
+  importlib.invalidate_caches()
+  yield tmp_path
+  for name in (NAME, f"{NAME}.policy"):
+    sys.modules.pop(name, None)
+  vars(policies).pop("perceptron", None)
+
+
+def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
+  problem, means = random_problem(), []
+  simulate = problem.simulator.simulate_many
+
+  def watched(placements, **options):
+    found = simulate(placements, **options)
+    means.append(found[0].mean())
+    return found
+
+  problem.simulator.simulate_many = watched
+  placement = running.run(
+      problem, registry.find("perceptron"), Budget(max_evaluations=640), seed=0)
+  assert problem.simulator.simulate(placement).step_time_us == problem.account.best_objective_us
+  assert np.mean(means[-5:]) < 0.9 * np.mean(means[:5])
+
+
+def test_its_training_is_found_and_leaves_a_placement(folder, tmp_path):
+  trainable = policies.trainable()["perceptron"]()
+  config = trainable.configure(
+      {"graphs": ("zoo:rnnlm:layers=1:steps=2:batch=2:hidden=4:vocab=9",),
+       "clusters": ("k80:2",), "iterations": 3}, ["batch_size=4"])
+  figures = trainable.train(config, str(tmp_path / "run"))
+  assert np.isfinite(figures["loss"]) and figures["best_ms"] > 0
+  assert Placement.load(str(tmp_path / "run" / "placement.json")).evaluations == 12
+
+
+def test_gradients_reach_all_of_its_weights_and_masks_hold(folder):
+  module = importlib.import_module(f"{NAME}.policy")
+  problem = random_problem()
+  policy = module.PerceptronPolicy(problem, module.PerceptronConfig())
+  policy.create_variables()
+  drawn = policy.draw(np.random.default_rng(0), 50)
+  assert problem.allowed[np.arange(problem.num_groups), drawn].all()
+  with tf.GradientTape() as tape:
+    total = tf.reduce_sum(policy.log_prob(tf.constant(drawn)))
+  assert len(policy.trainable_variables) == 3
+  for gradient in tape.gradient(total, policy.trainable_variables):
+    assert np.abs(gradient).max() > 0

@@ -1,0 +1,97 @@
+"""What every training run shares, on a run that does nearly nothing."""
+
+import dataclasses
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training import runs
+from placeto_tf.training.learner import Learner
+from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainer import Trainer, train
+
+_CONFIG = RunConfig(("zoo:rnnlm",), iterations=3, checkpoint_every=1)
+
+
+class _Counting(Learner):
+  """Counts its updates."""
+
+  policy = "counting"
+
+  def __init__(self, config, root_dir):
+    super().__init__(config, root_dir, problems=["the only one"])
+    self._count = tf.Variable(0.0)
+    self.tracked = {"count": tf.train.Checkpoint(count=self._count)}
+
+  def specs(self, iteration):
+    return [iteration]
+
+  def name_of(self, spec):
+    return self.graph_of(0)
+
+  @property
+  def collector(self):
+    return lambda problems: lambda weights, spec: weights + spec
+
+  def portable(self, num_threads):
+    return self.problems
+
+  @property
+  def weights(self):
+    return float(self._count.numpy())
+
+  @property
+  def variables(self):
+    return [self._count]
+
+  def steps_of(self, experience):
+    return 1
+
+  def learn(self, experiences, iteration):
+    assert experiences == [self.weights + iteration]
+    return {"count": float(self._count.assign_add(1.0).numpy())}
+
+  def export(self, iteration):
+    pathlib.Path(self.root_dir, "exported").write_text(str(self._count.numpy()))
+
+
+def _export_fails_at_the_end(learner, iteration):
+  if iteration == 3:
+    raise ZeroDivisionError
+  _EXPORT(learner, iteration)
+
+
+_EXPORT = _Counting.export
+
+
+def _run(root_dir):
+  return Trainer(_Counting, _CONFIG, root_dir)
+
+
+@pytest.mark.parametrize("cut_off", [0, 2, "before done.json", "before the last export"])
+def test_a_run_that_is_cut_off_ends_as_one_that_was_not(tmp_path, monkeypatch, cut_off):
+  root_dir = str(tmp_path / "run")
+  if isinstance(cut_off, int):
+    _run(root_dir).run(until=cut_off)
+  else:
+    with monkeypatch.context() as cut, pytest.raises(ZeroDivisionError):
+      if cut_off == "before done.json":
+        cut.setattr(runs, "finish", lambda *_, **__: 1 / 0)
+      else:
+        cut.setattr(_Counting, "export", _export_fails_at_the_end)
+      _run(root_dir).run()
+  figures = _run(root_dir).run()
+  assert figures["count"] == 3.0 and figures["skipped"] == 0.0
+  done = runs.read_done(root_dir)
+  assert done["iterations"] == 3 and done["figures"] == figures
+  assert (tmp_path / "run" / "exported").read_text() == "3.0"
+
+
+def test_a_run_that_is_done_is_left_as_it_is_and_another_configuration_does_not_resume(tmp_path):
+  figures = _run(str(tmp_path)).run()
+  assert train(lambda *_, **__: 1 / 0, _CONFIG, str(tmp_path)) == figures
+  other = dataclasses.replace(_CONFIG, checkpoint_every=2)
+  with pytest.raises(PlacetoError, match="checkpoint_every=1, now it is 2; choose another"):
+    Trainer(_Counting, other, str(tmp_path))
