@@ -1,9 +1,12 @@
 """The examples and the README's Python run as they stand, and show a gain."""
 
 import json
+import os
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +33,18 @@ def test_a_second_device_pays_and_faster_links_pay_more(capsys):
   placed_ms = {name: float(placed) for name, _, _, placed in rows}
   assert list(placed_ms) == ["one K80", "two K80s", "two, fast links"]
   assert placed_ms["two, fast links"] < placed_ms["two K80s"] < placed_ms["one K80"]
+
+
+def test_a_live_keras_model_trains_and_is_planned_for_other_devices(tmp_path):
+  done = subprocess.run(
+      [sys.executable, str(EXAMPLES / "train_a_keras_model.py")], cwd=tmp_path, check=False,
+      capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=600)
+  assert done.returncode == 0, done.stderr[-3000:]
+  training, plan = done.stdout.strip().split("\n\n")
+  assert "A step" in training and training.endswith("tensorboard --logdir=live")
+  assert re.match(r"TrainingPlan\([\d.]+ ms a step", plan)
+  assert list((tmp_path / "live").rglob("events.out.tfevents.*"))
+  assert "/GPU:1" in json.loads((tmp_path / "plan.json").read_text())["devices"]
 
 
 def test_the_notebooks_cells_run_in_order(capsys):
