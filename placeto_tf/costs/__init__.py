@@ -1,7 +1,6 @@
 """What each op of a graph costs on each kind of device."""
 
-from placeto_tf.costs.cost_graph import to_cost_graph, to_op_performances
 from placeto_tf.costs.estimate import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 
-__all__ = ["OpCosts", "estimate_costs", "to_cost_graph", "to_op_performances"]
+__all__ = ["OpCosts", "estimate_costs"]

@@ -28,10 +28,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf import graphs
-from placeto_tf.clusters import Cluster, Device
+from placeto_tf.clusters import Cluster
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import ClusterError, CostError
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.errors import CostError
+from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 @dataclasses.dataclass
@@ -71,73 +71,6 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
   return OpCosts(
       np.repeat(compute_us[:, None], len(cluster.kind_devices), axis=1), output_bytes, persistent,
       temporary, _unknown_sizes(unknown))
-
-
-def to_cost_graph(graph: ComputationGraph, costs: OpCosts, *, kind: int = 0) -> Any:
-  """A CostGraphDef from which `load_graph` and `estimate_costs` read the same graph and costs.
-
-  Times are rounded to whole microseconds, but to no less than 1 for an op that launches a kernel,
-  so that it keeps its per-op overhead. Of the K kinds of devices it holds one.
-
-  Args:
-    graph: the graph.
-    costs: its costs.
-    kind: whose column of `compute_us` to write.
-
-  Raises:
-    CostError: the costs are of another graph, or there is no such kind.
-  """
-  from tensorflow.core.framework import cost_graph_pb2
-
-  _check_belongs(graph, costs)
-  if not 0 <= kind < costs.num_kinds:
-    raise CostError(f"device kind {kind} is not in the costs; expected 0 to {costs.num_kinds - 1}")
-  result = cost_graph_pb2.CostGraphDef()
-  for i, name in enumerate(graph.op_names):
-    node = result.node.add(
-        name=name, id=i, compute_cost=_whole(costs.compute_us[i, kind]),
-        temporary_memory_size=int(round(costs.temporary_bytes[i])),
-        persistent_memory_size=int(round(costs.persistent_bytes[i])))
-    outputs = range(graph.output_offsets[i], graph.output_offsets[i + 1])
-    for output in outputs:
-      node.output_info.add(size=int(round(costs.output_bytes[output])), alias_input_port=-1)
-    node.is_final = any(graph.fetched_outputs[output] for output in outputs)
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
-    if port == CONTROL:
-      result.node[consumer].control_input.append(producer)
-    else:
-      result.node[consumer].input_info.add(preceding_node=producer, preceding_port=port)
-  return result
-
-
-def to_op_performances(graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> Any:
-  """An OpPerformanceList with an entry for each op on each kind of device.
-
-  Raises:
-    CostError: the costs are of another graph or cluster.
-  """
-  from tensorflow.core.grappler.costs import op_performance_data_pb2
-
-  _check_belongs(graph, costs)
-  devices = cluster.kind_devices
-  if costs.num_kinds != len(devices):
-    raise CostError(f"the costs are of {costs.num_kinds} kinds of devices, the cluster has "
-                    f"{len(devices)}; estimate costs for this cluster")
-  result = op_performance_data_pb2.OpPerformanceList()
-  for k, device in enumerate(devices):
-    properties = _properties(device)
-    for i, name in enumerate(graph.op_names):
-      entry = result.op_performance.add(
-          node=name, compute_cost=_whole(costs.compute_us[i, k] * 1e3),
-          temporary_memory_size=int(round(costs.temporary_bytes[i])))
-      entry.op.op = graph.op_types[i]
-      entry.op.device.CopyFrom(properties)
-      sizes = costs.output_bytes[graph.output_offsets[i]:graph.output_offsets[i + 1]]
-      entry.op_memory.output_memory.extend(int(round(size)) for size in sizes)
-      entry.op_memory.temp_memory = int(round(costs.temporary_bytes[i]))
-      entry.op_memory.persistent_memory = int(round(costs.persistent_bytes[i]))
-  return result
 
 
 def of_cost_graph(cost_graph: Any) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
@@ -207,30 +140,3 @@ def _unknown_sizes(names: List[str]) -> Tuple[str, ...]:
     return ()
   return (f"{len(names)} ops ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) have "
           "outputs whose size the CostGraphDef does not know (-1): taken as 0 bytes",)
-
-
-def _whole(cost: float) -> int:
-  """Rounds to a whole number; only what costs nothing becomes 0."""
-  return max(1, int(round(cost))) if cost > 0 else 0
-
-
-def _check_belongs(graph: ComputationGraph, costs: OpCosts) -> None:
-  if costs.num_ops != graph.num_ops or len(costs.output_bytes) != graph.num_outputs:
-    raise CostError(
-        f"the costs are of {costs.num_ops} ops and {len(costs.output_bytes)} outputs, the graph "
-        f"has {graph.num_ops} and {graph.num_outputs}; estimate costs for this graph")
-
-
-def _properties(device: Device) -> Any:
-  """DeviceProperties of the device, its type filled in."""
-  from google.protobuf import json_format
-  from tensorflow.core.protobuf import device_properties_pb2
-
-  properties = device_properties_pb2.DeviceProperties()
-  try:
-    json_format.ParseDict(dict(device.properties), properties)
-  except json_format.ParseError as error:
-    raise ClusterError(f"properties of {device.name} are no DeviceProperties ({error}); correct "
-                       "them in the cluster's JSON") from None
-  properties.type = device.type
-  return properties

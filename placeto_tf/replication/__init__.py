@@ -5,7 +5,6 @@ from placeto_tf.replication.batches import (
   check_specs,
   load_replicas,
   load_with_replicas,
-  training_function,
 )
 from placeto_tf.replication.data_parallel import DataParallel, data_parallel
 from placeto_tf.replication.replicated_costs import replicated_costs
@@ -14,5 +13,5 @@ from placeto_tf.replication.replicating import replicate
 
 __all__ = [
     "DataParallel", "ReplicaSource", "ReplicatedGraph", "check_specs", "data_parallel",
-    "load_replicas", "load_with_replicas", "replicate", "replicated_costs", "training_function",
+    "load_replicas", "load_with_replicas", "replicate", "replicated_costs",
 ]

@@ -16,7 +16,6 @@ from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
-from placeto_tf.graphs import training_function as one_training_function
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.free_batch import has_free_batch, unknown_batch
 from placeto_tf.replication.mirroring import host_variables
@@ -173,41 +172,6 @@ def split_spec(spec: str) -> Tuple[str, Optional[int]]:
   if not number.isdecimal() or int(number) < 1:
     raise GraphError(f"replicas is {number!r} in {spec!r}; expected a whole number of at least 1")
   return head + (f":{rest}" if rest else ""), int(number)
-
-
-def training_function(
-    model: Any, optimizer: Any = None, loss: Any = None, *, batch_size: int, replicas: int = 1,
-    targets: Any = None) -> Any:
-  """A ConcreteFunction of one training step of a Keras model, on R replicas of a divided batch.
-
-  As `placeto_tf.graphs.training_function`; the function takes the global batch.
-
-  Args:
-    model, optimizer, loss, targets: as there; specs of targets are those of one replica.
-    batch_size: examples of all replicas together.
-    replicas: R.
-  """
-  part = divided(batch_size, check_replicas(replicas), getattr(model, "name", "model"))
-  function = one_training_function(model, optimizer, loss, batch_size=part, targets=targets)
-  if replicas == 1:
-    return function
-  whole = one_training_function(
-      model, optimizer, loss, batch_size=batch_size, targets=_of_all(targets, part, batch_size))
-  replicated = replicate(load_graph(function), replicas, whole=load_graph(whole))
-  assert replicated.graph.source is not None
-  return replicated.graph.source.tf_graph
-
-
-def _of_all(targets: Any, part: int, batch_size: int) -> Any:
-  """Specs of the targets of all replicas from those of one."""
-  import tensorflow as tf
-
-  def grown(spec):
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != part:
-      return spec
-    return tf.TensorSpec([batch_size, *spec.shape[1:]], spec.dtype, spec.name)
-
-  return tf.nest.map_structure(grown, targets)
 
 
 def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:

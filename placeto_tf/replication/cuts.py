@@ -37,7 +37,6 @@ from placeto_tf.replication.propagation import Spread
 # How tensors of the replicas become one: combined (`Join.how` says how), the rows or examples of
 # all in their order, the first one's (all are equal).
 ROWS, FIRST = "rows", "first"
-REDUCTIONS = ("sum", "max", "min", "all", "any")
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
 # The sum is taken before these, if an optimizer or moving average does them with its numbers.
@@ -50,7 +49,7 @@ class Join:
   """How the replicas' tensors become the global one.
 
   Attributes:
-    how: one of `REDUCTIONS`, or `ROWS` or `FIRST`.
+    how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.
     power: what is joined is `R^power` times the global value.
     axis: of `ROWS`.
     positions: whether the rows are positions, counted in each replica from 0.

@@ -7,9 +7,9 @@ from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.grappler.costs import op_performance_data_pb2
 from tensorflow.core.protobuf import config_pb2
 
+from cost_protos import to_cost_graph, to_op_performances
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.costs.cost_graph import to_cost_graph, to_op_performances
 from placeto_tf.errors import CostError
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"

@@ -218,7 +218,8 @@ def _cluster() -> Kind:
 
 
 def _costs() -> Kind:
-  from placeto_tf.costs import estimate_costs, to_op_performances
+  from cost_protos import to_op_performances
+  from placeto_tf.costs import estimate_costs
 
   graph, cluster = _graph_and_cluster()
   content = to_op_performances(graph, estimate_costs(graph, cluster), cluster).SerializeToString()
