@@ -4,6 +4,5 @@
 """
 
 from placeto_tf.grouping.api import METHODS, group_ops
-from placeto_tf.grouping.grouping import Grouping
 
-__all__ = ["METHODS", "Grouping", "group_ops"]
+__all__ = ["METHODS", "group_ops"]

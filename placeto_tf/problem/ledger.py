@@ -55,12 +55,10 @@ class Ledger:
     no_more: whether the search ended because more of it was not expected to gain enough.
   """
 
-  def __init__(
-      self, problem: PlacementProblem, announce: Optional[Callable[[str], None]] = None):
-    """Args: announce: called with the name of each placer before it runs."""
+  def __init__(self, problem: PlacementProblem):
     self.entries: List[Entry] = []
     self._problem = problem
-    self.announce = announce or (lambda name: None)
+    self.announce: Callable[[str], None] = lambda name: None
     self.proven, self.no_more = False, False
     self.bound_us: Optional[float] = None
 
