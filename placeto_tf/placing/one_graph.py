@@ -18,7 +18,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.placements.fixed_cost import fixed_cost_note
 from placeto_tf.placing import (
   measured_search,
   registry,
@@ -96,8 +95,6 @@ def place_graph(
       else:
         best, proven = measured.placement, False  # proofs hold for simulated steps
         notes += (measured_search.describe(measured),)
-  fixed = fixed_cost_note(problem.simulator, best)
-  notes += (fixed,) if fixed else ()
   return PlacingResult.of(
       problem, best, rows, config, bound_us=bound_us, evaluations=problem.account.evaluations,
       seconds=problem.account.seconds, proven=proven, notes=notes, interrupted=interrupted,
