@@ -99,6 +99,8 @@ def main(argv: Sequence[str]) -> None:
   picture("methods_alone", data["methods_alone"], [
       "expert", "metis", "list schedulers", "annealing", "local_search",
       "device_pointer"], "auto", "step time over that of auto")
+  picture("replicas", data["replicas"], ["placement alone", "data parallelism", "bound"],
+          "replicas=auto", "step time over that of --replicas=auto")
   picture("gdp", data["gdp"], [
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
       "device_pointer"], "expert", "step time over the expert's")
