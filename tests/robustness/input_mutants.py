@@ -30,8 +30,8 @@ _VALUES: Tuple[Any, ...] = (
     [], [[]], {},
     [1, "a", None], {"a": {"b": []}}, "NaN", "9" * 400)
 KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "placeto_weights", "run",
-         "results", "replicas", "study", "manifest", "graph_set", "partial", "cached_costs",
-         "keras_archive", "keras_hdf5")
+         "results", "study", "manifest", "graph_set", "partial", "cached_costs", "keras_archive",
+         "keras_hdf5")
 SPECIAL = ("pipe", "device", "directory", "loop", "huge", "missing")
 
 
