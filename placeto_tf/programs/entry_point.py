@@ -28,7 +28,7 @@ def import_tensorflow_quietly() -> None:
   """Imports TensorFlow, holding back what it writes to stderr before it can be told not to.
 
   An import that fails shows all of it. Warnings of TensorFlow and tf-agents, which would stand
-  between lines of progress, are shown with --verbosity=0 (warnings) or more.
+  between lines of progress, are shown with --verbosity=-1 (warnings) or more.
   """
   sys.stderr.flush()
   shown = os.dup(2)
@@ -46,8 +46,7 @@ def import_tensorflow_quietly() -> None:
       os.dup2(shown, 2)
       os.close(shown)
   _end_if_signalled()  # an import may have caught what the signal's handler raised
-  if "verbosity" in FLAGS and FLAGS["verbosity"].using_default_value:
-    logging.set_verbosity(logging.ERROR)
+  if "verbosity" in FLAGS and logging.get_verbosity() <= logging.ERROR:
     tensorflow.get_logger().setLevel("ERROR")
 
 
@@ -185,6 +184,8 @@ def run_program(
       else:
         fail(PlacetoError(f"--{missing[1]} is missing; expected --{missing[1]}=VALUE "
                           f"({FLAGS[missing[1]].help})"))
+    if FLAGS["verbosity"].using_default_value:
+      logging.set_verbosity(logging.ERROR)  # here, before absl takes the default for INFO
     if len(rest) > 1:
       fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
     return rest

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -52,3 +54,18 @@ def test_a_late_interruption_does_not_cut_off_the_end(monkeypatch):
     entry_point.run_program(lambda: None)
   os.kill(os.getpid(), signal.SIGINT)
   assert not exited.value.code
+
+
+@pytest.mark.parametrize("given, shown", [((), False), (("--verbosity=0",), True)])
+def test_what_libraries_tell_is_shown_only_where_it_is_asked_for(given, shown):
+  """In a process of its own: absl's handler and verbosity are the process's."""
+  program = (
+      "from absl import logging\n"
+      "from placeto_tf.programs import entry_point\n"
+      "def main():\n"
+      "  entry_point.import_tensorflow_quietly()\n"
+      "  logging.info('sharding took a while')\n"
+      "entry_point.run_program(main)\n")
+  done = subprocess.run(
+      [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True)
+  assert ("sharding took a while" in done.stderr) == shown
