@@ -210,8 +210,7 @@ class _Comparison:
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
     self._graph, self._double = graph, double
-    # In double precision: the largest difference, and how many steps agree; None before.
-    self._doubled: Optional[Tuple[float, int]] = None
+    self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
     if whole is None:
       _check_memory(graph, replicated, 2.0 if double else 1.0)
     self._whole = whole.again() if whole is not None else TrainableGraph(
@@ -314,11 +313,11 @@ class _Comparison:
         for names in self._chunks:
           seen += self._compared(names)
         if any(each.is_wrong for each in seen):
-          again = self._in_double(step, steps, started, deadline)
-          if again is None and self._doubled is not None and self._doubled[1] > 0:
-            break  # there was time for fewer steps in double precision; they agree
-          if again is not None:
-            seen = [each._replace(difference=again) if each.is_wrong else each
+          largest_in_double, agreeing = self._in_double(steps, started, deadline)
+          if 0 < agreeing <= step:
+            break  # there was time for fewer steps in double precision
+          if agreeing:
+            seen = [each._replace(difference=largest_in_double) if each.is_wrong else each
                     for each in seen]
         if any(each.is_wrong for each in seen):
           self._measure_noise(
@@ -338,26 +337,25 @@ class _Comparison:
     finally:
       self._close()
 
-  def _in_double(
-      self, step: int, steps: int, started: float, deadline: float) -> Optional[float]:
-    """The largest difference in double precision; None where that cannot be run.
+  def _in_double(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
+    """`run` in double precision, made once; no steps where that cannot be run.
 
     Raises:
-      ReplicaMismatchError: they do not.
+      ReplicaMismatchError: the replicas train something else there, too.
     """
     import tensorflow as tf
 
-    if self._double:
-      return None
     if self._doubled is None:
       self._doubled = 0.0, 0
+      if self._double:
+        return self._doubled
       with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
                                tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
         again = _Comparison(
             self._graph, self._replicated, self._seed, norms=self._norms, double=True)
         self._doubled = again.run(steps, started, deadline)
         self._told_nothing = again.untold
-    return self._doubled[0] if self._doubled[1] > step else None
+    return self._doubled
 
   def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
