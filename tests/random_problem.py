@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 
@@ -46,3 +46,17 @@ def grouped_graph(problem: PlacementProblem) -> GroupedGraph:
   """The problem as the policies see it."""
   return GroupedGraph.build(
       problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
+
+
+def means_of_draws(problem: PlacementProblem) -> List[float]:
+  """The mean step time of each batch of placements that is simulated from now on, as they come."""
+  means: List[float] = []
+  simulate = problem.simulator.simulate_many
+
+  def watched(placements, **options):
+    found = simulate(placements, **options)
+    means.append(found[0].mean())
+    return found
+
+  problem.simulator.simulate_many = watched
+  return means

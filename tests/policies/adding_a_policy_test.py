@@ -13,7 +13,7 @@ from placeto_tf import policies
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from random_problem import random_problem
+from random_problem import means_of_draws, random_problem
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_policy.md"
 NAME = "placeto_tf.policies.perceptron"
@@ -38,15 +38,8 @@ def folder_fixture(tmp_path, monkeypatch, eagerly):
 
 
 def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
-  problem, means = random_problem(), []
-  simulate = problem.simulator.simulate_many
-
-  def watched(placements, **options):
-    found = simulate(placements, **options)
-    means.append(found[0].mean())
-    return found
-
-  problem.simulator.simulate_many = watched
+  problem = random_problem()
+  means = means_of_draws(problem)
   placement = running.run(
       problem, registry.find("perceptron"), Budget(max_evaluations=640), seed=0)
   assert problem.simulator.simulate(placement).step_time_us == problem.account.best_objective_us

@@ -11,7 +11,7 @@ from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
 from placeto_tf.policies.gdp.search import WAYS, GdpSearch, search_gdp
 from placeto_tf.problem.budget import Budget
-from random_problem import random_problem
+from random_problem import means_of_draws, random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
 CONFIG = GdpSearch(
@@ -28,21 +28,14 @@ def weights_fixture(tmp_path_factory):
 
 
 def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
-  problem, seen = two_chains, []
-  simulate = problem.simulator.simulate_many
-
-  def watched(placements, **options):
-    found = simulate(placements, **options)
-    seen.append(found[0].mean())
-    return found
-
-  problem.simulator.simulate_many = watched
+  problem = two_chains
+  means = means_of_draws(problem)
   config = dataclasses.replace(
       CONFIG, network=dataclasses.replace(NETWORK, initial_spread=1.0))
   search_gdp(problem, Budget(max_evaluations=400), 0, config=config)
   one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
   assert problem.account.best_objective_us < 0.6 * one_us
-  assert np.mean(seen[-6:-1]) < 0.8 * np.mean(seen[:3])
+  assert np.mean(means[-6:-1]) < 0.8 * np.mean(means[:3])
 
 
 @pytest.mark.parametrize("way, evaluations", [
