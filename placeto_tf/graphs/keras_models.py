@@ -123,7 +123,7 @@ def step_specs(model: Any, batch_size: Optional[int]) -> Any:
   if loss is None or loss == {}:
     raise GraphError(
         f"the Keras model {_name(model)!r} is compiled without a loss, so that its targets are not "
-        "known; give data=, an example batch")
+        "known; give data=(inputs, targets), an example batch")
   inputs = _input_specs(model, batch_size)
   outputs = _outputs(model, inputs)
   if isinstance(loss, dict):
@@ -191,8 +191,8 @@ def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
     if not kept or not kept[0]:
       raise GraphError(
           f"the Keras model {_name(model)!r} does not know its inputs, as Keras keeps none "
-          "of a subclass; give data=, an example batch, to train it placed, or hand over "
-          "tf.function(model).get_concrete_function(...)")
+          "of a subclass; give data=(inputs, targets), an example batch, to train it placed, or "
+          "hand over tf.function(model).get_concrete_function(...)")
     return tf.nest.map_structure(
         lambda spec: _spec([None, *spec.shape[1:]], spec.dtype, batch_size), kept[0][0])
   # Functional models take a dict where they were made of one; the names differ by version.
@@ -225,7 +225,7 @@ def _outputs(model: Any, inputs: Any) -> Any:
   except Exception as error:  # whatever the user's layers raise
     raise GraphError(
         f"the Keras model {_name(model)!r} cannot be called on {inputs} ({cause_of(error)}); give "
-        "data=, an example batch") from error
+        "data=(inputs, targets), an example batch") from error
 
 
 def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:

@@ -33,6 +33,7 @@ from placeto_tf.replication import (
 from placeto_tf.simulation import Simulator
 
 _NUMBER = re.compile(r"_?\d+")
+_FREE = 32  # stands in an error for a dimension that is not known
 ENOUGH = 0.9  # least share of ops known by name for a trace of the same step
 
 
@@ -264,9 +265,9 @@ def read_example(
     shapes = [spec.shape.as_list() for spec in tf.nest.flatten(specs)]
     if any(None in shape for shape in shapes):
       raise GraphError(
-          f"the inputs and targets of the Keras model {getattr(model, 'name', '')!r} have "
-          f"dimensions that batch_size does not say ({listed([str(shape) for shape in shapes])}); "
-          "give data=, an example batch")
+          f"the batches of the Keras model {getattr(model, 'name', '')!r} have dimensions that "
+          "batch_size does not say; give data=, an example batch, or its specs: with your sizes "
+          f"for {_FREE}, and targets as your loss takes them, data={_as_code(specs)}")
     return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
   element_spec = None
   if isinstance(data, tf.data.Dataset):
@@ -278,6 +279,17 @@ def read_example(
   batch = keras_batches.as_batch(data, floatx(model))
   return (keras_batches.specs_of(batch, data, element_spec, wide=wide),
           keras_batches.component_shapes(batch))
+
+
+def _as_code(specs: Any) -> str:
+  """Python that makes nested TensorSpecs, with a number for each dimension that is not known."""
+  if isinstance(specs, Mapping):
+    return f"{{{', '.join(f'{name!r}: {_as_code(spec)}' for name, spec in specs.items())}}}"
+  if isinstance(specs, (list, tuple)):
+    inner = ", ".join(_as_code(spec) for spec in specs)
+    return f"[{inner}]" if isinstance(specs, list) else f"({inner})"
+  sizes = [_FREE if size is None else size for size in specs.shape]
+  return f"tf.TensorSpec({sizes}, {specs.dtype.name!r})"
 
 
 def check_devices(cluster: Cluster) -> None:

@@ -110,8 +110,13 @@ def test_batch_size_says_enough_or_an_example_batch_is_asked_for(found):
   assert case["named"] == {"a": [4, 3], "b": [4, 1]} and case["data"] == 4
   assert "compiled without a loss" in case["lossless"]
   assert "dimensions that batch_size does not say" in case["free"]
-  for error in [case["unbuilt"], case["lossless"], case["free"], *filter(None, [case["called"]])]:
-    assert "give data=, an example batch" in error
+  for error in [case["unbuilt"], case["lossless"], *filter(None, [case["called"]])]:
+    assert "give data=(inputs, targets), an example batch" in error
+
+
+def test_specs_that_an_error_names_are_planned_for_as_they_stand(found):
+  assert found["batch_sizes"]["told"] == [
+      {"words": [4, 32], "kinds": [4, 32]}, {"each": [4, 32, 2], "kind": [4]}]
 
 
 def test_batches_of_composite_tensors_train_as_they_do_unplaced(found):
