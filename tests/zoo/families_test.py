@@ -1,4 +1,5 @@
 import ast
+import random
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from placeto_tf import zoo
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
-from placeto_tf.zoo import families
+from placeto_tf.zoo import enas, families
 
 
 def test_a_slice_expands_to_its_graphs_and_other_specs_to_themselves():
@@ -44,6 +45,33 @@ def test_members_differ_and_each_is_a_spec_of_a_model(name):
   assert len(set(members)) == 32
   for spec in members:
     assert zoo.resolve(spec)[0] in zoo.names()
+
+
+def _structure(spec):
+  """What a graph shares with those of other sizes: its cell, or its layers and steps."""
+  model, options = zoo.resolve(families.member(spec))
+  rng = random.Random(options.get("cell"))
+  if model == "enas_conv":
+    return tuple(tuple(enas._sample_conv_cell(rng, options["nodes"])) for _ in range(2))
+  if model == "enas_recurrent":
+    return tuple(enas._sample_recurrent_cell(rng, options["nodes"]))
+  return options["layers"], options["steps"]
+
+
+@pytest.mark.parametrize("name", zoo.family_names())
+def test_members_kept_for_tests_share_no_structure_with_others(name):
+  kept = {_structure(spec) for spec in zoo.expand(f"family:{name}[24:32]")}
+  others = zoo.expand(f"family:{name}[0:24]") + zoo.expand(f"family:{name}[32:300]")
+  assert len(kept) == 8
+  assert not kept & set(map(_structure, others))
+
+
+def test_translation_is_tested_on_deeper_models_than_others_have():
+  def deepest(members):
+    return max(_structure(spec)[0] for spec in zoo.expand(f"family:nmt[{members}]"))
+
+  assert deepest("0:24") == deepest("32:300") == 4
+  assert deepest("24:32") == 6
 
 
 def test_a_member_is_the_same_in_every_process():
