@@ -10,6 +10,8 @@ beside the best of --methods (auto, unless others are named) and data parallelis
 --start=single,expert,metis makes every search begin at the best of these.
 --budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method runs once
 more with each, for what plans, such as annealing, does otherwise with less.
+--suite=held_out sets graphs, clusters, starts, budgets and seeds, and the methods that a new one
+has to beat; --methods adds to these. placeto_tf/evaluation/suites.py lists the suites.
 --reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
@@ -35,6 +37,8 @@ shared_flags.define_reading_flags()
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated; with --replicas auto by default.")
+flags.DEFINE_string("suite", None, "A named set of graphs, clusters, starts, budgets, seeds and "
+                    "methods.")
 flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
                   "without what was learned: untrained weights, uniform draws.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
@@ -68,6 +72,19 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
   return dict(text.split("=", 1) for text in texts)
 
 
+def _take_suite() -> None:
+  """Sets the flags that the suite fixes. Raises: PlacetoError where one of them is given, too."""
+  from placeto_tf.errors import PlacetoError
+  from placeto_tf.evaluation import suites
+
+  for name, value in suites.flags_of(FLAGS.suite).items():
+    if name == "methods":
+      value = list(dict.fromkeys([*value, *(FLAGS.methods or [])]))
+    elif FLAGS[name].present:
+      raise PlacetoError(f"--suite={FLAGS.suite} fixes --{name}; leave one of them out")
+    FLAGS[name].value = value
+
+
 def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf.errors import PlacetoError
@@ -84,6 +101,8 @@ def main() -> None:
       raise PlacetoError(f"{len(differences)} parts of {FLAGS.validate} do not come out again")
     print(f"Everything in {FLAGS.validate} comes out again.")
     return
+  if FLAGS.suite:
+    _take_suite()
   wanted = ("graphs", "clusters", "out") + (("methods",) if FLAGS.replicas == "1" else ())
   missing = [name for name in wanted if not FLAGS[name].value]
   if missing:
@@ -105,8 +124,11 @@ def main() -> None:
                        f"{config.max_evaluations}; expected numbers from 1 to it")
   result_directory.check(FLAGS.out)
 
+  graphs: Dict[str, Any] = {}  # loaded once for all budgets
+
   def run_all(config: EvaluationConfig, out: str) -> Tuple[List[Dict[str, Any]], str]:
-    return evaluate(config, out, progress=shared_flags.show_row, ray=FLAGS.ray), out
+    return evaluate(config, out, progress=shared_flags.show_row, ray=FLAGS.ray,
+                    graphs=graphs if budgets else None), out
 
   evaluations = {
       budget: run_all(dataclasses.replace(config, max_evaluations=budget),

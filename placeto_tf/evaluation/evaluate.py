@@ -35,6 +35,7 @@ from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.evaluation.runs import Found, Key, read_history, run
 from placeto_tf.graphs import atomic, result_directory, user_files
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, reports
 from placeto_tf.placing.config import AUTO
@@ -56,7 +57,7 @@ Row = Dict[str, Any]
 def evaluate(
     config: EvaluationConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None, ray: Optional[str] = None,
-) -> List[Row]:
+    graphs: Optional[Dict[str, ComputationGraph]] = None) -> List[Row]:
   """Runs the missing rows and returns all rows, in the order of the configuration.
 
   Args:
@@ -65,6 +66,7 @@ def evaluate(
     progress: called with (rows done, rows in all, the row) after each.
     ray: where to run them, each as a task, see `ray_executor.connected`; None is here, one after
       the other. Rows are equal but for seconds; results.csv has them as they were done.
+    graphs: keeps graphs by name for later evaluations with the same options; None keeps none.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
@@ -73,12 +75,13 @@ def evaluate(
     os.makedirs(os.path.join(out, "placements"), exist_ok=True)
     os.makedirs(os.path.join(out, "histories"), exist_ok=True)
     with executor_at(ray) as executor:
-      return _evaluate(config, out, progress, executor)
+      return _evaluate(config, out, progress, executor, graphs)
 
 
 def _evaluate(
     config: EvaluationConfig, out: str,
-    progress: Optional[Callable[[int, int, Row], None]], executor: Executor) -> List[Row]:
+    progress: Optional[Callable[[int, int, Row], None]], executor: Executor,
+    graphs: Optional[Dict[str, ComputationGraph]]) -> List[Row]:
   # What cannot be read is known before anything is run or written.
   path = os.path.join(out, "results.csv")
   done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
@@ -110,7 +113,10 @@ def _evaluate(
     for graph_name in config.graphs:
       if all(key in done for key in wanted if key[0] == graph_name and key[2] != REPLICAS):
         continue
-      graph = load_with_replicas(graph_name, **config.graph_options)
+      graph = (graphs or {}).get(graph_name) or load_with_replicas(
+          graph_name, **config.graph_options)
+      if graphs is not None:
+        graphs[graph_name] = graph
       for cluster_name in config.clusters:
         todo = [key for key in wanted if key[:2] == (graph_name, cluster_name)
                 and key[2] != REPLICAS and key not in done]

@@ -113,8 +113,7 @@ class Auto:
     for method in registry.parts_of_auto(Stage.CONSTRUCTION):
       if self._over() or not in_time(problem, budget):
         break
-      if _part(method).condition(problem):
-        self._construct(method, budget)
+      self._construct(method, budget)
     if problem.num_groups <= EXACT_GROUPS and not self._over():
       self._run("exact", self._exact, budget.share(problem.account, EXACT_SHARE))
     begin = self._begin(reference)
@@ -195,8 +194,6 @@ class Auto:
     """Runs a policy, if the budget leaves it enough to get something done."""
     problem, budget, part = self._problem, self._budget, _part(method)
     share = budget if part.share is None else budget.share(problem.account, part.share)
-    if not part.condition(problem):
-      return
     if self._over():
       used_up = problem.account.exhausted(dataclasses.replace(budget, target_us=None))
       self.ledger.skip(
@@ -223,8 +220,7 @@ class Auto:
       left: about how many more placements there is budget for.
     """
     problem, budget = self._problem, self._budget
-    searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)
-                if _part(method).condition(problem)}
+    searches = {method.name: method for method in registry.parts_of_auto(Stage.SEARCH)}
     gains: Dict[str, float] = {}
     for name, method in searches.items():
       if not self._over() and self._time_for_a_search():

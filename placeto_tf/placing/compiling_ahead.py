@@ -81,7 +81,7 @@ def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
   parts: List[Any] = [
       (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
   return [dataclasses.replace(each, load=part.load or each.load)
-          for each, part in parts if part.condition(problem)]
+          for each, part in parts]
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:

@@ -116,7 +116,6 @@ class AutoPart:
     stage: when it runs.
     share: its share of what is left of the budget when its turn comes; None for all of it.
     setup_seconds, setup_seconds_an_op: the time it takes before it gets anything done.
-    condition: tells whether it takes part, given the problem.
     repeats: whether a search also takes part in the slices at the end.
     load: its `load` in `auto`, if that differs from the one it has alone.
     anew: with more evaluations left than this, a search begins where the policies began, not at
@@ -129,7 +128,6 @@ class AutoPart:
   share: Optional[float] = None
   setup_seconds: float = 0.0
   setup_seconds_an_op: float = 0.0
-  condition: Callable[[PlacementProblem], bool] = lambda problem: True
   repeats: bool = True
   load: Optional[Loader] = None
   anew: Optional[int] = None

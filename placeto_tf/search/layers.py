@@ -30,23 +30,26 @@ _GRADIENT_SCOPES = ("gradients", "gradient_tape")
 _GRADIENT_SUFFIX = "_grad"
 
 
-def layer_positions(graph: ComputationGraph) -> np.ndarray:
-  """[N] float64 position along the forward depth; ops of equal position make one layer."""
-  names = graph.op_names
-  scopes = [_gradient_scope(name) for name in names]
+def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.ndarray:
+  """[N] float64 position along the forward depth; ops of equal position make one layer.
+
+  Args:
+    graph: any.
+    distinct: whether layers of one depth, as those of branches, are told apart. Positions then
+      count the ops in the order of their depths.
+  """
+  depths = graph.depths
+  if distinct:
+    depths = np.argsort(graph.topological_order, kind="stable")
+  scopes = [_gradient_scope(name) for name in graph.op_names]
   backward = np.array([scope is not None for scope in scopes])
-  data = graph.edge_ports != CONTROL
-  producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
-  in_order = np.argsort(graph.depths[consumers], kind="stable")
-  producers, consumers = producers[in_order], consumers[in_order]
+  producers, consumers = _data_edges(graph)
 
   is_variable = np.isin(np.array(graph.op_types), list(_VARIABLE_TYPES))
   holds_variable = np.zeros(graph.num_ops, dtype=bool)
   holds_variable[graph.colocation[is_variable]] = True
   of_variable = holds_variable[graph.colocation]
-  # Ops downstream of gradients are the optimizer: neither forward nor backward.
-  behind = _descendants(producers, consumers, backward)
-  forward = ~backward & ~behind
+  forward = _forward(producers, consumers, backward)
 
   position = np.full(graph.num_ops, -1.0)
   if is_variable.any():
@@ -54,13 +57,13 @@ def layer_positions(graph: ComputationGraph) -> np.ndarray:
     reads = of_variable[producers] & forward[consumers] & ~of_variable[consumers]
     np.minimum.at(
         set_position, graph.colocation[producers[reads]],
-        graph.depths[consumers[reads]].astype(np.float64))
+        depths[consumers[reads]].astype(np.float64))
     for op in np.flatnonzero(of_variable).tolist():
       found = set_position[graph.colocation[op]]
       position[op] = found if np.isfinite(found) else -1.0
     _spread_forward(position, producers, consumers, forward, of_variable)
   else:
-    position[forward] = graph.depths[forward]
+    position[forward] = depths[forward]
   for op in np.flatnonzero(backward & (position < 0)).tolist():
     scope = scopes[op]
     twin = None if scope is None else _forward_op(graph.op_index, scope, forward)
@@ -70,6 +73,23 @@ def layer_positions(graph: ComputationGraph) -> np.ndarray:
   _follow(position, producers, consumers)
   _share(position, graph.colocation)
   return np.maximum(position, 0.0)
+
+
+def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
+  """(producers, consumers) of the data edges between forward ops."""
+  producers, consumers = _data_edges(graph)
+  backward = np.array([_gradient_scope(name) is not None for name in graph.op_names])
+  forward = _forward(producers, consumers, backward)
+  kept = forward[producers] & forward[consumers]
+  return producers[kept], consumers[kept]
+
+
+def _data_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
+  """(producers, consumers) of the data edges, in the order of the consumers' depths."""
+  data = graph.edge_ports != CONTROL
+  producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
+  in_order = np.argsort(graph.depths[consumers], kind="stable")
+  return producers[in_order], consumers[in_order]
 
 
 def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
@@ -103,14 +123,14 @@ def _forward_op(
   return None
 
 
-def _descendants(
-    producers: np.ndarray, consumers: np.ndarray, start: np.ndarray) -> np.ndarray:
-  """[N] whether an op has one of `start` upstream; edges in the order of the consumers."""
-  reached = start.tolist()
+def _forward(
+    producers: np.ndarray, consumers: np.ndarray, backward: np.ndarray) -> np.ndarray:
+  """[N] whether an op is no gradient and, unlike the optimizer's, not downstream of one."""
+  reached = backward.tolist()
   for u, v in zip(producers.tolist(), consumers.tolist()):
     if reached[u]:
       reached[v] = True
-  return np.array(reached) & ~start
+  return ~np.array(reached)
 
 
 def _spread_forward(

@@ -177,15 +177,6 @@ def test_a_trial_gets_a_small_part_of_what_is_left(make_problem, make_cluster, e
   assert all(part == np.ceil(auto.TRIAL_SHARE * left) for left, part in used)
 
 
-def test_fewer_devices_are_tried_where_there_are_some_to_leave_out(make_problem, make_cluster):
-  for gpus, tried in ((2, False), (3, True)):
-    run = Auto(_wide(make_problem, make_cluster, gpus=gpus), Budget(max_evaluations=100),
-               policies=())
-    run.run()
-    assert ("expert_fewer" in _rows(run)) == tried
-    assert all(row.evaluations for row in run.ledger.entries)
-
-
 def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   problem = make_problem([10.0] * 30, cluster=make_cluster(3), max_groups=30)
   called = []

@@ -19,7 +19,7 @@ def test_the_stages_of_auto_have_their_methods_in_order():
   names = {stage: [method.name for method in registry.parts_of_auto(stage)] for stage in Stage}
   assert names == {
       Stage.REFERENCE: ["current", "single", "expert", "metis"],
-      Stage.CONSTRUCTION: ["expert_fewer", "m_etf", "heft", "metis_groups"],
+      Stage.CONSTRUCTION: ["m_etf", "heft", "metis_groups"],
       Stage.POLICY: ["placeto", "device_pointer"],
       Stage.SEARCH: ["annealing", "refine", "local_search"]}
 

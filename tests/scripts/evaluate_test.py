@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from placeto_tf.evaluation import suites
 from placeto_tf.zoo import families
 
 
@@ -52,3 +53,16 @@ def test_a_budget_beyond_the_largest_is_an_error(run_program, tmp_path):
       "--max_evaluations=10", "--budgets=5,20", f"--out={tmp_path / 'out'}")
   assert done.code == 2 and "--budgets=5,20 with --max_evaluations=10" in done.err
   assert not (tmp_path / "out").exists()
+
+
+def test_a_suite_takes_more_methods_and_nothing_else_that_it_fixes(
+    run_program, tmp_path, monkeypatch):
+  monkeypatch.setitem(suites.SUITES, "tiny", {
+      "graphs": ["family:tiny[0]"], "clusters": ["k80:2"], "methods": ["single"],
+      "start": ["single"], "max_evaluations": 10, "budgets": ["5", "10"], "seeds": ["0", "1"]})
+  both = run_program("evaluate", "--suite=tiny", "--seeds=3", f"--out={tmp_path / 'out'}")
+  assert both.code == 2 and "--suite=tiny fixes --seeds" in both.err
+  done = run_program(
+      "evaluate", "--suite=tiny", "--methods=local_search", f"--out={tmp_path / 'out'}")
+  assert done.code == 0 and "| local_search | " in done.out
+  assert "4 rows" in done.out and "| evaluations | 5 | 10 |" in done.out
