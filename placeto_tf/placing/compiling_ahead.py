@@ -16,7 +16,6 @@ import numpy as np
 from numba.core.registry import cpu_target
 
 from placeto_tf.costs import OpCosts
-from placeto_tf.errors import SetupError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
@@ -50,10 +49,7 @@ def compile_ahead(
     small = _small(problem)
     lower_bound_us(small)
     for part in _parts(problem, method):
-      try:
-        running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
-      except SetupError:  # the libraries of a policy are not installed; it will not run either
-        pass
+      running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
   _done.add(name)
   if marker is not None:
     with contextlib.suppress(OSError), open(marker, "w", encoding="utf-8") as file:
@@ -72,16 +68,22 @@ def _read(path: Optional[str]) -> Optional[str]:
 def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
   """The method, or what `auto` consists of for this problem, as it runs there.
 
-  A method that cannot do without given weights is left out: there are none for a small problem.
+  A policy that learns or is given weights is left out: TensorFlow keeps nothing of what it traces.
   """
   if method.kind is not Kind.AUTO:
-    needy = method.weights is not None and method.weights.without is WithoutWeights.FAIL
-    return [*registry.references(), *(() if needy else (method,))]
+    return [*registry.references(), *(() if _in_tensorflow(method) else (method,))]
   stages = [each for each in Stage if each is not Stage.POLICY or method.name == "auto"]
   parts: List[Any] = [
-      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
+      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)
+      if not _in_tensorflow(each)]
   return [dataclasses.replace(each, load=part.load or each.load)
           for each, part in parts]
+
+
+def _in_tensorflow(method: Method) -> bool:
+  if method.weights is None:
+    return method.kind is Kind.ONE_SHOT
+  return method.weights.without is not WithoutWeights.SHIPPED
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:

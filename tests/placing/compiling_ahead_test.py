@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import types
 
 import pytest
 
@@ -12,7 +13,8 @@ from placeto_tf.placing.compiling_ahead import STAGE, compile_ahead
 @pytest.fixture(name="stages")
 def stages_fixture(tmp_path, monkeypatch):
   """Names of stages, in a folder and a process in which nothing was compiled ahead."""
-  monkeypatch.setattr(compiling_ahead.compiling, "folder", lambda: str(tmp_path))
+  monkeypatch.setattr(
+      compiling_ahead, "compiling", types.SimpleNamespace(folder=lambda: str(tmp_path)))
   monkeypatch.setattr(compiling_ahead, "_done", set())
   return []
 
@@ -63,7 +65,24 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   assert problem.account.evaluations == 0 and {ops for _, ops in ran} == {40}
 
 
-def test_a_method_really_runs(stages, tmp_path, make_problem, make_cluster):
-  compile_ahead(make_problem([1.0] * 3, cluster=make_cluster(2)), registry.find("local_search"),
-                _stage(stages))
-  assert stages == [STAGE] and os.listdir(tmp_path) == ["ReferenceEngine.local_search"]
+@pytest.mark.parametrize("name", ["placeto", "placeto_zero_shot", "gdp", "rnn", "auto"])
+def test_policies_in_tensorflow_keep_no_code_and_are_left_out(
+    stages, monkeypatch, make_problem, make_cluster, name):
+  ran = []
+  monkeypatch.setattr(
+      compiling_ahead.running, "run", lambda problem, method, budget: ran.append(method.name))
+  problem = make_problem([1.0] * 30, cluster=make_cluster(3, host=True))
+  compile_ahead(problem, registry.find(name), _stage(stages))
+  assert {"single", "expert"} <= set(ran)
+  assert {each.partition("_")[0] for each in ran}.isdisjoint({"placeto", "gdp", "rnn"})
+  assert ("device_pointer" in ran) == (name == "auto")
+
+
+@pytest.mark.parametrize("engine, extension", [
+  ("ReferenceEngine", {}), ("ExtendedEngine", {"transfer_per_destination": True})])
+def test_all_parts_of_auto_really_run(
+    stages, tmp_path, make_problem, make_cluster, engine, extension):
+  """Run by itself, it fills the cache of compiled code for all tests, as .ci/run does."""
+  problem = make_problem([1.0] * 3, cluster=make_cluster(2, **extension))
+  compile_ahead(problem, registry.find("auto"), _stage(stages))
+  assert stages == [STAGE] and os.listdir(tmp_path) == [f"{engine}.auto"]
