@@ -68,8 +68,8 @@ def main() -> None:
 
 def _draw(grouped, problem) -> None:
   """Writes the picture of the problem on its first device."""
+  from graph_tensor_drawing import draw
   from placeto_tf.encoding import graph_tensor
-  from placeto_tf.encoding.drawing import draw
 
   placement = grouped.allowed.argmax(axis=1)
   simulated = problem.simulator.simulate(problem.grouping.expand(placement))

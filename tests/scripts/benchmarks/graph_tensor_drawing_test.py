@@ -1,6 +1,7 @@
 import numpy as np
 
-from placeto_tf.encoding import drawing, graph_tensor
+import graph_tensor_drawing as drawing
+from placeto_tf.encoding import graph_tensor
 from random_problem import grouped_graph, random_problem
 
 
