@@ -5,8 +5,7 @@
 
 Runs on workers where --workers or the cluster's device names say so, else in this process. Times
 on workers of this machine are those at the full speed of its cores when the cluster was calibrated
-(see placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false. With
---trace_dir a step of each placement is traced and written with the simulated one beside it.
+(see placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ flags.DEFINE_integer("max_runs", 60, "The most steps of a placement.", lower_bou
 flags.DEFINE_float("max_seconds", 60.0, "Seconds of a placement, roughly.", lower_bound=0.0)
 flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
                    lower_bound=0.1)
-flags.DEFINE_string("trace_dir", None, "Directory for Chrome traces, one per placement.")
 flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
@@ -50,7 +48,7 @@ def main() -> None:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
-  from placeto_tf.runtime import measuring, step_traces, workers
+  from placeto_tf.runtime import measuring, workers
   from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.simulation import Simulator
 
@@ -61,8 +59,6 @@ def main() -> None:
       max_seconds=FLAGS.max_seconds, timeout_seconds=FLAGS.timeout_seconds,
       optimizations=FLAGS.optimizations, seed=FLAGS.seed)
   runtime, device_map = shared_flags.runtime(cluster)
-  if FLAGS.trace_dir:
-    os.makedirs(FLAGS.trace_dir, exist_ok=True)
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   costs = estimate_costs(graph, cluster, source=FLAGS.costs)
@@ -74,8 +70,8 @@ def main() -> None:
       device_map=device_map, speed=speed) as measurer:
     if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
       print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
-    for number, (path, placement) in enumerate(zip(FLAGS.placement, placements)):
-      simulated = simulator.simulate(indices[number])
+    for path, placement, devices in zip(FLAGS.placement, placements, indices):
+      simulated = simulator.simulate(devices)
       step = measurer.try_measure(placement)
       line = {
           "placement": path, "measured_us": _finite(step.step_time_us),
@@ -87,10 +83,6 @@ def main() -> None:
       if step.failure:
         line["failure"] = step.failure
       print(json.dumps(line), flush=True)
-      if FLAGS.trace_dir and not step.failure:
-        step_traces.write_merged_trace(
-            graph, costs, simulated, measurer.trace(placement), measurer.devices,
-            os.path.join(FLAGS.trace_dir, f"trace_{number}.json"))
 
 
 def _finite(value: float) -> Optional[float]:

@@ -194,21 +194,6 @@ class Measurer:
         self.runtime.restart()
       return MeasuredStep.failed(str(error))
 
-  def trace(self, placement: Placement) -> Any:
-    """The RunMetadata of one step, after warm-up."""
-
-    def work(beat: Callable[[], None]) -> Any:
-      run = self._open(placement, beat)
-      try:
-        for _ in range(self.config.warmup_runs):
-          run.step()
-          beat()
-        return run.traced_step()
-      finally:
-        run.close()
-
-    return self._supervised(work)
-
   def _supervised(self, work: Callable[[Callable[[], None]], Any]) -> Any:
     if self.runtime.closed:  # after an earlier failure
       self.runtime.restart()

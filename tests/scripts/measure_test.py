@@ -26,12 +26,11 @@ def files_fixture(tmp_path):
   return tmp_path
 
 
-def test_each_placement_is_a_line_beside_its_prediction_and_has_a_trace(
-    run_program, files):
+def test_each_placement_is_a_line_beside_its_prediction(run_program, files):
   done = run_program(
       "measure", f"--graph={files / 'small.meta'}", "--cluster=cpu:2",
       f"--placement={files / 'one.json'},{files / 'two.json'}", "--max_runs=6",
-      "--warmup_runs=1", f"--trace_dir={files / 'traces'}")
+      "--warmup_runs=1")
   assert done.code == 0, done.err
   lines = [json.loads(line) for line in done.out.splitlines()]
   assert [line["placement"] for line in lines] == [
@@ -39,10 +38,6 @@ def test_each_placement_is_a_line_beside_its_prediction_and_has_a_trace(
   for line in lines:
     assert 0 < line["low_us"] <= line["measured_us"] <= line["high_us"]
     assert line["runs"] == 6 and line["predicted_us"] > 0 and "failure" not in line
-  trace = json.loads((files / "traces" / "trace_1.json").read_text())
-  shown = {event["args"]["name"] for event in trace["traceEvents"]
-           if event["name"] == "process_name"}
-  assert shown == {f"/CPU:{i} {what}" for i in range(2) for what in ("simulated", "measured")}
 
 
 def test_optimizations_say_how_many_ops_they_folded(run_program, files):
