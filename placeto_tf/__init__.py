@@ -37,7 +37,6 @@ _HOMES = {
     "PlacedTraining": "placeto_tf.placing.placed_training",
     "TrainingPlan": "placeto_tf.placing.training_plans",
     "PlacingResult": "placeto_tf.placing.result",
-    "SignaturesResult": "placeto_tf.placing.signatures",
     "TrainingComparison": "placeto_tf.runtime.comparing",
     "compare_training": "placeto_tf.runtime.comparing",
     "compile_placed": "placeto_tf.placing.compiling",
@@ -47,7 +46,6 @@ _HOMES = {
     "load_placed": "placeto_tf.placements",
     "measure": "placeto_tf.runtime.measuring",
     "place": "placeto_tf.placing.run",
-    "place_signatures": "placeto_tf.placing.run",
     "simulate": "placeto_tf.placing.run",
 }
 

@@ -50,7 +50,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, replica_search, reports, what_now
+  from placeto_tf.placing import publishing, replica_search, tables, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Terminal
 
@@ -72,9 +72,8 @@ def main() -> None:
   result = publishing.place_into(
       FLAGS.out, FLAGS.graph, FLAGS.cluster,
       replica_search.with_replicas_of_spec(config, FLAGS.graph),
-      loading=shared_flags.graph_options(), signatures=shared_flags.signatures() or None,
-      observer=Terminal())
-  print(reports.table(result, verbose=FLAGS.verbose))
+      loading=shared_flags.graph_options(), observer=Terminal())
+  print(tables.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
   print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
 

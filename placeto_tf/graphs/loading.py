@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import (
@@ -37,7 +37,7 @@ def load_graph(
     feed_shapes: Optional[Mapping[str, Sequence[int]]] = None,
     trip_count: Optional[int] = None,
     split_loops: bool = False,
-    signature: Union[str, Sequence[str], None] = None,
+    signature: Optional[str] = None,
     tags: Optional[Sequence[str]] = None,
     trusted: bool = False,
 ) -> ComputationGraph:
@@ -65,8 +65,7 @@ def load_graph(
       before the run (a constant, or from the shapes of what is fed), else 10.
     split_loops: whether the ops of a loop may be on several devices; each round then sends what
       crosses, and one signal for the devices besides the first. By default a loop stays on one.
-    signature: of a SavedModel, by default "serving_default" or the only one. Of several, a step
-      runs all; `place()` has a step for each.
+    signature: of a SavedModel, by default "serving_default" or the only one.
     tags: of a SavedModel's graph, by default "serve" or those of the only one.
     trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
@@ -103,7 +102,7 @@ _Names = Optional[Tuple[str, ...]]
 
 
 def _read(
-    source: Any, format: Optional[str], signature: Union[str, Sequence[str], None],
+    source: Any, format: Optional[str], signature: Optional[str],
     tags: Optional[Sequence[str]],
 ) -> Tuple[ReadGraph, _Names, _Names]:
   """The graph, with the fetches and feeds that the source itself states."""

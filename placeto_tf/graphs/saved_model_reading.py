@@ -7,7 +7,7 @@ directory is executed.
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import fetches as fetches_lib
@@ -18,8 +18,6 @@ from placeto_tf.graphs.graph_defs import ReadGraph
 FILES = (("saved_model.pb", False), ("saved_model.pbtxt", True))
 DEFAULT_TAGS = ("serve",)
 DEFAULT_SIGNATURE = "serving_default"
-ALL_SIGNATURES = "all"
-_ONLY = "only the signature"
 _INIT_SIGNATURE = "__saved_model_init_op"
 
 
@@ -29,49 +27,27 @@ def is_saved_model(path: str) -> bool:
 
 
 def read_saved_model(
-    path: str, signature: Union[str, Sequence[str], None] = None,
+    path: str, signature: Optional[str] = None,
     tags: Optional[Sequence[str]] = None,
 ) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """Reads the graph, fetches and feeds of a signature.
 
   Args:
     path: the directory.
-    signature: its key; by default "serving_default", or the only one there is. Of several keys the
-      fetches and feeds are put together.
+    signature: its key; by default "serving_default", or the only one there is.
     tags: of the MetaGraph; by default "serve", or those of the only one there is.
 
   Raises:
     GraphError: no SavedModel, a damaged one, or tags or a signature it does not have.
   """
   proto, text, meta_graph = _read_proto(path, tags)
-  keys: Sequence[Optional[str]] = (
-      [signature] if signature is None or isinstance(signature, str) else signature)
-  chosen = [_choose_signature(meta_graph, key, path) for key in keys]
-  notes = _notes(meta_graph, [key for key, _, _ in chosen], signature is not None)
+  key, fetches, feeds = _choose_signature(meta_graph, signature, path)
   source = GraphSource(
       "saved_model", proto, path, text, graph_def=meta_graph.graph_def, meta_graph=meta_graph)
-  read = ReadGraph(source, fetches_lib.meta_graph_roles(meta_graph), notes=notes)
-  fetches, feeds = (
-      tuple(dict.fromkeys(name for each in chosen for name in each[k])) for k in (1, 2))
+  read = ReadGraph(
+      source, fetches_lib.meta_graph_roles(meta_graph),
+      notes=_notes(meta_graph, key, signature is not None))
   return read, fetches, feeds
-
-
-def signature_keys(path: str, tags: Optional[Sequence[str]] = None) -> Tuple[str, ...]:
-  """Keys of all signatures with outputs, sorted, the default one first.
-
-  Args:
-    path, tags: as for `read_saved_model`.
-
-  Raises:
-    GraphError: no SavedModel, a damaged one, one without such tags, or without signatures.
-  """
-  _, _, meta_graph = _read_proto(path, tags)
-  keys = [key for key, signature in meta_graph.signature_def.items()
-          if key != _INIT_SIGNATURE and signature.outputs]
-  if not keys:
-    raise GraphError(
-        f"the SavedModel {path!r} has no signature with outputs; save it with signatures")
-  return tuple(sorted(keys, key=lambda key: (key != DEFAULT_SIGNATURE, key)))
 
 
 def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[Any, bool, Any]:
@@ -86,21 +62,14 @@ def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[Any, bool, An
   return proto, text, _choose_meta_graph(proto, tags, path)
 
 
-def _notes(meta_graph: Any, keys: Sequence[str], given: bool) -> Tuple[str, ...]:
+def _notes(meta_graph: Any, key: str, given: bool) -> Tuple[str, ...]:
   """Which signature is placed, where somebody might think of another."""
-  others = sorted(set(meta_graph.signature_def) - {*keys, _INIT_SIGNATURE})
-  named = ", ".join(map(repr, keys))
+  others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (
-        f"{_ONLY} {named} is placed; what {', '.join(map(repr, others))} run besides "
-        "goes with the variables it uses, or else to the host: place several with "
-        f"place_signatures (--signature={ALL_SIGNATURES})",)
-  return () if given or keys[0] == DEFAULT_SIGNATURE else (f"the signature {named} is placed",)
-
-
-def is_choice_note(note: str) -> bool:
-  """Whether a note of a graph says that other signatures are not placed."""
-  return note.startswith(_ONLY)
+        f"only the signature {key!r} is placed; what {', '.join(map(repr, others))} run besides "
+        "goes with the variables it uses, or else to the host",)
+  return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 
 def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> Any:

@@ -32,12 +32,10 @@ class Observer:
     """Entered around long work that is no search."""
     return contextlib.nullcontext()
 
-  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+  def search(self, budget: Budget) -> ContextManager[Progress]:
     """Entered around a search; gives what is called from time to time, often thousands a second.
 
-    Args:
-      name: "placing", or the folder of the signature that is placed.
-      budget: of the search.
+    Args: budget: of the search.
     """
     return contextlib.nullcontext(_nobody)
 
@@ -55,7 +53,7 @@ class Called(Observer):
   def __init__(self, progress: Progress):
     self._progress = progress
 
-  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+  def search(self, budget: Budget) -> ContextManager[Progress]:
     """See `Observer`."""
     return contextlib.nullcontext(self._progress)
 
@@ -71,7 +69,7 @@ class Terminal(Observer):
     """See `Observer`."""
     return _stage(name)
 
-  def search(self, name: str, budget: Budget) -> ContextManager[Progress]:
+  def search(self, budget: Budget) -> ContextManager[Progress]:
     """See `Observer`."""
     return _ProgressBar(budget)
 

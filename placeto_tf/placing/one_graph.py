@@ -64,7 +64,7 @@ def place_graph(
     costs = estimate_costs(graph, cluster, source=config.costs)
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
-  with observer.search("placing", config.budget) as progress:
+  with observer.search(config.budget) as progress:
     with islands_of(config) as islands:
       if config.ray is not None:
         config = dataclasses.replace(config, islands=islands.count)

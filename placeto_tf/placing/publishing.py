@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence, Union
+from typing import Any, Mapping
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import result_directory
@@ -11,14 +11,13 @@ from placeto_tf.placing import reports, run
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.signatures import SignatureGraphs, SignaturesResult
 from placeto_tf.replication import ReplicaSource
 
 
 def place_into(
     out: str, graph: str, cluster: str, config: PlacingConfig, *, loading: Mapping[str, Any],
-    signatures: Union[str, Sequence[str], None] = None, observer: Observer,
-) -> Union[PlacingResult, SignaturesResult]:
+    observer: Observer,
+) -> PlacingResult:
   """Places a graph and leaves the results in a directory, all of them or none.
 
   Args:
@@ -26,7 +25,6 @@ def place_into(
     graph, cluster: specs, as the program takes them.
     config: how to place.
     loading: options of `load_graph`.
-    signatures: keys of signatures, or "all", where several are placed.
     observer: is told how it goes.
 
   Raises:
@@ -35,14 +33,12 @@ def place_into(
   devices = Cluster.parse(cluster)
   result_directory.check(out)
   with observer.stage(f"Loading {graph}"):
-    loaded = run.load(graph, config, loading, signatures)
-  whole = (loaded.whole if isinstance(loaded, SignatureGraphs) else
-           loaded.graph if isinstance(loaded, ReplicaSource) else loaded)
-  for part in loaded.parts.values() if isinstance(loaded, SignatureGraphs) else [whole]:
-    observer.say(reports.step_line(part))
+    loaded = run.load(graph, config, loading)
+  whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
+  observer.say(reports.step_line(whole))
   inputs = [graph, cluster, config.costs, config.policy_weights or ""]
   with reports.Workspace(out, inputs) as workspace:
-    workspace.claim(reports.result_names(whole, signatures=bool(signatures)))
+    workspace.claim(reports.result_names(whole))
     writing.check_writable(whole, workspace.path)
     board = workspace.tensorboard_dir
     observer.say(f"To watch the search: tensorboard --logdir={board}")

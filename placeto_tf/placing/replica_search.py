@@ -121,7 +121,7 @@ def place_replicas(
 
   compile_ahead(candidates[-1].problem, registry.find("auto"), stage)
   started = time.monotonic()
-  with observer.search("placing", config.budget) as progress:
+  with observer.search(config.budget) as progress:
     best = search_replicas(
         candidates, config.budget, config.seed, Islands(config.num_islands), progress, pipelines)
   if best.micro_batches > 1:

@@ -3,8 +3,7 @@
 The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
 `timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
 All of it appears at the end, so that a failing run leaves earlier results as they were: see
-`result_directory`. Of several signatures `placement.json` and the placed graph hold all,
-`report.json` has a report of each, and the timelines are in `signatures/KEY/`.
+`result_directory`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -24,22 +23,15 @@ from placeto_tf.placements.writing import placed_name
 from placeto_tf.placing import tables, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
-from placeto_tf.placing.signatures import SignaturesResult, folder_of
 
 # Besides these there is the placed graph, in the format that came in.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
           "tensorboard")
-_NAMES_OF_SIGNATURES = ("README.md", "placement.json", "report.json", "signatures", "tensorboard")
 
 
-def result_names(graph: ComputationGraph, signatures: bool = False) -> List[str]:
-  """What is written for a graph; files of other names in the directory stay.
-
-  Args:
-    graph: that is placed.
-    signatures: whether it is of several signatures.
-  """
-  return [*(_NAMES_OF_SIGNATURES if signatures else _NAMES), placed_name(graph)]
+def result_names(graph: ComputationGraph) -> List[str]:
+  """What is written for a graph; files of other names in the directory stay."""
+  return [*_NAMES, placed_name(graph)]
 
 
 class Workspace(ResultDirectory):
@@ -51,7 +43,7 @@ class Workspace(ResultDirectory):
     return os.path.join(self.path, "tensorboard")
 
 
-def write_result(result: Union[PlacingResult, SignaturesResult], workspace: Workspace) -> None:
+def write_result(result: PlacingResult, workspace: Workspace) -> None:
   """Writes everything but TensorBoard's events into the workspace."""
   path = workspace.path
   result.placement.save(os.path.join(path, "placement.json"))
@@ -59,16 +51,8 @@ def write_result(result: Union[PlacingResult, SignaturesResult], workspace: Work
   with open(os.path.join(path, "README.md"), "w", encoding="utf-8") as file:
     file.write(what_now.readme(result.graph, result.placement.devices))
   with open(os.path.join(path, "report.json"), "w", encoding="utf-8") as file:
-    file.write(json.dumps(
-        report_of_signatures(result) if isinstance(result, SignaturesResult) else report(result),
-        indent=1) + "\n")
-  if isinstance(result, PlacingResult):
-    _write_timelines(result, path)
-    return
-  for key, found in result.results.items():
-    folder = os.path.join(path, "signatures", folder_of(key))
-    os.makedirs(folder)
-    _write_timelines(found, folder)
+    file.write(json.dumps(report(result), indent=1) + "\n")
+  _write_timelines(result, path)
 
 
 def _write_timelines(result: PlacingResult, path: str) -> None:
@@ -116,16 +100,6 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   }
 
 
-def report_of_signatures(result: SignaturesResult) -> Dict[str, Any]:
-  """The run as JSON: a report of each signature, in the order in which they were placed."""
-  return {
-      "graph": _graph(result.graph),
-      "cluster": result.cluster.to_json(),
-      "held_bytes": dict(zip(result.cluster.device_names, result.held_bytes.tolist())),
-      "signatures": {key: report(found) for key, found in result.results.items()},
-      "notes": list(result.notes)}
-
-
 def _graph(graph: ComputationGraph) -> Dict[str, Any]:
   """What the graph is, and how `load_graph` was asked for it."""
   source = graph.source
@@ -156,16 +130,6 @@ def step_line(graph: ComputationGraph) -> str:
            for name in graph.feeds]
   return (f"A step runs {listed(graph.fetches, most=4)}"
           + (f", fed {listed(feeds, most=4)}" if feeds else "") + f": {graph.num_ops:,} ops.")
-
-
-def table(result: Union[PlacingResult, SignaturesResult], *, verbose: bool = False) -> str:
-  """The comparison that the terminal shows; of several signatures, a row of each.
-
-  Args: see `tables.table`.
-  """
-  if isinstance(result, SignaturesResult):
-    return tables.signatures_table(result, verbose)
-  return tables.table(result, verbose=verbose)
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:

@@ -1,7 +1,7 @@
-"""`place()`, `place_signatures()`, `simulate()`: the one way to place, whatever is placed.
+"""`place()` and `simulate()`: the one way to place, whatever is placed.
 
-A graph is placed by `one_graph`, replicas of it by `replica_search`, several signatures of a
-SavedModel by `signatures`; all give what they found to `PlacingResult`.
+A graph is placed by `one_graph`, replicas of it by `replica_search`; both give what they found to
+`PlacingResult`.
 
 Legend: N ops, D devices.
 """
@@ -9,7 +9,7 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -18,18 +18,16 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import ClusterError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
-from placeto_tf.graphs.saved_model_reading import ALL_SIGNATURES
 from placeto_tf.placements import Placement
-from placeto_tf.placing import one_graph, replica_search, signatures
+from placeto_tf.placing import one_graph, replica_search
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.signatures import SignatureGraphs, SignaturesResult
 from placeto_tf.placing.summaries import Recorded
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.simulation import SimulationResult, Simulator
 
-Loaded = Union[ComputationGraph, ReplicaSource, SignatureGraphs]
+Loaded = Union[ComputationGraph, ReplicaSource]
 
 
 def place(
@@ -53,12 +51,11 @@ def place(
       on a terminal or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
-      Several signatures of a SavedModel would be one step: see `place_signatures`.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
-  config, loading = options_of("place()", method, options, graph)
+  config, loading = _options_of(method, options, graph)
   if cluster is None:
     raise ClusterError("no cluster is given; expected one such as \"v100:4\", or \"local\"")
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
@@ -67,84 +64,36 @@ def place(
       observer=observer_of(progress))
 
 
-def place_signatures(
-    saved_model: Any,
-    cluster: Union[Cluster, str],
-    signatures: Union[str, Sequence[str]] = ALL_SIGNATURES,
-    method: str = "auto",
-    *,
-    root_dir: Optional[str] = None,
-    progress: Union[bool, Progress, None] = None,
-    **options: Any,
-) -> SignaturesResult:
-  """Decides on which device each op of several signatures of a SavedModel runs.
-
-  Args:
-    saved_model: its directory.
-    cluster: a `Cluster`, or text for `Cluster.parse`.
-    signatures: their keys, the one that matters most first; "all" for all, the default one first.
-    method: see `PlacingConfig`.
-    root_dir: where TensorBoard's events of the searches go, a directory for each signature.
-    progress: as for `place()`.
-    **options: as for `place()`; the budget is shared equally.
-
-  Raises:
-    PlacetoError: the SavedModel, a signature or an option is wrong, or no placement fits in memory.
-  """
-  config, loading = options_of("place_signatures()", method, options, saved_model)
-  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-  return place_with(
-      load(saved_model, config, loading, signatures), cluster, config, root_dir=root_dir,
-      observer=observer_of(progress))
-
-
-def options_of(
-    caller: str, method: str, options: Mapping[str, Any], graph: Any
-) -> Tuple[PlacingConfig, Dict[str, Any]]:
-  """The options of placing, and those of `load_graph`, from what a function was given.
-
-  Args:
-    caller: named in errors.
-    method: see `PlacingConfig`.
-    options: by name.
-    graph: what is placed.
-
-  Raises:
-    TypeError: an option that there is not, or that comes too late for a graph that has been read.
-    PlacetoError: the value of one is wrong.
-  """
+def _options_of(
+    method: str, options: Mapping[str, Any], graph: Any) -> Tuple[PlacingConfig, Dict[str, Any]]:
+  """The options of placing, and those of `load_graph`, from what `place` was given."""
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(placing) - known)
   if unknown:
     raise TypeError(
-        f"{caller} got unknown option {unknown[0]!r}; expected one of "
+        f"place() got unknown option {unknown[0]!r}; expected one of "
         f"{sorted(known | set(LOAD_OPTIONS))}")
   if loading and isinstance(graph, ComputationGraph):
     raise TypeError(
-        f"{caller} got {sorted(loading)[0]!r} for a graph that has been read; give it to "
+        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to "
         "load_graph")
   config = PlacingConfig(method=method, **placing)
   return replica_search.with_replicas_of_spec(config, graph), loading
 
 
-def load(
-    graph: Any, config: PlacingConfig, loading: Mapping[str, Any],
-    keys: Union[str, Sequence[str], None] = None) -> Any:
+def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:
   """What `place_with` takes.
 
   Args:
     graph: see `place`.
     config: says whether replicas are wanted.
     loading: options of `load_graph`.
-    keys: of signatures of a SavedModel, or "all", where several are placed.
 
   Raises:
     PlacetoError: it cannot be read.
   """
-  if keys is not None:
-    return signatures.load_signatures(graph, keys, loading)
   if config.replicas != 1:
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
         graph, loading, batch_norm=config.batch_norm)
@@ -158,17 +107,14 @@ def place_with(
     *,
     root_dir: Optional[str] = None,
     observer: Observer = SILENT,
-) -> Any:
-  """`place()` and `place_signatures()` with their options in a `PlacingConfig`.
+) -> PlacingResult:
+  """`place()` with its options in a `PlacingConfig`.
 
   Args:
     loaded: as `load` returns it.
     cluster, config: where, and how.
     root_dir: where TensorBoard's events of the search go; None writes none.
     observer: is told how it goes.
-
-  Returns:
-    A `PlacingResult`, or of several signatures a `SignaturesResult`.
 
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
@@ -184,9 +130,7 @@ def place_with(
 
 def _placed(
     loaded: Loaded, cluster: Cluster, config: PlacingConfig, root_dir: Optional[str],
-    observer: Observer) -> Any:
-  if isinstance(loaded, SignatureGraphs):
-    return signatures.place_graphs(loaded, cluster, config, root_dir=root_dir, observer=observer)
+    observer: Observer) -> PlacingResult:
   if isinstance(loaded, ReplicaSource):
     return replica_search.place_replicas(loaded, cluster, config, observer=observer)
   return one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)

@@ -24,7 +24,7 @@ import io
 import itertools
 import os
 import time
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.observing import Observer, Progress
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.signatures import SignaturesResult, folder_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult, timeline
@@ -47,7 +46,7 @@ _KEPT_CONSTANT_BYTES = 64  # axes, shapes and numbers stay readable
 class PlacingSummaries:
   """Writes a run's events; its call is what `Observer.search` gives.
 
-  Use as a context manager: events are flushed every few seconds and when it is left.
+  Events are flushed every few seconds and when it is closed.
   """
 
   def __init__(self, directory: str):
@@ -58,10 +57,8 @@ class PlacingSummaries:
     self._improvements = 0  # of the history, those that are written
     self._counted: Tuple[float, Tuple[int, ...]] = (0.0, (0,))  # seconds; evaluations: all, islands
 
-  def __enter__(self) -> PlacingSummaries:
-    return self
-
-  def __exit__(self, *_: Any) -> None:
+  def close(self) -> None:
+    """Writes what is left."""
     self._writer.close()
 
   def __call__(self, problem: PlacementProblem, placer: str) -> None:
@@ -151,32 +148,31 @@ class PlacingSummaries:
 
 
 class Recorded(Observer):
-  """Has another observer told, and writes TensorBoard's events of each search.
+  """Has another observer told, and writes TensorBoard's events of the search.
 
   Use as a context manager, which closes the files.
   """
 
   def __init__(self, observer: Observer, directory: str):
     self._observer, self._directory = observer, directory
-    self._files = contextlib.ExitStack()
-    self._events: Dict[str, PlacingSummaries] = {}
+    self._events: Optional[PlacingSummaries] = None  # once a search begins
 
   def __enter__(self) -> Recorded:
     return self
 
   def __exit__(self, *_: Any) -> None:
-    self._files.close()
+    if self._events is not None:
+      self._events.close()
 
   def stage(self, name: str) -> ContextManager[Any]:
     """See `Observer`."""
     return self._observer.stage(name)
 
   @contextlib.contextmanager
-  def search(self, name: str, budget: Budget) -> Iterator[Progress]:
+  def search(self, budget: Budget) -> Iterator[Progress]:
     """See `Observer`."""
-    events = self._events[name] = self._files.enter_context(
-        PlacingSummaries(os.path.join(self._directory, name)))
-    with self._observer.search(name, budget) as progress:
+    events = self._events = PlacingSummaries(os.path.join(self._directory, "placing"))
+    with self._observer.search(budget) as progress:
 
       def both(problem: PlacementProblem, placer: str) -> None:
         progress(problem, placer)
@@ -184,12 +180,10 @@ class Recorded(Observer):
 
       yield both
 
-  def finish(self, result: Union[PlacingResult, SignaturesResult]) -> None:
-    """Writes what was found to the events of each search."""
-    found = {folder_of(key): each for key, each in result.results.items()} if isinstance(
-        result, SignaturesResult) else {"placing": result}
-    for name, each in found.items():
-      self._events[name].finish(each)
+  def finish(self, result: PlacingResult) -> None:
+    """Writes what was found to the events of the search."""
+    assert self._events is not None  # there is no result without a search
+    self._events.finish(result)
 
 
 def _summary(tag: str, image: Optional[Dict[str, Any]] = None, **value: Any) -> Any:

@@ -99,32 +99,6 @@ def _lines(result: Any, verbose: bool) -> List[str]:
   return lines + [f"Note: {note}" for note in result.notes]
 
 
-def signatures_table(result: Any, verbose: bool) -> str:
-  """A row of each signature; where all is wanted, the table of each follows."""
-  rows = [["signature", "ops", "as it is", "one device", "placed", "speed-up", "lower bound",
-           *_memory_titles(result.cluster)]]
-  for key, found in result.results.items():
-    current_us, single_us = (
-        found.baselines[name].step_time_us for name in ("current", "single"))
-    rows.append([
-        key, f"{found.graph.num_ops:,}", _ms(current_us), _ms(single_us), _ms(found.step_time_us),
-        _times(current_us, found.step_time_us), _ms(found.lower_bound_us),
-        *_memory_cells(found.peak_memory_bytes)])
-  blank = [""] * 6
-  rows.append(["variables of all", *blank, *_memory_cells(result.held_bytes)])
-  lines = _align(rows)
-  lines.insert(1, "-" * max(map(len, lines)))
-  lines += ["", "Each signature has a step of its own; they were placed in this order, each with "
-            "what it shares with those before it where it is."]
-  lines += [f"Note: {note}" for note in result.notes]
-  for key, found in result.results.items():
-    if verbose:
-      lines += ["", f"{key}:", table(found, verbose=True)]
-    else:
-      lines += [f"Note: {key}: {note}" for note in found.notes]
-  return "\n".join(lines)
-
-
 def replica_table(replication: Any) -> List[str]:
   """Lines of a table with a row for each form of replicas, and one for data parallelism."""
   rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",

@@ -39,9 +39,8 @@ def define_reading_flags() -> None:
   flags.DEFINE_enum(
       "format", None, ["graph_def", "meta_graph_def", "cost_graph_def", "saved_model"],
       "Format of the file; default: by its suffix, and a directory is a SavedModel.")
-  flags.DEFINE_list("signature", None, "Signature of a SavedModel that a step runs; default: "
-                    "serving_default, or the only one. Several, or all, are placed one after the "
-                    "other with what they share where it is; elsewhere a step runs all of several.")
+  flags.DEFINE_string("signature", None, "Signature of a SavedModel that a step runs; default: "
+                      "serving_default, or the only one.")
   flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
                     "only one.")
   flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
@@ -174,24 +173,13 @@ def device_map() -> Dict[str, str]:
   return device_maps.parse_device_map(",".join(FLAGS.device_map)) if FLAGS.device_map else {}
 
 
-def signatures() -> Union[str, Tuple[str, ...]]:
-  """What --signature says where it names several: their keys, or "all"; else ()."""
-  from placeto_tf.graphs.saved_model_reading import ALL_SIGNATURES
-
-  if FLAGS.signature == [ALL_SIGNATURES]:
-    return ALL_SIGNATURES
-  return tuple(FLAGS.signature) if FLAGS.signature and len(FLAGS.signature) > 1 else ()
-
-
 def graph_options() -> Dict[str, Any]:
   """The keyword arguments of `load_graph` from the graph flags."""
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes),
-      signature=FLAGS.signature[0] if FLAGS.signature and len(FLAGS.signature) == 1 else (
-          FLAGS.signature or None),
-      tags=FLAGS.tags, trip_count=FLAGS.trip_count, split_loops=FLAGS.split_loops,
-      trusted=FLAGS.trusted)
+      signature=FLAGS.signature, tags=FLAGS.tags, trip_count=FLAGS.trip_count,
+      split_loops=FLAGS.split_loops, trusted=FLAGS.trusted)
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:

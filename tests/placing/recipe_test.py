@@ -11,7 +11,7 @@ import graph_files
 from placeto_tf import place, search
 from placeto_tf.errors import PlacementError
 from placeto_tf.evaluation import EvaluationConfig, evaluate
-from placeto_tf.placing import registry, reports
+from placeto_tf.placing import registry, reports, tables
 from placeto_tf.search import starts
 
 RECIPE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_method.md"
@@ -57,7 +57,7 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
   result = place(graph, "cpu:3", "last_device", max_evaluations=40, max_groups=8)
   assert result.baselines["last_device"].evaluations == 1
   assert set(result.baselines["last_device"].placement.tolist()) == {2}
-  assert re.search(r"^last_device ", reports.table(result, verbose=True), re.MULTILINE)
+  assert re.search(r"^last_device ", tables.table(result, verbose=True), re.MULTILINE)
   assert "last_device" in reports.report(result)["baselines"]
 
   rows = evaluate(EvaluationConfig(
@@ -74,7 +74,7 @@ def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
   result = place(graph, "cpu:3", "annealing", max_evaluations=40, max_groups=8)
   assert list(result.baselines) == [
       "current", "single", "expert", "metis", "last_device", "annealing"]
-  assert re.search(r"^last device  ", reports.table(result, verbose=True), re.MULTILINE)
+  assert re.search(r"^last device  ", tables.table(result, verbose=True), re.MULTILINE)
 
 
 def test_a_search_and_a_policy_with_a_part_in_auto_run_there(add, graph):

@@ -1,5 +1,6 @@
 """TensorBoard events of a placing run."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -29,7 +30,7 @@ def written_fixture(tmp_path_factory):
   directory = tmp_path_factory.mktemp("events")
   during = []
   graph = load_graph(graph_files.meta_graph_def())
-  with PlacingSummaries(str(directory)) as summaries:
+  with contextlib.closing(PlacingSummaries(str(directory))) as summaries:
 
     def progress(problem, stage):
       summaries(problem, stage)
@@ -58,7 +59,7 @@ def test_charts_are_of_step_times_and_evaluations(written):
 
 
 def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
-  with PlacingSummaries(str(tmp_path)) as writer:
+  with contextlib.closing(PlacingSummaries(str(tmp_path))) as writer:
     for seconds, evaluations, of_islands in (
         (1.0, 50, ()), (4.0, 100, ()), (5.0, 150, (30, 20)), (14.0, 1100, (580, 420))):
       writer(types.SimpleNamespace(account=types.SimpleNamespace(

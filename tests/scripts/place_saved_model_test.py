@@ -81,19 +81,3 @@ def test_what_is_wrong_is_said_in_one_line(place_it, args, culprit):
 def test_a_file_is_no_saved_model(place_it, saved_model, run_program, tmp_path):
   done = place_it(f"--graph={saved_model}/saved_model.pb", "--format=saved_model")
   assert done.code == 2 and "give the directory" in done.err
-
-
-def test_several_signatures_are_placed_in_one_run(place_it, saved_model, tmp_path):
-  done = place_it("--signature=all", "--batch_size=2", "--trip_count=7")
-  assert done.code == 0, done.err
-  out = tmp_path / "placed"
-  report = json.loads((out / "report.json").read_text())
-  assert list(report["signatures"]) == ["serving_default", "double"]
-  assert all((out / "signatures" / key / "timeline.png").exists() for key in report["signatures"])
-  assert sorted(path.name for path in (out / "tensorboard").iterdir()) == [
-      "double", "serving_default"]
-  for key in report["signatures"]:
-    value = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
-    np.testing.assert_array_equal(
-        _answer(placeto_tf.load_placed(str(out)), key, value),
-        _answer(tf.saved_model.load(saved_model), key, value))
