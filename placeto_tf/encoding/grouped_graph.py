@@ -92,11 +92,6 @@ class GroupedGraph:
     """[F] int32."""
     return self.targets[self.flow]
 
-  @property
-  def flow_bytes(self) -> np.ndarray:
-    """[F] float64."""
-    return self.edge_bytes[self.flow]
-
   @functools.cached_property
   def ancestors(self) -> np.ndarray:
     """[G, G] bool: row g marks the groups from which a path of the flow leads to g."""
@@ -111,10 +106,6 @@ class GroupedGraph:
   def parallel(self) -> np.ndarray:
     """[G, G] bool: row g marks the groups that no path of the flow connects with g."""
     return ~(self.ancestors | self.descendants | np.eye(self.num_groups, dtype=bool))
-
-  def structure_report(self) -> structure.StructureReport:
-    """How cyclic the groups are, and which part of them policies see."""
-    return structure.report(np.argsort(self.order), self.sources, self.targets)
 
   @functools.cached_property
   def link_sources(self) -> np.ndarray:

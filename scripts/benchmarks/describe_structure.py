@@ -36,6 +36,7 @@ _COLUMNS = ("groups", "edges", "cyclic", "parallel", "left out", "cyclic seen", 
 def main() -> None:
   """Prints the table."""
   entry_point.import_tensorflow_quietly()
+  import structure_report
   from placeto_tf.clusters import Cluster
   from placeto_tf.encoding.grouped_graph import GroupedGraph
   from placeto_tf.graphs import load_graph
@@ -52,7 +53,7 @@ def main() -> None:
       if index == 0 and FLAGS.draw:
         _draw(grouped, problem)
         FLAGS.draw = None
-      report = grouped.structure_report()
+      report = structure_report.report(grouped)
       shares = (report.cyclic_share, report.parallel_share_of_all, report.left_out_share,
                 report.seen_cyclic_share, report.seen_parallel_share)
       print("  ".join([spec.ljust(28), str(report.groups).rjust(13), str(report.edges).rjust(13),
