@@ -4,6 +4,8 @@
       --graph=zoo:rnnlm:batch=8 --out=calibrated
 
 Writes cluster.json and, with --graph, costs.pb: for --cluster and --costs of all other programs.
+With --replicas=R, costs.pb also has the times of one of R replicas: `place.py --replicas=auto` then
+takes what lies between.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import TYPE_CHECKING, Optional, Tuple
 
 from absl import flags
 
 from placeto_tf.programs import entry_point, shared_flags
+
+if TYPE_CHECKING:
+  from placeto_tf.graphs.computation_graph import ComputationGraph
 
 FLAGS = flags.FLAGS
 
@@ -24,6 +30,8 @@ shared_flags.define_runtime_flags()
 flags.DEFINE_string("graph", None, "Graph whose ops are timed: a file or zoo:NAME[:key=value...].")
 flags.DEFINE_string("out", None, "Directory to write.", required=True)
 flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
+flags.DEFINE_integer("replicas", None, "Times the ops of one of so many replicas, too: kernels are "
+                     "less efficient on fewer examples.", lower_bound=2)
 flags.DEFINE_integer("runs", 20, "Timed steps of each small graph.", lower_bound=1)
 flags.DEFINE_integer("graph_runs", 12, "Timed and traced steps of the graph on each device.",
                      lower_bound=1)
@@ -37,7 +45,7 @@ def main() -> None:
   """Measures and writes."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
   from placeto_tf.clusters import Cluster
-  from placeto_tf.graphs import load_graph, result_directory
+  from placeto_tf.graphs import result_directory
   from placeto_tf.runtime import calibrating, workers
 
   result_directory.check(FLAGS.out)
@@ -47,7 +55,7 @@ def main() -> None:
       seed=FLAGS.seed)
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
-  graph = load_graph(FLAGS.graph, **shared_flags.graph_options()) if FLAGS.graph else None
+  graph, part = _graphs()
   if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
     print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
   if cluster.num_devices == 1:
@@ -55,7 +63,7 @@ def main() -> None:
           file=sys.stderr, flush=True)
   with runtime:
     found = calibrating.calibrate(
-        cluster, runtime, graph, config, feeds=FLAGS.feed_values or "random",
+        cluster, runtime, graph, config, part=part, feeds=FLAGS.feed_values or "random",
         device_map=device_map,
         progress=lambda stage: print(f"Measuring {stage}", file=sys.stderr, flush=True))
   os.makedirs(FLAGS.out, exist_ok=True)
@@ -70,10 +78,29 @@ def main() -> None:
       "delivery_us": found.cluster.delivery_us, "busy_slowdown": found.cluster.busy_slowdown}
   if graph is not None and found.compute_us is not None and found.step_time_us is not None:
     path = os.path.join(FLAGS.out, "costs.pb")
-    calibrating.write_costs(graph, found.cluster, found.compute_us, path)
+    calibrating.write_costs(
+        graph, found.cluster, found.compute_us, path, found.part, FLAGS.replicas or 1)
     summary.update(costs=path, step_time_us={
         name: us for name, us in zip(cluster.device_names, found.step_time_us.tolist())})
   print(json.dumps(summary), flush=True)
+
+
+def _graphs() -> Tuple[Optional[ComputationGraph], Optional[ComputationGraph]]:
+  """The graph of --graph, and that of one of --replicas."""
+  from placeto_tf.errors import GraphError
+  from placeto_tf.replication import ReplicaSource
+
+  if not FLAGS.graph:
+    return None, None
+  source = ReplicaSource(FLAGS.graph, shared_flags.graph_options())
+  if not FLAGS.replicas:
+    return source.graph, None
+  part = source.part(FLAGS.replicas)
+  if part is source.graph:
+    raise GraphError(
+        f"the batch of {FLAGS.graph} is part of its shapes, so that no graph has a share of it; "
+        "leave the first dimension of the feeds open, with None, or leave out --replicas")
+  return source.graph, part
 
 
 def run() -> None:

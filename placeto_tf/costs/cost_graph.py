@@ -16,6 +16,7 @@ OpPerformanceList holds costs alone, in nanoseconds, an entry for each op and ki
   op_performance.op.device         DeviceProperties of the kind; its type says where it was measured
   op_performance.compute_cost      nanoseconds, all executions in a step together
   op_performance.op_memory         output_memory[], temp_memory, persistent_memory
+  op_performance.op.attr           "replicas": R, where one of R replicas was measured (1 without)
 
 Legend: N ops, K device kinds, O outputs of all ops together.
 """
@@ -43,6 +44,7 @@ class Measurement:
     compute_us: time of all executions in a step.
     output_bytes: of each output, or None where the file does not say.
     temporary_bytes, persistent_bytes: None where the file does not say.
+    replicas: R if it is of the graph of one of R replicas, which has 1/R of the batch.
   """
 
   device_type: str
@@ -50,6 +52,7 @@ class Measurement:
   output_bytes: Optional[Sequence[int]] = None
   temporary_bytes: Optional[int] = None
   persistent_bytes: Optional[int] = None
+  replicas: int = 1
 
 
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
@@ -103,7 +106,8 @@ def of_op_performances(performances: Any) -> Dict[str, List[Measurement]]:
     found.setdefault(entry.node, []).append(Measurement(
         entry.op.device.type, entry.compute_cost * 1e-3,
         list(memory.output_memory) if known else None,
-        memory.temp_memory if known else None, memory.persistent_memory if known else None))
+        memory.temp_memory if known else None, memory.persistent_memory if known else None,
+        max(1, entry.op.attr["replicas"].i if "replicas" in entry.op.attr else 1)))
   return found
 
 

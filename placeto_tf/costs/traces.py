@@ -7,6 +7,11 @@ cost graph where there are none.
 A time holds for all devices of the type it was measured on (for all devices where the file does
 not say), as it is: no efficiency is applied. What the file does not say is estimated, and noted.
 
+A kernel is less efficient on fewer examples. A file can hold the times of several sizes of the
+batch: of the whole graph, and of the graph of one of R replicas, which has 1/R of it. A time
+between two sizes is on the line between them. Below the smallest it goes on along the last line,
+and is at least its share of the smallest.
+
 Legend: N ops, K device kinds.
 """
 
@@ -69,9 +74,15 @@ def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, 
 
 
 def apply(
-    graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts
+    graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts,
+    replicas: int = 1,
 ) -> OpCosts:
   """Estimated costs, replaced by measured ones where there are any.
+
+  Args:
+    graph, cluster, estimated: what they are of.
+    measured: see `read`; sizes are taken from what was measured with as many replicas.
+    replicas: R where ops work on 1/R of the batch.
 
   Raises:
     CostError: a measured op has another number of outputs.
@@ -83,11 +94,17 @@ def apply(
   for name, measurements in measured.items():
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
-      times = [m.compute_us for m in measurements if m.device_type in ("", device.type)]
+      times: Dict[float, List[float]] = {}
+      for m in measurements:
+        if m.device_type in ("", device.type):
+          times.setdefault(1 / m.replicas, []).append(m.compute_us)
       if times:
-        compute_us[i, k] = sum(times) / len(times)
+        compute_us[i, k] = _time_at(1 / replicas, {
+            share: sum(found) / len(found) for share, found in times.items()})
         covered[i, k] = True
-    _apply_memory(graph, i, measurements[0], output_bytes, temporary, persistent)
+    same = [m for m in measurements if m.replicas == replicas]
+    if same:
+      _apply_memory(graph, i, same[0], output_bytes, temporary, persistent)
   notes = list(estimated.notes) if not covered.all() else []
   for k, device in enumerate(cluster.kind_devices):
     missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
@@ -96,6 +113,16 @@ def apply(
       notes.append(f"{len(missing)} ops ({names}) have no measured cost on a {device.type} such as "
                    f"{device.name}: estimated instead")
   return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes))
+
+
+def _time_at(share: float, times: Mapping[float, float]) -> float:
+  """The time of an op on a share of the batch, from times at some shares; see above."""
+  shares = sorted(times)
+  least = shares[0]
+  if share >= least or len(shares) == 1:
+    return float(np.interp(share, shares, [times[each] for each in shares]))
+  slope = (times[shares[1]] - times[least]) / (shares[1] - least)
+  return max(times[least] - slope * (least - share), times[least] * share / least)
 
 
 def _apply_memory(

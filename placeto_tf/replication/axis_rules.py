@@ -89,7 +89,7 @@ class AxisRules:
     local = self._positions(view, kind)
     if kind in ("Switch", "RefSwitch"):
       return [view.kinds[0]] * width
-    if kind == "IdentityN":
+    if kind in ("IdentityN", "ReadVariableOp"):
       return list(view.kinds)
     power = result_power(flow, view)
     bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]

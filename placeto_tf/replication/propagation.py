@@ -61,6 +61,7 @@ OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
     "Where": (), "ListDiff": (), "SetDiff1D": (), "DynamicPartition": (),
     "NonMaxSuppressionV3": (), "DenseToDenseSetOperation": (), "SparseReshape": ()}
 _HANDLES = (20, 21)  # resource, variant
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
@@ -682,6 +683,8 @@ class _Propagation:
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:
         raise NotFollowed("gives a container or a handle of examples of the batch")
+      if kind in _CALLS and self._scaling.axes((op, port)) is None:
+        raise NotFollowed("calls a function, compiled by XLA, in which the batch is not followed")
       # Of a shape that is not known it may hold examples.
       found.append(SAME if self._scaling.axes((op, port)) in ([], ODD) else Whole())
     return found

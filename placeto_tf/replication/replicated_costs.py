@@ -5,17 +5,23 @@ join replicas cost the bytes that they move. Ops after rows of all replicas (spa
 R times the rows of one. A feed that takes the whole batch, and its division, cost nothing: as in
 the graph of one replica, what a client feeds is where it is read.
 
+Measured times of the graph and of one of several replicas are times of every copy, too; see
+`placeto_tf.costs.traces`.
+
 Legend: N ops of the replicated graph, O its outputs, R replicas.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.costs import OpCosts, estimate_costs, traces
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork
+from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
@@ -32,12 +38,37 @@ def replicated_costs(
   Args:
     replicated: the replicas.
     cluster: whose devices to estimate for.
-    source: "grappler", or a file of costs measured on the replicated graph.
+    source: "grappler", or a file of measured costs: of the replicated graph, or of the graph and of
+      one of several replicas (`calibrate.py --replicas=R`).
   """
-  if source != "grappler" or replicated.replicas == 1:
-    return estimate_costs(replicated.graph, cluster, source=source)
-  return from_work(replicated.graph, cluster, replicated_work(replicated, work_of(
-      replicated.original)))
+  graph, original = replicated.graph, replicated.original
+  if replicated.replicas == 1:
+    return estimate_costs(graph, cluster, source=source)
+  if source == "grappler":
+    return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
+  if _is_of_copies(source, replicated):
+    return estimate_costs(graph, cluster, source=source)
+  measured, notes = traces.read(source, original)
+  estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
+  if all(each.replicas == 1 for found in measured.values() for each in found):
+    return dataclasses.replace(estimated, notes=(*estimated.notes, (
+        f"{source} has times of the whole batch alone: what the ops of {replicated.replicas} "
+        f"replicas cost is estimated; calibrate with --replicas={replicated.replicas}")))
+  of_copies = {
+      graph.op_names[op]: measured[original.op_names[origin]]
+      for op, origin in enumerate(replicated.original_of_op.tolist())
+      if origin >= 0 and original.op_names[origin] in measured}
+  found = traces.apply(graph, cluster, of_copies, estimated, replicated.replicas)
+  return dataclasses.replace(found, notes=(*found.notes, *notes))
+
+
+def _is_of_copies(path: str, replicated: ReplicatedGraph) -> bool:
+  """Whether a file of measured costs names ops that only the replicated graph has."""
+  try:
+    measured, _ = traces.read(path, replicated.graph)
+  except CostError:
+    return False
+  return any(name not in replicated.original.op_index for name in measured)
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:

@@ -114,6 +114,7 @@ class Calibration:
       graph was given.
     step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
     placements: those that transfers were fitted to: [N] devices, and the step time in us.
+    part: the graph of one of several replicas and its `compute_us`, where it was given.
   """
 
   cluster: Cluster
@@ -121,6 +122,7 @@ class Calibration:
   compute_us: Optional[np.ndarray] = None
   step_time_us: Optional[np.ndarray] = None
   placements: Tuple[Tuple[np.ndarray, float], ...] = ()
+  part: Optional[Tuple[ComputationGraph, np.ndarray]] = None
 
 
 def calibrate(
@@ -129,6 +131,7 @@ def calibrate(
     graph: Optional[ComputationGraph] = None,
     config: Optional[CalibrationConfig] = None,
     *,
+    part: Optional[ComputationGraph] = None,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
     speed: Optional[CoreSpeed] = None,
@@ -141,6 +144,8 @@ def calibrate(
     runtime: started, see `workers`.
     graph: whose ops are timed on each device; without one only links and overheads are measured.
     config: the options.
+    part: the graph of one of several replicas, whose ops are timed as well, with random feeds:
+      kernels are less efficient on fewer examples.
     feeds, device_map: see `measure`.
     speed: decides which runs count; by default that of the runtime's cores.
     progress: called with the name of the next part.
@@ -154,8 +159,8 @@ def calibrate(
       progress("how fast the cores are")
       speed.learn()
       return calibrate(
-          cluster, runtime, graph, config, feeds=feeds, device_map=device_map, speed=speed,
-          progress=progress)
+          cluster, runtime, graph, config, part=part, feeds=feeds, device_map=device_map,
+          speed=speed, progress=progress)
   config = config or CalibrationConfig()
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
@@ -180,13 +185,20 @@ def calibrate(
   if graph is not None:
     compute_us, step_time_us = _graph_costs(
         graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
+  part_us: Optional[np.ndarray] = None
+  if part is not None:
+    part_us, _ = _graph_costs(
+        part, cluster, runtime, devices, overhead_us, config, "random", speed, progress)
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
   if graph is not None and compute_us is not None and links and config.placements:
     fit = _fit(
         graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
     compute_us = compute_us * fit.compute_scale
+    part_us = None if part_us is None else part_us * fit.compute_scale
   known = dataclasses.replace(fit.cluster, core_probe_us=speed.full_speed_us or 0.0)
-  return Calibration(known, links, compute_us, step_time_us, fit.seen)
+  return Calibration(
+      known, links, compute_us, step_time_us, fit.seen,
+      None if part is None or part_us is None else (part, part_us))
 
 
 def _fit(
@@ -332,8 +344,12 @@ def kernel_times_us(graph: ComputationGraph, metadata: Any) -> np.ndarray:
 
 
 def write_costs(
-    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str) -> None:
+    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str,
+    part: Optional[Tuple[ComputationGraph, np.ndarray]] = None, replicas: int = 1,
+) -> None:
   """Writes an OpPerformanceList with each op's mean time on each type of device.
+
+  `part`, of one of R `replicas`, is written with it; see `placeto_tf.costs.traces`.
 
   Ops that are not in the traces (feeds, constants that newer TensorFlow copies) take no time. They
   are written too, because estimates would fill in ops that are left out.
@@ -342,12 +358,16 @@ def write_costs(
 
   performances = op_performance_data_pb2.OpPerformanceList()
   types = [device.type for device in cluster.devices]
-  for kind in sorted(set(types)):
-    columns = [d for d, of in enumerate(types) if of == kind]
-    for i, (name, op_type) in enumerate(zip(graph.op_names, graph.op_types)):
-      seen = compute_us[i, columns][~np.isnan(compute_us[i, columns])]
-      entry = performances.op_performance.add()
-      entry.node, entry.op.op, entry.op.device.type = name, op_type, kind
-      entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
+  measured = [(graph, compute_us, 1)] + ([(*part, replicas)] if part is not None else [])
+  for of, times_us, count in measured:
+    for kind in sorted(set(types)):
+      columns = [d for d, its in enumerate(types) if its == kind]
+      for i, (name, op_type) in enumerate(zip(of.op_names, of.op_types)):
+        seen = times_us[i, columns][~np.isnan(times_us[i, columns])]
+        entry = performances.op_performance.add()
+        entry.node, entry.op.op, entry.op.device.type = name, op_type, kind
+        entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
+        if count > 1:
+          entry.op.attr["replicas"].i = count
   atomic.write(
       path, performances.SerializeToString(), what="the cost file ", error_type=MeasurementError)

@@ -2,6 +2,10 @@
 
 import pytest
 
+import placeto_tf as placeto
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.replication import ReplicaSource
 from training_models import (
   dense_inputs,
   embedding,
@@ -76,3 +80,17 @@ def masked_inputs(batch, generator, dtype):
 @pytest.mark.parametrize("replicas", REPLICAS)
 def test_a_gather_of_each_example(proof, replicas):
   proof(masked, masked_inputs, replicas, "float64")
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_each_replica_has_the_memory_of_its_examples(mirrored):
+  """Transformer-XL's memory is a variable with a row for each example."""
+  source = ReplicaSource(
+      "zoo:transformer_xl:layers=1:batch=4:segment=6:memory=4:heads=2:width=4:inner=8:vocab=20")
+  replicated = source.replicas(2, mirrored)
+  found = placeto.compare_training(source.graph, replicated, steps=3)
+  assert found.checked and found.largest_difference < 1e-5
+  assert {"layer_0/memory", "replica_1/layer_0/memory"} <= {
+      name.replace("replica_0/", "") for name in replicated.graph.op_names}
+  # A join of the handles would have a kernel nowhere.
+  assert allowed_devices(replicated.graph, Cluster.parse("v100:2")).any(axis=1).all()
