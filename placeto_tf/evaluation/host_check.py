@@ -1,8 +1,9 @@
 """Does what is promised hold on this machine? Promised and measured steps of some graphs here.
 
 Each graph is calibrated on this host's devices, placed, and its steps are run in real sessions: on
-one device, placed, and with one mirrored replica on each device (what MirroredStrategy does), in
-turns. Where there are no GPUs, worker processes with cores of their own stand for devices.
+one device, placed, and with one mirrored replica on each device, in turns. The replicas stand for
+`tf.distribute.MirroredStrategy`, which takes a model's code and cannot run a graph. Where there are
+no GPUs, worker processes with cores of their own stand for devices.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import textwrap
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -30,6 +32,10 @@ from placeto_tf.runtime.workers import InProcess, LocalWorkers
 
 GRAPHS = ("zoo:inception_v3:batch=16", "zoo:rnnlm:batch=16", "zoo:transformer:batch=8")
 ONE_DEVICE, MIRRORED, PLACED = "one device", "mirrored replicas", "placed"
+_MIRRORED_NOTE = (
+    f"\"{MIRRORED.capitalize()}\": one on each device with variables of its own, gradients summed, "
+    "each batch divided, as by MirroredStrategy, but written into the graph by placeto_tf. "
+    "tf.distribute itself does not run here: it takes a model's code, and these are graphs.")
 _SHORT_SECONDS = 3.0  # of a placement: in less, transfers are not fitted to placements
 _SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph's time
 
@@ -230,7 +236,8 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
       off, times = "" if error is None else f"{error:+.0%}", "" if gain is None else f"{gain:.2f}x"
       lines.append(
           f"| {check.graph} | {way} | {_ms(step.promised_us)} | {measured} | {off} | {times} |")
-  return "\n".join([*lines, "", "![promised and measured](check.png)", ""])
+  return "\n".join([*lines, "", *textwrap.wrap(_MIRRORED_NOTE, 100), "",
+                    "![promised and measured](check.png)", ""])
 
 
 def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:

@@ -104,6 +104,18 @@ def _call(graph: ComputationGraph) -> str:
   return f"model.signatures[{key!r}](**{{{feeds}}})"
 
 
+def _reading_flags(graph: ComputationGraph) -> str:
+  """The flags with which a program reads the same graph from its file."""
+  source = graph.origin
+  if source.path is None:
+    return ""
+  flags = [f"--feed_shapes={name}:{'x'.join(map(str, shape)) or 'scalar'}"
+           for name, shape in source.feed_shapes.items()]
+  if source.format in ("graph_def", "meta_graph_def") and len(graph.fetches) <= _MOST_FETCHES:
+    flags.append(f"--fetches={','.join(graph.fetches)}")
+  return "".join(f" {flag}" for flag in flags)
+
+
 def _captures(graph: ComputationGraph) -> bool:
   """Whether variables are captures of a live function, which are in no file."""
   return graph.origin.format == "concrete_function"
@@ -139,10 +151,12 @@ stand for your data.
 {code}
 ```
 {restore}
-To time it beside the prediction, where placeto_tf is installed (CLUSTER is what it was placed for):
+To time it beside the prediction, where placeto_tf is installed (CLUSTER is what it was placed for;
+the graph's path is as it was given):
 
 ```sh
-python scripts/measure.py --graph={path} --cluster=CLUSTER --placement=placement.json
+python scripts/measure.py --graph={path}{_reading_flags(graph)} \\
+    --cluster=CLUSTER --placement=placement.json
 ```
 
 `report.json` has the figures, `timeline.json` one step for https://ui.perfetto.dev, and

@@ -19,6 +19,7 @@ def test_errors_and_gains_are_over_what_was_measured():
   text = host_check.page(Cluster.parse("cpu:2"), [check, GraphCheck("mine.pb", {}, "no such file")])
   assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00x |" in text
   assert "a worker was lost" in text and "no such file" in text and "CPU:1" in text
+  assert "tf.distribute itself does not run here" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("wrong", [{"max_minutes": 0}, {"rounds": 0}, {"cpu_workers": 1}])

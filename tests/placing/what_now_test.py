@@ -12,6 +12,7 @@ from google.protobuf import text_format
 import placeto_tf as placeto
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import what_now
+from placeto_tf.programs import shared_flags
 
 
 def _meta_graph():
@@ -89,6 +90,20 @@ def test_the_two_lines_and_the_readme_run_what_was_written(kinds, tmp_path):
       code += text + "\n"
   printed = _run(code, str(tmp_path))
   assert printed.count("24") == 2 * len(kinds), printed
+
+
+@pytest.mark.parametrize("kind", ["meta", "pb", "saved_model"])
+def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path):
+  graph, devices, _ = _place(kind, tmp_path)
+  command = re.search(r"```sh\n(.*?)```", what_now.readme(graph, devices), re.DOTALL).group(1)
+  flags = re.findall(r"--(\w+)=(\S+)", command)
+  values = dict(flags)
+  again = placeto.load_graph(
+      values["graph"], fetches=values["fetches"].split(",") if "fetches" in values else None,
+      feed_shapes=shared_flags.parse_feed_shapes(
+          [value for name, value in flags if name == "feed_shapes"]))
+  assert values["placement"] == "placement.json"
+  assert again.op_names == graph.op_names and again.feeds == graph.feeds
 
 
 def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
