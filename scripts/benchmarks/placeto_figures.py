@@ -1,0 +1,220 @@
+"""Placeto, figure by figure: trains what the paper's figures show, draws them, prints their tables.
+
+  scripts/with_env python scripts/benchmarks/placeto_figures.py --out=runs/placeto
+
+All training is by `--preset=paper`. After an interruption the same command goes on where it
+stopped. The parts:
+
+  curves    one graph: sampled episodes while it learns, as published, with the reward at the end,
+            in random order, and with the paper's simpler embeddings; beside them the best of
+            searches with --simulations
+  families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
+            zero-shot, of a policy that was trained on these graphs (optimized), of uniform
+            placements, and of searches with --simulations
+
+Step times are over the best of one device, the expert and METIS.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+from absl import flags
+
+from placeto_tf.programs import entry_point, shared_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("out", None, "Directory of runs, tables and plots.", required=True)
+flags.DEFINE_list("parts", ["curves", "families"], "Which of the two.")
+flags.DEFINE_string("graph", "family:nmt[40:41]", "The graph of the curves.")
+flags.DEFINE_string("cluster", "k80:2+p100:2", "Its cluster, and that of the families.")
+flags.DEFINE_list("families", ["cifar10", "nmt", "ptb"], "Families.")
+flags.DEFINE_list("variants", None, "Curves that are drawn, by default all.")
+flags.DEFINE_integer("iterations", 240, "Updates of a run, from 8 episodes each.", lower_bound=1)
+flags.DEFINE_integer("max_groups", 24, "Groups of a graph.", lower_bound=1)
+flags.DEFINE_list("simulations", ["1000"], "Of the searches beside; families have the first.")
+flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of training, one run each.")
+
+VARIANTS = {
+    "as published": (), "reward at the end": ("reward=final",), "random order": ("order=random",),
+    "poolings, no messages": ("embedding=simple_partitioner",),
+    "one sum over groups": ("embedding=simple_aggregator",)}
+SEARCHES = ("local_search", "annealing")
+_LAST = 3  # watches whose mean stands in the table: one has eight episodes
+
+
+def train(graphs: str, held_out: str, seed: int, settings: Sequence[str], name: str) -> str:
+  """Trains to the end, or leaves alone what is trained; the directory of the run."""
+  from placeto_tf import policies
+
+  policy = policies.trainable()["placeto"]()
+  config = policy.configure(
+      {"graphs": tuple(shared_flags.expand_globs([graphs])),
+       "held_out": tuple(shared_flags.expand_globs([held_out])), "clusters": (FLAGS.cluster,),
+       "watch_cluster": FLAGS.cluster, "iterations": FLAGS.iterations, "seed": seed,
+       "watch_every": max(1, FLAGS.iterations // 12),
+       "checkpoint_every": max(1, FLAGS.iterations // 4), "max_groups": FLAGS.max_groups},
+      settings, "paper")
+  root_dir = os.path.join(FLAGS.out, name.replace(" ", "_").replace(",", "") + f"_s{seed}")
+  policy.train(config, root_dir)
+  print(f"{root_dir} is trained", file=sys.stderr, flush=True)
+  return root_dir
+
+
+def problem_makers(specs: str) -> List[Any]:
+  """For each graph a function that makes its problem."""
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.training.problems import make_problem
+
+  return [functools.partial(
+      make_problem, load_graph(spec), Cluster.parse(FLAGS.cluster), max_groups=FLAGS.max_groups,
+      num_threads=1) for spec in shared_flags.expand_globs([specs])]
+
+
+def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
+  """The best that a search finds from the best known placement, over that.
+
+  "uniform moves" is Placeto's process with uniform devices.
+  """
+  from placeto_tf.placing import registry
+  from placeto_tf.policies.placeto.config import PlacetoConfig
+  from placeto_tf.policies.placeto.search import improve
+  from placeto_tf.policies.placeto.training import given_start
+  from placeto_tf.problem.budget import Budget
+
+  start = given_start(make(), "best_known")
+  problem = make()
+  before_us = float(problem.evaluate(start[None]).objective_us[0])
+  budget = Budget(max_evaluations=evaluations)
+  if name == "uniform moves":
+    improve(problem, start, budget, seed, config=PlacetoConfig.paper(), policy="random")
+  else:
+    registry.find(name).load()(problem, budget, seed)
+  return problem.account.best_objective_us / before_us
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+  """Over seeds."""
+  return f"{np.mean(values):.3f}" + (
+      f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def curves(seeds: Sequence[int]) -> str:
+  """Draws curves.png and returns the table."""
+  from placeto_tf.training import curves as curves_lib
+
+  found: Dict[str, List[Dict[str, List[Tuple[int, float]]]]] = {}
+  for name in FLAGS.variants or VARIANTS:
+    runs = [train(FLAGS.graph, FLAGS.graph, seed, VARIANTS[name], name) for seed in seeds]
+    found[name] = [
+        {metric: sorted(points.items()) for metric, points in curves_lib.read(
+            os.path.join(run, "train")).items()} for run in runs]
+  make = problem_makers(FLAGS.graph)[0]
+  decisions = 8 * make().num_groups
+  figure, panels = _figure(1)
+  lines = ["| | sampled, untrained | sampled, trained | greedy, trained | best met |",
+           "|---|---:|---:|---:|---:|"]
+  for name, runs in found.items():
+    sampled, greedy = (
+        np.array([[value for _, value in run[f"held_out_{kind}"]] for run in runs])
+        for kind in ("last", "greedy"))
+    xs = decisions * np.array([step for step, _ in runs[0]["held_out_last"]])
+    panels[0].plot(xs, sampled.mean(axis=0), label=name)
+    panels[0].fill_between(xs, sampled.min(axis=0), sampled.max(axis=0), alpha=0.15)
+    lines.append(f"| {name} | " + " | ".join(map(mean_and_deviation, (
+        sampled[:, 0], sampled[:, -_LAST:].mean(axis=1), greedy[:, -_LAST:].mean(axis=1),
+        [min(value for _, value in run["best"]) for run in runs]))) + " |")
+  for name in (*SEARCHES, "uniform moves"):
+    for evaluations in shared_flags.whole_numbers("simulations"):
+      best = [best_of_search(make, name, evaluations, seed) for seed in seeds]
+      lines.append(
+          f"| {name}, {evaluations:,} simulations | | | | {mean_and_deviation(best)} |")
+  _finish(figure, panels, "decisions", "sampled step time over the best known", "curves.png")
+  return "\n".join(lines)
+
+
+def families(seeds: Sequence[int]) -> str:
+  """Draws families.png and returns the table."""
+  import benchmark_placeto
+
+  from placeto_tf.policies.placeto.weights import PlacetoWeights
+
+  count = shared_flags.whole_numbers("simulations")[0]
+  figure, panels = _figure(len(FLAGS.families))
+  lines = ["| family | | " + " | ".join(map(str, seeds)) + " | mean |",
+           "|---|---|" + "---:|" * (len(seeds) + 1)]
+  for panel, family in zip(panels, FLAGS.families):
+    tested = f"family:{family}[24:32]"
+    by_row: Dict[str, List[List[float]]] = {}
+    for seed in seeds:
+      path = os.path.join(FLAGS.out, f"{family}_s{seed}.json")
+      if not os.path.exists(path):
+        runs = {kind: train(graphs, tested, seed, (), f"{family} {kind}") for kind, graphs in (
+            ("zero-shot", f"family:{family}[0:8]"), ("optimized", tested))}
+        makers = problem_makers(tested)
+        zero_shot, optimized = (benchmark_placeto.figures(
+            makers, PlacetoWeights.load(run), [count], seed) for run in runs.values())
+        rows = {name.partition(",")[0]: zero_shot[name] for name in (
+            f"zero-shot, {count}", "greedy (known start)",
+            f"uniform moves, {count}", "uniform placements")}
+        rows["optimized"] = optimized[f"zero-shot, {count}"]
+        ratios = {row: [ratio for ratio, _ in values] for row, values in rows.items()}
+        ratios.update({
+            name: [best_of_search(make, name, count, seed) for make in makers]
+            for name in SEARCHES})
+        with open(path, "w", encoding="utf-8") as file:
+          json.dump(ratios, file, indent=1)
+      with open(path, encoding="utf-8") as file:
+        for row, values in json.load(file).items():
+          by_row.setdefault(row, []).append(values)
+    for row, values in by_row.items():
+      xs = np.sort(np.concatenate(values))
+      panel.step(xs, np.arange(1, len(xs) + 1) / len(xs), where="post", label=row)
+      means = np.exp(np.log(values).mean(axis=1))
+      lines.append(f"| {family} | {row} | " + " | ".join(f"{mean:.3f}" for mean in means)
+                   + f" | {mean_and_deviation(means)} |")
+    panel.set_title(family, fontsize=9)
+  _finish(figure, panels, "step time over the best known", "share of graphs", "families.png")
+  return "\n".join(lines)
+
+
+def _figure(count: int) -> Tuple[Any, Any]:
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(4.5 * count + 2, 4), dpi=110, layout="constrained")
+  FigureCanvasAgg(figure)
+  return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def _finish(figure: Any, panels: Any, across: str, up: str, name: str) -> None:
+  for panel in panels:
+    panel.set_xlabel(across)
+    panel.grid(color="0.9")
+  panels[0].set_ylabel(up)
+  panels[-1].legend(fontsize=8)
+  figure.savefig(os.path.join(FLAGS.out, name))
+
+
+def main() -> None:
+  """Makes the parts."""
+  entry_point.import_tensorflow_quietly()
+  seeds = shared_flags.whole_numbers("seeds")
+  for part in FLAGS.parts:
+    print({"curves": curves, "families": families}[part](seeds), flush=True)
+
+
+def run() -> None:
+  """Entry point."""
+  entry_point.run_program(main)
+
+
+if __name__ == "__main__":
+  run()
