@@ -92,8 +92,9 @@ class PlacetoConfig:
       groups of an acyclic graph to begin with;
     - rewards are shares of the step time of the given start, not seconds, so that graphs of
       different sizes count alike; the entropy bonus is relative to those. No schedule of it is
-      published: here it falls to 0 in a straight line. From 1.0 it outweighs the reward until
-      the end of a short run; 0.003 learned in one of 92,160 decisions;
+      published: here it falls to 0 in a straight line. On four equal devices it holds the policy
+      uniform for all of 92,160 decisions, and from 0.003 little was learned in these, either
+      (docs/results/placeto_figure_by_figure.md);
     - the baseline is of each graph, while the authors' is the mean over their workers;
     - the authors' options to reward the best step time of an episode, or the logarithm of the step
       time, and their cap on the penalty for memory, are left out;
