@@ -1,4 +1,4 @@
-"""Pins: which ops an expression names, and expressions that would never come to an end."""
+"""Pins: which ops an expression names."""
 
 import numpy as np
 import pytest
@@ -32,12 +32,6 @@ def test_a_pin_holds_for_ops_whose_whole_name_matches():
 def test_an_expression_that_names_nothing_is_an_error(regex, message):
   with pytest.raises(PlacementError, match=message):
     narrowed((regex, "/GPU:1"))
-
-
-def test_an_expression_that_takes_for_ever_is_ended(monkeypatch):
-  monkeypatch.setattr(pins, "_LIMIT_S", 1)
-  with pytest.raises(PlacementError, match=r"pin '\(a\+\)\+b' was not matched .* in 1 s of CPU"):
-    narrowed(("(a+)+b", "/GPU:1"), names=("a" * 60,))
 
 
 def test_pins_that_put_an_op_on_two_devices_are_refused_whatever_their_order():
