@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from typing import Any, Callable, ContextManager, Iterator, Optional, Union
 
@@ -15,8 +14,6 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 _REFRESH_SECONDS = 0.2
-_BAR_AFTER_SECONDS = 2.0
-_BAR_WIDTH = 24
 
 # Called from time to time, with the problem and the name of the placer that works on it.
 Progress = Callable[[PlacementProblem, str], None]
@@ -84,45 +81,15 @@ def observer_of(progress: Union[bool, Progress, None]) -> Observer:
 
 @contextlib.contextmanager
 def _stage(name: str) -> Iterator[None]:
-  """Says on stderr that a stage has begun, and how long it took.
-
-  On a terminal a bar moves if the stage takes longer than two seconds; it does not show a share.
-  """
+  """Shows the name of what is done, and at its end how long it took."""
   started = time.monotonic()
-  done = threading.Event()
   print(f"{name} ...", end="", flush=True, file=sys.stderr)
-  mover = threading.Thread(target=_move_bar, args=(name, started, done), daemon=True)
-  if sys.stderr.isatty():
-    mover.start()
   try:
     yield
   except BaseException:
-    _stop(mover, done, name)
     print(file=sys.stderr)
     raise
-  _stop(mover, done, name)
   print(f" {time.monotonic() - started:.1f} s", file=sys.stderr)
-
-
-def _move_bar(name: str, started: float, done: threading.Event) -> None:
-  """Shows that work goes on until it is done."""
-  wait = _BAR_AFTER_SECONDS
-  step = 0
-  while not done.wait(wait):
-    wait = _REFRESH_SECONDS
-    step = (step + 1) % (2 * _BAR_WIDTH)
-    place = min(step, 2 * _BAR_WIDTH - step)
-    bar = (" " * place + "###" + " " * _BAR_WIDTH)[:_BAR_WIDTH + 3]
-    print(f"\r{name} ... |{bar}| {time.monotonic() - started:.0f} s", end="", flush=True,
-          file=sys.stderr)
-
-
-def _stop(mover: threading.Thread, done: threading.Event, name: str) -> None:
-  """Ends the bar and leaves the line as it began."""
-  done.set()
-  if mover.is_alive():
-    mover.join()
-    print(f"\r\033[K{name} ...", end="", flush=True, file=sys.stderr)
 
 
 class _ProgressBar:
