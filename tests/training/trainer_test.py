@@ -89,6 +89,23 @@ def test_a_run_that_is_cut_off_ends_as_one_that_was_not(tmp_path, monkeypatch, c
   assert (tmp_path / "run" / "exported").read_text() == "3.0"
 
 
+class _Failing(_Counting):
+  """From the third iteration on, an update ruins what is trained."""
+
+  def learn(self, experiences, iteration):
+    if iteration < 3:
+      return super().learn(experiences, iteration)
+    return {"count": float(self._count.assign(float("nan")).numpy())}
+
+
+def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_path):
+  run = Trainer(_Failing, dataclasses.replace(_CONFIG, iterations=30), str(tmp_path))
+  with pytest.raises(PlacetoError, match="10 updates in a row gave NaN"):
+    run.run()
+  assert run.skipped == 10 and run.iteration == 12
+  assert run.learner.weights == 2.0
+
+
 def test_a_run_that_is_done_is_left_as_it_is_and_another_configuration_does_not_resume(tmp_path):
   figures = _run(str(tmp_path)).run()
   assert train(lambda *_, **__: 1 / 0, _CONFIG, str(tmp_path)) == figures
