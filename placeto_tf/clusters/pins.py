@@ -35,7 +35,8 @@ def narrowed_by_pins(
     keep_own_devices: whether ops stay where the graph has them.
 
   Raises:
-    PlacementError: a pin is no regular expression, matches no op, names no device, contradicts another, or puts an op where it may not run.
+    PlacementError: a pin is no regular expression, matches no op, names no device, contradicts
+      another, or puts an op where it may not run.
   """
   fixed: Dict[int, Tuple[str, str]] = {}
   if keep_own_devices:
