@@ -64,7 +64,7 @@ setup(
     extras_require={
         "gym": [GYMNASIUM],
         "ray": [RAY],
-        "test": [GYMNASIUM, "hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3", RAY,
+        "test": [GYMNASIUM, "hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3.8", RAY,
                  "ruff>=0.12,<1"]},
     entry_points={
         "console_scripts": [f"placeto-{p}=placeto_tf.scripts.{p}:run" for p in PROGRAMS],
