@@ -44,8 +44,7 @@ def random_problem(
 
 def grouped_graph(problem: PlacementProblem) -> GroupedGraph:
   """The problem as the policies see it."""
-  return GroupedGraph.build(
-      problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
+  return GroupedGraph.of(problem)
 
 
 def means_of_draws(problem: PlacementProblem) -> List[float]:

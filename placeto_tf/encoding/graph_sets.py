@@ -123,7 +123,7 @@ def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
   problem = PlacementProblem.build(
       graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
   grouping = problem.grouping
-  grouped = GroupedGraph.build(graph, problem.costs, cluster, grouping, problem.allowed)
+  grouped = GroupedGraph.of(problem)
   placement = problem.project(single(problem))
   simulated = problem.simulator.simulate(grouping.expand(placement))
   tensor = graph_tensor.encode(

@@ -25,7 +25,8 @@ import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
 # Features of groups and devices that bear the names of GroupedGraph's fields.
-_OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "main_op")
+_OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "main_op", "op_type",
+              "output_rank")
 _OF_DEVICES = ("memory_bytes", "is_host")
 
 
@@ -60,11 +61,13 @@ def encode(
       grouped.link_sources, grouped.link_targets)
   option = np.nonzero(grouped.allowed)
   return tfgnn.GraphTensor.from_pieces(
-      context=tfgnn.Context.from_fields(features={"step_time_us": _column([step_time_us])}),
+      context=tfgnn.Context.from_fields(features={
+          "step_time_us": _column([step_time_us]),
+          "op_overhead_us": _column([grouped.op_overhead_us])}),
       node_sets={
           groups: _nodes(
               g, **{name: getattr(grouped, name) for name in _OF_GROUPS},
-              turn=np.argsort(grouped.order),
+              output_dims=grouped.output_dims, turn=np.argsort(grouped.order),
               start_us=np.zeros(g) if start_us is None else start_us,
               current=_flags(g, current), visited=_flags(g, visited)),
           devices: _nodes(d, **{name: getattr(grouped, name) for name in _OF_DEVICES}),
@@ -105,7 +108,9 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
   placement = np.zeros(g, dtype=np.int32)
   placement[ends[schema.PLACEMENT][0]] = ends[schema.PLACEMENT][1]
   of_groups = {name: _values(groups, name) for name in _OF_GROUPS}
-  of_groups.update({name: of_groups[name].astype(np.int32) for name in ("num_ops", "main_op")})
+  of_groups.update({
+      name: of_groups[name].astype(np.int32)
+      for name in ("num_ops", "main_op", "op_type", "output_rank")})
   grouped = GroupedGraph(
       compute_us=square(schema.OPTION, "compute_us", g), **of_groups,
       order=np.argsort(_values(groups, "turn")).astype(np.int32),
@@ -113,7 +118,9 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
       allowed=allowed, memory_bytes=_values(devices, "memory_bytes"),
       bandwidth_bytes_per_us=square(schema.LINK, "bandwidth_bytes_per_us", d, np.inf),
       latency_us=square(schema.LINK, "latency_us", d),
-      is_host=_values(devices, "is_host").astype(bool))
+      is_host=_values(devices, "is_host").astype(bool),
+      output_dims=groups["output_dims"].numpy().astype(np.int64),
+      op_overhead_us=float(_values(graph.context, "op_overhead_us")[0]))
   return grouped, {
       "placement": placement, "step_time_us": float(_values(graph.context, "step_time_us")[0]),
       "start_us": _values(groups, "start_us"),
@@ -125,7 +132,9 @@ def _values(holder, name: str) -> np.ndarray:
 
 
 def _column(values) -> tf.Tensor:
-  return tf.constant(np.asarray(values, dtype=np.float32).reshape(-1, 1))
+  """[n, 1], or values [n, k] as they are."""
+  values = np.asarray(values, dtype=np.float32)
+  return tf.constant(values if values.ndim == 2 else values.reshape(-1, 1))
 
 
 def _flags(g: int, groups: Sequence[int]) -> np.ndarray:

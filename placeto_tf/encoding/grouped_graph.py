@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zlib
+from typing import Tuple
 
 import numpy as np
 
@@ -20,7 +22,11 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.encoding import structure
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import declared_shape
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+OP_TYPES, OUTPUT_DIMS = 512, 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,6 +41,10 @@ class GroupedGraph:
     num_ops: [G] int32.
     main_op: [G] int32, the group's op that computes longest, the first of equals in topological
       order: its start time is used as the group's.
+    op_type: [G] int32 below `OP_TYPES`, a hash of the main op's type: TensorFlow has more types,
+      but a graph uses about a hundred.
+    output_rank: [G] int32 of the main op's first output, -1 where it is not known.
+    output_dims: [G, 4] int64, its last dimensions, the last one first; 0 where there is none.
     order: [G] int32, the groups by the topological order of their main ops.
     sources, targets: [E] int32 groups, unique pairs sorted by (source, target), no self-loops.
     edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
@@ -42,6 +52,7 @@ class GroupedGraph:
     memory_bytes: [D] float64.
     bandwidth_bytes_per_us, latency_us: [D, D] float64.
     is_host: [D] bool.
+    op_overhead_us: of every op.
   """
 
   compute_us: np.ndarray  # [G, D]
@@ -50,6 +61,9 @@ class GroupedGraph:
   working_bytes: np.ndarray  # [G]
   num_ops: np.ndarray  # [G]
   main_op: np.ndarray  # [G]
+  op_type: np.ndarray  # [G]
+  output_rank: np.ndarray  # [G]
+  output_dims: np.ndarray  # [G, 4]
   order: np.ndarray  # [G]
   sources: np.ndarray  # [E]
   targets: np.ndarray  # [E]
@@ -59,6 +73,7 @@ class GroupedGraph:
   bandwidth_bytes_per_us: np.ndarray  # [D, D]
   latency_us: np.ndarray  # [D, D]
   is_host: np.ndarray  # [D]
+  op_overhead_us: float
 
   @property
   def num_groups(self) -> int:
@@ -118,6 +133,12 @@ class GroupedGraph:
     return np.nonzero(~np.eye(self.num_devices, dtype=bool))[1].astype(np.int32)
 
   @classmethod
+  def of(cls, problem: PlacementProblem) -> GroupedGraph:
+    """The groups of a problem."""
+    return cls.build(
+        problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
+
+  @classmethod
   def build(
       cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, grouping: Grouping,
       allowed: np.ndarray) -> GroupedGraph:
@@ -141,6 +162,7 @@ class GroupedGraph:
     by_weight = np.lexsort((rank, -costs.compute_us.max(axis=1), group_of_op))
     first = np.cumsum(np.bincount(group_of_op, minlength=g))[:-1]
     main_op = by_weight[np.concatenate([[0], first])]
+    output_rank, output_dims = output_shapes(graph, main_op)
     return cls(
         compute_us=compute_us,
         output_bytes=output_bytes,
@@ -148,6 +170,10 @@ class GroupedGraph:
         working_bytes=total(op_output_bytes) + largest_temporary,
         num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
         main_op=main_op.astype(np.int32),
+        op_type=np.array([zlib.crc32(graph.op_types[op].encode()) % OP_TYPES for op in main_op],
+                         dtype=np.int32),
+        output_rank=output_rank,
+        output_dims=output_dims,
         order=np.argsort(rank[main_op]).astype(np.int32),
         sources=sources,
         targets=targets,
@@ -157,7 +183,24 @@ class GroupedGraph:
         bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us,
         latency_us=cluster.latency_us,
         is_host=np.array([device.host for device in cluster.devices], dtype=bool),
+        op_overhead_us=float(cluster.op_overhead_us),
     )
+
+
+def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  """(output_rank, output_dims) of ops; a graph made of costs alone has no shapes."""
+  rank = np.full(len(ops), -1, dtype=np.int32)
+  dims = np.zeros((len(ops), OUTPUT_DIMS), dtype=np.int64)
+  source = graph.source
+  if source is None or source.graph_def is None or source.positions is None:
+    return rank, dims
+  nodes = source.graph_def.node
+  for row, op in enumerate(ops):
+    shape = declared_shape(nodes[int(source.positions[op])])
+    if shape is not None:
+      last = [max(dim, 1) for dim in shape[::-1][:OUTPUT_DIMS]]
+      rank[row], dims[row, :len(last)] = len(shape), last
+  return rank, dims
 
 
 def _group_edges(graph, costs, group_of_op, g):

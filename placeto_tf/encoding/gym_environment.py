@@ -82,8 +82,7 @@ class PlacementEnv(gymnasium.Env):
     cluster = cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
     self.problem = problem = PlacementProblem.build(
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
-    self.grouped = GroupedGraph.build(
-        problem.graph, problem.costs, cluster, problem.grouping, problem.allowed)
+    self.grouped = GroupedGraph.of(problem)
     self._start, self._max_evaluations = start, max_evaluations
     self._order = self.grouped.order
     g, d = problem.allowed.shape

@@ -121,8 +121,7 @@ class PairTables:
     """The tables of a problem and its groups; `ops` saves computing the problem's again."""
     ops = ops or OpTables.build(problem)
     cluster, grouping = problem.cluster, problem.grouping
-    grouped = GroupedGraph.build(
-        problem.graph, problem.costs, cluster, grouping, problem.allowed)
+    grouped = GroupedGraph.of(problem)
     g, groups = grouping.num_groups, grouping.group_of_op
     off = ~np.eye(cluster.num_devices, dtype=bool)
     rank, depth = np.zeros(g), np.full(g, np.inf)

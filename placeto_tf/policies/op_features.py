@@ -15,7 +15,6 @@ from scipy.sparse import csgraph
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.shapes import declared_shape
 
 NUM_WAVES = 6
 
@@ -46,23 +45,15 @@ def output_sizes(
   return sizes
 
 
-def output_shapes(graph: ComputationGraph, ops: np.ndarray, num_dims: int) -> np.ndarray:
-  """[len(ops), 1 + num_dims] float32: the shape of the first output of each op.
+def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
+  """[G, 1 + K] float32: 1 if the shape is known, then 1 + the logarithm of each dimension.
 
-  1 if the shape is known, then 1 + the logarithm of each dimension, the last first; zeros for a
-  graph without shapes, such as one made of costs alone.
+  Args:
+    rank: [G] -1 where it is not known.
+    dims: [G, K] the last dimensions, the last one first; 0 where there is none.
   """
-  rows = np.zeros((len(ops), 1 + num_dims), dtype=np.float32)
-  source = graph.source
-  if source is None or source.graph_def is None or source.positions is None:
-    return rows
-  nodes = source.graph_def.node
-  for row, op in enumerate(ops):
-    shape = declared_shape(nodes[int(source.positions[op])])
-    if shape is not None:
-      dims = [max(dim, 1) for dim in shape[::-1][:num_dims]]
-      rows[row, :1 + len(dims)] = [1.0, *(1.0 + np.log(dims))]
-  return rows
+  logs = np.where(dims > 0, 1.0 + np.log(np.maximum(dims, 1)), 0.0)
+  return np.concatenate([(rank >= 0)[:, None], logs], axis=1).astype(np.float32)
 
 
 def group_edges(

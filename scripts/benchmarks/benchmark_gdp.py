@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict
 import numpy as np
 from absl import flags
 
+from placeto_tf.encoding.grouped_graph import OP_TYPES, GroupedGraph
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
@@ -42,7 +43,7 @@ def synthetic(num_nodes: int, max_devices: int) -> Any:
   targets = np.repeat(np.arange(1, num_nodes), 2)
   sources = np.maximum(0, targets - 1 - rng.integers(0, 20, len(targets)))
   return lib.NodeInputs(
-      rng.integers(0, lib.OP_TYPE_BUCKETS, num_nodes).astype(np.int32),
+      rng.integers(0, OP_TYPES, num_nodes).astype(np.int32),
       rng.normal(size=(num_nodes, lib.NODE_FEATURES)).astype(np.float32),
       sources.astype(np.int32), targets.astype(np.int32),
       np.ones((num_nodes, max_devices), np.float32),
@@ -74,7 +75,8 @@ def main() -> None:
   else:
     problem = timed("load_and_cost", _problem)
     found["ops"] = problem.graph.num_ops
-    inputs = timed("inputs", lambda: node_inputs(problem, network.config.max_devices))
+    inputs = timed("inputs", lambda: node_inputs(
+        GroupedGraph.of(problem), network.config.max_devices))
   found["nodes"] = inputs.num_nodes
   policy = GdpPolicy([inputs], network)
   timed("trace_and_pass", policy.greedy)

@@ -102,9 +102,7 @@ class _Session:
     from placeto_tf.training.placement_environment import PlacementEnvironment
 
     self._problems = [make() for make in graphs]
-    grouped = [
-        GroupedGraph.build(p.graph, p.costs, p.cluster, p.grouping, p.allowed)
-        for p in self._problems]
+    grouped = [GroupedGraph.of(each) for each in self._problems]
     rules = dataclasses.replace(weights.config.environment, start=start, num_episodes=episodes)
     self._environment = FamilyEnvironment([
         PlacementEnvironment(

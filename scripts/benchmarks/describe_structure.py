@@ -48,8 +48,7 @@ def main() -> None:
     graph = load_graph(spec)
     for max_groups in shared_flags.whole_numbers("max_groups"):
       problem = make_problem(graph, cluster, max_groups=max_groups)
-      grouped = GroupedGraph.build(
-          graph, problem.costs, cluster, problem.grouping, problem.allowed)
+      grouped = GroupedGraph.of(problem)
       if index == 0 and FLAGS.draw:
         _draw(grouped, problem)
         FLAGS.draw = None

@@ -61,10 +61,10 @@ def test_what_was_encoded_comes_back_field_by_field(grouped):
           "current": [2], "visited": [0, 1]}
   back, found = graph_tensor.decode(graph_tensor.encode(grouped, **step))
   for field in dataclasses.fields(grouped):
-    expected = getattr(grouped, field.name)
+    expected = np.asarray(getattr(grouped, field.name))
     if field.name == "compute_us":  # times on devices that are not allowed have no option edge
       expected = np.where(grouped.allowed, expected, 0.0)
-    value = getattr(back, field.name)
+    value = np.asarray(getattr(back, field.name))
     if field.name in ("bandwidth_bytes_per_us", "latency_us"):  # no device has a link to itself
       links = ~np.eye(grouped.num_devices, dtype=bool)
       expected, value = expected[links], value[links]

@@ -11,6 +11,7 @@ from typing import List, Sequence
 import numpy as np
 from tf_agents.trajectories import trajectory
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs
@@ -48,7 +49,8 @@ class SampleCollector:
     """Args: network, training: of the learner."""
     self._network = GdpNetwork(network)
     self._policy = GdpPolicy(
-        [node_inputs(each, network.max_devices) for each in problems], self._network)
+        [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
+        self._network)
     self._environments: List[OneShotEnvironment] = [
         OneShotEnvironment(
             each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,

@@ -13,24 +13,21 @@ Legend: P graphs looked up, M nodes, E edges, D devices, padded; F node features
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from typing import Dict, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-OP_TYPE_BUCKETS = 512  # TensorFlow has more op types, but a graph uses about a hundred
-_SHAPE_DIMS = 4
 _ADJACENT = 3  # producers, and as many consumers, whose ids are features
 _FURTHEST = 5.0  # deviations from the mean at which features are clipped
-NODE_FEATURES = 9 + 1 + _SHAPE_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
+NODE_FEATURES = 9 + 1 + OUTPUT_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
 OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES, NUM_NODES, NUM_EDGES = (
@@ -117,32 +114,28 @@ def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementPro
       number_groups(grouping.group_of_op, rank[main_op[grouping.group_of_op]]))
 
 
-def node_inputs(problem: PlacementProblem, max_devices: int) -> NodeInputs:
-  """Inputs of a problem made by `node_problem`.
+def node_inputs(grouped: GroupedGraph, max_devices: int) -> NodeInputs:
+  """Inputs of the graph of a problem made by `node_problem`.
 
   Raises:
     PlacementError: the cluster has more devices than the network has room for.
   """
-  d = problem.num_devices
+  d = grouped.num_devices
   if d > max_devices:
     raise PlacementError(
         f"the cluster has {d} devices, hosts included, the policy was made for {max_devices} at "
         "most; train one with a larger max_devices")
-  grouped = GroupedGraph.build(
-      problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
-  types = [zlib.crc32(problem.graph.op_types[op].encode()) % OP_TYPE_BUCKETS
-           for op in grouped.main_op]
   mask = np.zeros((grouped.num_groups, max_devices), np.float32)
-  mask[:, :d] = problem.allowed
+  mask[:, :d] = grouped.allowed
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
   features = op_features.standardized(np.concatenate([
       _cost_features(grouped),
-      op_features.output_shapes(problem.graph, grouped.main_op, _SHAPE_DIMS),
+      op_features.shape_features(grouped.output_rank, grouped.output_dims),
       op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT),
-      _position_features(grouped, problem.cluster.op_overhead_us)], axis=1))
+      _position_features(grouped)], axis=1))
   return NodeInputs(
-      np.array(types, np.int32), np.clip(features, -_FURTHEST, _FURTHEST), grouped.sources,
+      grouped.op_type, np.clip(features, -_FURTHEST, _FURTHEST), grouped.sources,
       grouped.targets, mask, devices)
 
 
@@ -158,13 +151,13 @@ def _cost_features(grouped: GroupedGraph) -> np.ndarray:
       [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
 
 
-def _position_features(grouped: GroupedGraph, op_overhead_us: float) -> np.ndarray:
+def _position_features(grouped: GroupedGraph) -> np.ndarray:
   """[M, 2 W] waves of the share of compute time that comes before a node in a depth-first walk.
 
   Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
   numbers = op_features.walk_numbers(grouped.sources, grouped.targets, grouped.num_groups)
-  weights = grouped.compute_us.min(axis=1) + op_overhead_us * grouped.num_ops
+  weights = grouped.compute_us.min(axis=1) + grouped.op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       numbers, weights * (grouped.allowed.sum(axis=1) > 1)))
 

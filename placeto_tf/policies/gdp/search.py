@@ -10,6 +10,7 @@ from typing import Optional
 
 import numpy as np
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
@@ -83,7 +84,8 @@ def search_gdp(
         dataclasses.replace(config.network, max_devices=nodes.num_devices), weight_seed)
   else:
     network = load_network(weights)
-  policy = GdpPolicy([node_inputs(nodes, network.config.max_devices)], network, config.joint)
+  inputs = node_inputs(GroupedGraph.of(nodes), network.config.max_devices)
+  policy = GdpPolicy([inputs], network, config.joint)
   left = nodes.account.remaining_evaluations(budget)
   if way == "zero_shot":
     draws = config.draws if left is None else min(config.draws, left)

@@ -22,6 +22,7 @@ import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.gdp.episodes import Played, SampleCollector, SampleSpec
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
@@ -94,7 +95,8 @@ class GdpTraining(Learner):
     if warm_start is not None:
       self._begin_with(load_network(warm_start), warm_start)
     self._policy = GdpPolicy(
-        [node_inputs(each, config.network.max_devices) for each in self.problems], self.network)
+        [node_inputs(GroupedGraph.of(each), config.network.max_devices)
+         for each in self.problems], self.network)
     self._learner = GdpLearner(
         self._policy, config.training,
         num_steps=max(each.num_groups for each in self.problems[:self.num_training]))

@@ -13,12 +13,12 @@ import dataclasses
 
 import numpy as np
 
+from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, output_shapes
 from placeto_tf.policies import op_features
 from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 _SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, producers, and consumers that are features
-_SHAPE_DIMS = 4  # the last ones of an op's first output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Units:
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
     self._count_edges, self._show_shapes = counts, shapes
-    of_ops = op_features.output_shapes(graph, np.arange(graph.num_ops), _SHAPE_DIMS)
+    of_ops = op_features.shape_features(*output_shapes(graph, np.arange(graph.num_ops)))
     self._shapes = np.zeros((u, of_ops.shape[1]))
     np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
@@ -88,7 +88,7 @@ class Units:
 
   def num_features(self, num_groups: int) -> int:
     """F of `group_inputs`."""
-    return self.type_counts.shape[1] + 2 + 1 + _SHAPE_DIMS + 2 * num_groups
+    return self.type_counts.shape[1] + 2 + 1 + OUTPUT_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> GroupInputs:
     """The placer's inputs for groupings [B, U]."""

@@ -73,9 +73,7 @@ class Episodes:
 
 def grouped_graphs(problems: Sequence[FamilyProblem]) -> List[GroupedGraph]:
   """What a policy knows of each."""
-  return [
-      GroupedGraph.build(each.graph, each.costs, each.cluster, each.grouping, each.allowed)
-      for each in (one.problem for one in problems)]
+  return [GroupedGraph.of(each.problem) for each in problems]
 
 
 def make_environments(

@@ -4,6 +4,7 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
@@ -18,7 +19,8 @@ SIZES = (20, 35)
 
 @pytest.fixture(name="learner")
 def learner_fixture(eagerly):
-  graphs = [node_inputs(node_problem(random_problem(num_ops=n, seed=n)), 5) for n in SIZES]
+  graphs = [node_inputs(GroupedGraph.of(node_problem(random_problem(num_ops=n, seed=n))), 5)
+            for n in SIZES]
   return GdpLearner(
       GdpPolicy(graphs, GdpNetwork(SMALL)), PpoConfig(epochs=1, entropy=0.0, final_entropy=0.0))
 

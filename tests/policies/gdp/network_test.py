@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
@@ -15,7 +16,7 @@ SMALL = GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=
 
 
 def inputs_of(**options):
-  return node_inputs(node_problem(random_problem(**options)), SMALL.max_devices)
+  return node_inputs(GroupedGraph.of(node_problem(random_problem(**options))), SMALL.max_devices)
 
 
 def tensors(inputs):
@@ -74,7 +75,7 @@ def test_the_same_seed_gives_the_same_network_and_another_one_another():
 def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
   problem = node_problem(random_problem(num_ops=40, num_groups=4))
   assert problem.num_groups == 40
-  inputs = node_inputs(problem, 6)
+  inputs = node_inputs(GroupedGraph.of(problem), 6)
   assert inputs.features.shape == (40, inputs_lib.NODE_FEATURES)
   np.testing.assert_allclose(inputs.features.std(axis=0).max(), 1, atol=0.2)
   assert (inputs.sources < inputs.targets).all()  # topological order

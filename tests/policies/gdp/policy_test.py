@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -23,7 +24,8 @@ SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=
 
 @pytest.fixture(name="policy", scope="module")
 def policy_fixture():
-  graphs = [node_inputs(node_problem(random_problem(num_ops=n, seed=n)), 5) for n in (20, 35)]
+  graphs = [node_inputs(GroupedGraph.of(node_problem(random_problem(num_ops=n, seed=n))), 5)
+            for n in (20, 35)]
   return GdpPolicy(graphs, GdpNetwork(SMALL))
 
 
@@ -46,7 +48,7 @@ def test_stretches_of_the_walk_have_all_lengths():
 
 
 def test_softened_logits_lie_as_far_apart_as_asked_and_prefer_the_same_devices():
-  inputs = node_inputs(node_problem(random_problem(num_ops=20, seed=20)), 5)
+  inputs = node_inputs(GroupedGraph.of(node_problem(random_problem(num_ops=20, seed=20))), 5)
   policy = GdpPolicy([inputs], GdpNetwork(SMALL))
   likeliest, before = policy.greedy(), policy.logits()
   policy.soften(100.0)  # they are closer already
