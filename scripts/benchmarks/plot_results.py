@@ -92,6 +92,8 @@ def main(argv: Sequence[str]) -> None:
 
   picture("auto_over_the_zoo", data["auto_over_the_zoo"],
           ["one device", "expert", "METIS", "bound"], "auto", "step time over that of auto")
+  picture("expert", data["expert"], ["expert before", "expert"], "one device",
+          "step time over that of one device")
   picture("bounds", [row for row in data["bounds"] if row["found"]], ["bound before", "bound"],
           "found", "lower bound over the best known step")
   picture("groupings", data["groupings"], ["heavy_edge", "single_consumer", "metis", "none"], None,
