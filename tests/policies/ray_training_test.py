@@ -103,14 +103,13 @@ def whole_fixture(tmp_path_factory):
   return bits(run)
 
 
-@pytest.mark.parametrize("actors", [1, 3])
-def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path, actors):
+def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path):
   run = gain(tmp_path)
-  figures = run.run_on(here, actors, lambda *_: None)
+  figures = run.run_on(here, 3, lambda *_: None)  # another number, and a lag: below
   assert bits(run) == whole
   assert "held_out_ratio" not in figures and "Actors/0/busy" not in figures
-  assert {f"Actors/{actors - 1}/steps_a_second", f"Actors/{actors - 1}/busy",
-          "Metrics/steps_a_second"} <= tags(tmp_path / "train")
+  assert {"Actors/2/steps_a_second", "Actors/2/busy", "Metrics/steps_a_second"} <= tags(
+      tmp_path / "train")
 
 
 def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tmp_path):
