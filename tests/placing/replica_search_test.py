@@ -12,8 +12,8 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate
 from placeto_tf.placing.replica_search import with_replicas_of_spec
-from placeto_tf.placing.reports import report, table
-from placeto_tf.placing.tables import replica_table
+from placeto_tf.placing.reports import report
+from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.account import Account
 from placeto_tf.replication import ReplicaSource, load_replicas
 
