@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from placeto_tf.replication import ReplicaSource
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -80,3 +82,12 @@ def test_an_agent_of_another_library_learns(capsys):
   before_ms, after_ms = map(float, re.search(
       r"([\d.]+) ms before training, ([\d.]+) ms after", capsys.readouterr().out).groups())
   assert after_ms < before_ms
+
+
+def test_dense_blocks_are_a_graph_with_a_free_batch(tmp_path):
+  done = subprocess.run(
+      [sys.executable, str(EXAMPLES / "dense_blocks.py")], cwd=tmp_path, check=False,
+      capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  source = ReplicaSource(str(tmp_path / "dense_blocks.meta"), {"batch_size": 16})
+  assert source.free_batch and source.replicas(2).global_batch == 16
