@@ -33,9 +33,9 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf.evaluation import host_check
 
-  models = host_check.GRAPHS if FLAGS.models is None else tuple(filter(None, FLAGS.models))
   config = host_check.HostCheckConfig(
-      graphs=tuple(filter(None, (FLAGS.graph, *models))), max_minutes=FLAGS.max_minutes,
+      graphs=None if FLAGS.models is None else tuple(filter(None, FLAGS.models)),
+      first=(FLAGS.graph,) if FLAGS.graph else (), max_minutes=FLAGS.max_minutes,
       cpu_workers=FLAGS.cpu_workers, options=shared_flags.graph_options())
   host_check.check_host(
       config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))

@@ -30,7 +30,10 @@ from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.workers import InProcess, LocalWorkers
 
-GRAPHS = ("zoo:inception_v3:batch=16", "zoo:rnnlm:batch=16", "zoo:transformer:batch=8")
+GPU_GRAPHS = ("zoo:inception_v3:batch=16", "zoo:rnnlm:batch=16", "zoo:bert:batch=8")
+CPU_GRAPHS = (  # steps of about a tenth of a second on one core
+    "zoo:inception_v3:batch=2:image=139", "zoo:rnnlm:batch=16:steps=8:hidden=256:vocab=2000",
+    "zoo:bert:batch=8:size=tiny:steps=128:vocab=2000")
 ONE_DEVICE, MIRRORED, PLACED = "one device", "mirrored replicas", "placed"
 _MIRRORED_NOTE = (
     f"\"{MIRRORED.capitalize()}\": one on each device with variables of its own, gradients summed, "
@@ -45,14 +48,16 @@ class HostCheckConfig:
   """What is checked, and for how long.
 
   Attributes:
-    graphs: what `load_graph` takes.
+    graphs: what `load_graph` takes; None for three of the zoo that suit the devices.
+    first: graphs that are checked before these.
     max_minutes: for all of them together, roughly.
     rounds: turns in which each way to run is timed.
     cpu_workers: worker processes, where there are no two GPUs.
     options: of `load_graph`, for graphs that are no `zoo:` spec.
   """
 
-  graphs: Tuple[str, ...] = GRAPHS
+  graphs: Optional[Tuple[str, ...]] = None
+  first: Tuple[str, ...] = ()
   max_minutes: float = 15.0
   rounds: int = 2
   cpu_workers: int = 2
@@ -118,11 +123,15 @@ def check_host(
   os.makedirs(out, exist_ok=True)
   started, found = time.monotonic(), []
   cluster, runtime = host(config.cpu_workers)
+  graphs = config.graphs
+  if graphs is None:
+    graphs = GPU_GRAPHS if isinstance(runtime, InProcess) else CPU_GRAPHS
+  graphs = (*config.first, *graphs)
   with runtime, CoreSpeed.of(runtime) as speed:
     speed.learn()
-    for number, name in enumerate(config.graphs):
+    for number, name in enumerate(graphs):
       left = config.max_minutes * 60 - (time.monotonic() - started)
-      seconds = max(left, 1.0) / (len(config.graphs) - number)
+      seconds = max(left, 1.0) / (len(graphs) - number)
       try:
         found.append(_check_graph(
             name, cluster, runtime, speed, config, seconds, out, progress))
@@ -236,8 +245,14 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
       off, times = "" if error is None else f"{error:+.0%}", "" if gain is None else f"{gain:.2f}x"
       lines.append(
           f"| {check.graph} | {way} | {_ms(step.promised_us)} | {measured} | {off} | {times} |")
-  return "\n".join([*lines, "", *textwrap.wrap(_MIRRORED_NOTE, 100), "",
-                    "![promised and measured](check.png)", ""])
+  picture = ["![promised and measured](check.png)", ""] if _measured(found) else []
+  return "\n".join([*lines, "", *textwrap.wrap(_MIRRORED_NOTE, 100), "", *picture])
+
+
+def _measured(found: Sequence[GraphCheck]) -> List[Tuple[str, Step]]:
+  """(name, step) of all ways to run that were measured."""
+  return [(f"{check.graph}\n{way}", step) for check in found for way, step in check.steps.items()
+          if step.measured_us]
 
 
 def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:
@@ -245,8 +260,9 @@ def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:
   from matplotlib.figure import Figure
 
   atomic.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
-  rows = [(f"{check.graph}\n{way}", step) for check in found for way, step in check.steps.items()
-          if step.measured_us]
+  rows = _measured(found)
+  if not rows:
+    return
   figure = Figure(figsize=(9, 1.2 + 0.5 * len(rows)), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots()

@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError, PlacetoError
 from placeto_tf.evaluation import host_check
@@ -19,7 +20,15 @@ def test_errors_and_gains_are_over_what_was_measured():
   text = host_check.page(Cluster.parse("cpu:2"), [check, GraphCheck("mine.pb", {}, "no such file")])
   assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00x |" in text
   assert "a worker was lost" in text and "no such file" in text and "CPU:1" in text
+  assert "check.png" in text
+  assert "check.png" not in host_check.page(Cluster.parse("cpu:2"), [GraphCheck("a.pb", {}, "no")])
   assert "tf.distribute itself does not run here" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("graph", [*host_check.GPU_GRAPHS, *host_check.CPU_GRAPHS])
+def test_graphs_that_are_checked_unasked_are_in_the_zoo(graph):
+  name, options = zoo.resolve(graph.partition("zoo:")[2])
+  assert name in zoo.names() and options["batch"] > 0
 
 
 @pytest.mark.parametrize("wrong", [{"max_minutes": 0}, {"rounds": 0}, {"cpu_workers": 1}])
