@@ -121,16 +121,16 @@ def curves(seeds: Sequence[int]) -> str:
   figure, panels = _figure(1)
   lines = ["| | sampled, untrained | sampled, trained | greedy, trained | best met |",
            "|---|---:|---:|---:|---:|"]
-  for name, runs in found.items():
+  for name, series in found.items():
     sampled, greedy = (
-        np.array([[value for _, value in run[f"held_out_{kind}"]] for run in runs])
+        np.array([[value for _, value in run[f"held_out_{kind}"]] for run in series])
         for kind in ("last", "greedy"))
-    xs = decisions * np.array([step for step, _ in runs[0]["held_out_last"]])
+    xs = decisions * np.array([step for step, _ in series[0]["held_out_last"]])
     panels[0].plot(xs, sampled.mean(axis=0), label=name)
     panels[0].fill_between(xs, sampled.min(axis=0), sampled.max(axis=0), alpha=0.15)
     lines.append(f"| {name} | " + " | ".join(map(mean_and_deviation, (
         sampled[:, 0], sampled[:, -_LAST:].mean(axis=1), greedy[:, -_LAST:].mean(axis=1),
-        [min(value for _, value in run["best"]) for run in runs]))) + " |")
+        [min(value for _, value in run["best"]) for run in series]))) + " |")
   for name in (*SEARCHES, "uniform moves"):
     for evaluations in shared_flags.whole_numbers("simulations"):
       best = [best_of_search(make, name, evaluations, seed) for seed in seeds]
