@@ -51,7 +51,7 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   assert placed.graph_def == original.graph_def  # nothing but devices was changed
   rows = [line.split("  ")[0] for line in done.out.splitlines()]
   assert rows[:rows.index("")] == [
-      "placer", rows[1], "current", "single device", "expert (layer by layer)", "METIS", "best",
+      "placer", rows[1], "current", "single device", "expert (splits by hand)", "METIS", "best",
       "lower bound"]
   report = json.loads((out / "report.json").read_text())
   assert report["evaluations"] <= 40
