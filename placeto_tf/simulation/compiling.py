@@ -78,7 +78,8 @@ def folder() -> Optional[str]:
 def _state_of_sources() -> str:
   """A digest of the package's sources of compiled code."""
   package = pathlib.Path(__file__).parents[1]
-  digest = hashlib.sha256()
+  # Numba finds code by the path of its source, so another copy of the package has none yet.
+  digest = hashlib.sha256(os.fsencode(package))
   for path in sorted(package.rglob("*.py")):
     text = path.read_bytes()
     if path.parent.name in _ROOMS or b"simulation.compiling" in text:
