@@ -61,7 +61,8 @@ def estimate_costs(
     raise CostError(f"the source of costs is {source!r:.60}; expected \"grappler\", the path of a "
                     "file, or a callable")
   # A file is read first: that its path is wrong should not take seconds to find out.
-  measured = None if source == "grappler" else traces.read(os.fspath(source), graph)
+  measured = None if source == "grappler" else traces.read(
+      os.fspath(source), graph.op_index)
   if graph.source is not None and graph.source.format == "cost_graph_def":
     costs = own_costs(graph, cluster)
   else:

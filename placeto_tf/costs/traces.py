@@ -17,7 +17,7 @@ Legend: N ops, K device kinds.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -39,8 +39,8 @@ _FORMATS = "an OpPerformanceList, RunMetadata, StepStats or CostGraphDef"
 _ALL_STREAMS = "/stream:all"
 
 
-def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, ...]]:
-  """Reads what a file says about the ops of a graph.
+def read(path: str, op_names: Container[str]) -> Tuple[_Measurements, Tuple[str, ...]]:
+  """Reads what a file says about the ops of a graph, given their names.
 
   Returns:
     Op name -> measurements, of ops of the graph alone, and notes.
@@ -55,8 +55,7 @@ def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, 
   if not candidates:
     raise CostError(f"the costs file {path!r} is none of the protos that hold costs; expected "
                     f"{_FORMATS}, binary or text")
-  index = graph.op_index
-  hits = [sum(_op_name(name, index) in index for name in names) for _, names in candidates]
+  hits = [sum(_op_name(name, op_names) in op_names for name in names) for _, names in candidates]
   best = int(np.argmax(hits))
   if not hits[best]:
     raise CostError(f"the costs file {path!r} names no op of the graph; expected {_FORMATS} of "
@@ -67,8 +66,8 @@ def read(path: str, graph: ComputationGraph) -> Tuple[_Measurements, Tuple[str, 
     raise CostError(f"{path}: {error}") from None
   ours: Dict[str, List[Measurement]] = {}
   for name, measurements in found.items():
-    op = _op_name(name, index)
-    if op in index:
+    op = _op_name(name, op_names)
+    if op in op_names:
       ours.setdefault(op, []).extend(measurements)
   return ours, notes
 
@@ -143,9 +142,9 @@ def _apply_memory(
     persistent[i] = measurement.persistent_bytes
 
 
-def _op_name(name: str, index: Mapping[str, int]) -> str:
+def _op_name(name: str, op_names: Container[str]) -> str:
   """GPU streams append the op type: "dense/MatMul:MatMul"."""
-  return name if name in index else name.rpartition(":")[0]
+  return name if name in op_names else name.rpartition(":")[0]
 
 
 def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:

@@ -26,7 +26,7 @@ from placeto_tf.graphs.shapes import declared_shape
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-OP_TYPES, OUTPUT_DIMS = 512, 4
+OP_TYPE_BUCKETS, OUTPUT_DIMS = 512, 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class GroupedGraph:
     num_ops: [G] int32.
     main_op: [G] int32, the group's op that computes longest, the first of equals in topological
       order: its start time is used as the group's.
-    op_type: [G] int32 below `OP_TYPES`, a hash of the main op's type: TensorFlow has more types,
-      but a graph uses about a hundred.
+    op_type: [G] int32 below `OP_TYPE_BUCKETS`, a hash of the main op's type: TensorFlow has more
+      types, but a graph uses about a hundred.
     output_rank: [G] int32 of the main op's first output, -1 where it is not known.
     output_dims: [G, 4] int64, its last dimensions, the last one first; 0 where there is none.
     order: [G] int32, the groups by the topological order of their main ops.
@@ -170,8 +170,9 @@ class GroupedGraph:
         working_bytes=total(op_output_bytes) + largest_temporary,
         num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
         main_op=main_op.astype(np.int32),
-        op_type=np.array([zlib.crc32(graph.op_types[op].encode()) % OP_TYPES for op in main_op],
-                         dtype=np.int32),
+        op_type=np.array(
+            [zlib.crc32(graph.op_types[op].encode()) % OP_TYPE_BUCKETS for op in main_op],
+            dtype=np.int32),
         output_rank=output_rank,
         output_dims=output_dims,
         order=np.argsort(rank[main_op]).astype(np.int32),

@@ -57,12 +57,12 @@ _SUMS = frozenset((
     "Add AddV2 Sub AddN AccumulateNV2 Maximum Minimum BiasAdd BiasAddV1 ConcatV2 Concat Pack Merge "
     "RefMerge FloorMod Mod TruncateMod").split())
 _COMPARISONS = frozenset("Less LessEqual Greater GreaterEqual Equal NotEqual".split())
+RESOURCE = 20  # DT_RESOURCE: the handle of a variable
 _PRODUCTS = frozenset((
     "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Conv "
     "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
     "DepthwiseConv2dNativeBackpropInput Conv2DBackpropFilter Conv2DBackpropFilterV2 "
     "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter").split())
-_RESOURCE = 20  # DT_RESOURCE: the handle of a variable
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _EXPONENTS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0,
               "L2Loss": 2.0, "SquaredDifference": 2.0}
@@ -112,7 +112,7 @@ class Inputs:
     if isinstance(kind, Rows) and (
         kind.outer > 1 or kind.tagged or kind.local == "positions" or kind.local and kind.power):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
-    if isinstance(kind, Rows) and self._flow.dtype(self._flow.inputs[self.op][i]) == _RESOURCE:
+    if isinstance(kind, Rows) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
       raise NotFollowed("needs a variable that keeps examples, of which each replica has its own")
     if isinstance(kind, (Box, Unclear)):
       raise NotFollowed("needs a container of what was found over the batch")

@@ -60,7 +60,7 @@ OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
     "Unique": (1,), "UniqueV2": (1,), "UniqueWithCounts": (1,), "UniqueWithCountsV2": (1,),
     "Where": (), "ListDiff": (), "SetDiff1D": (), "DynamicPartition": (),
     "NonMaxSuppressionV3": (), "DenseToDenseSetOperation": (), "SparseReshape": ()}
-_HANDLES = (20, 21)  # resource, variant
+_HANDLES = (powers.RESOURCE, 21)  # and variant
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")

@@ -21,7 +21,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs, traces
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork
-from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
@@ -46,9 +45,9 @@ def replicated_costs(
     return estimate_costs(graph, cluster, source=source)
   if source == "grappler":
     return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
-  if _is_of_copies(source, replicated):
+  measured, notes = traces.read(source, {*graph.op_names, *original.op_names})
+  if any(name not in original.op_index for name in measured):  # of the replicated graph
     return estimate_costs(graph, cluster, source=source)
-  measured, notes = traces.read(source, original)
   estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
   if all(each.replicas == 1 for found in measured.values() for each in found):
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
@@ -60,15 +59,6 @@ def replicated_costs(
       if origin >= 0 and original.op_names[origin] in measured}
   found = traces.apply(graph, cluster, of_copies, estimated, replicated.replicas)
   return dataclasses.replace(found, notes=(*found.notes, *notes))
-
-
-def _is_of_copies(path: str, replicated: ReplicatedGraph) -> bool:
-  """Whether a file of measured costs names ops that only the replicated graph has."""
-  try:
-    measured, _ = traces.read(path, replicated.graph)
-  except CostError:
-    return False
-  return any(name not in replicated.original.op_index for name in measured)
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:

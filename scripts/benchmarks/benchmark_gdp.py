@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict
 import numpy as np
 from absl import flags
 
-from placeto_tf.encoding.grouped_graph import OP_TYPES, GroupedGraph
+from placeto_tf.encoding.grouped_graph import OP_TYPE_BUCKETS, GroupedGraph
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
@@ -43,7 +43,7 @@ def synthetic(num_nodes: int, max_devices: int) -> Any:
   targets = np.repeat(np.arange(1, num_nodes), 2)
   sources = np.maximum(0, targets - 1 - rng.integers(0, 20, len(targets)))
   return lib.NodeInputs(
-      rng.integers(0, OP_TYPES, num_nodes).astype(np.int32),
+      rng.integers(0, OP_TYPE_BUCKETS, num_nodes).astype(np.int32),
       rng.normal(size=(num_nodes, lib.NODE_FEATURES)).astype(np.float32),
       sources.astype(np.int32), targets.astype(np.int32),
       np.ones((num_nodes, max_devices), np.float32),

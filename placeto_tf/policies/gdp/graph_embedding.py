@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
-from placeto_tf.encoding.grouped_graph import OP_TYPES
+from placeto_tf.encoding.grouped_graph import OP_TYPE_BUCKETS
 from placeto_tf.policies.placeto.embedding import Seeds, dense
 
 import tensorflow as tf  # isort: skip
@@ -71,7 +71,7 @@ class GraphEmbedding(tf.keras.layers.Layer):
   def __init__(self, width: int, rounds: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
     self._types = self.add_weight(
-        name="types", shape=(OP_TYPES, _TYPE_WIDTH),
+        name="types", shape=(OP_TYPE_BUCKETS, _TYPE_WIDTH),
         initializer=tf.keras.initializers.RandomUniform(-0.5, 0.5, seed=seeds()))
     self._first = dense(width, seeds, "relu")
     self._rounds = [MaxPooling(width, seeds, name=f"round_{i}") for i in range(rounds)]
