@@ -130,8 +130,10 @@ class TrainableGraph:
     import tensorflow as tf
 
     left_s = deadline - time.monotonic()
+    if left_s <= 0.0:  # a session would take at least a millisecond, in which a small step is done
+      raise tf.errors.DeadlineExceededError(None, None, "nothing is left of the time")
     options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
-        timeout_in_ms=max(1, int(1000 * left_s)))
+        timeout_in_ms=math.ceil(1000 * left_s))
     tensors = [name for name in self.graph.fetches if ":" in name]
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]

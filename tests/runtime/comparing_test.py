@@ -1,6 +1,7 @@
 """`compare_training`: what it compares, what it catches, and when it does not run."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -106,6 +107,13 @@ def test_one_replica_is_the_graph_itself():
 def test_a_step_that_takes_too_long_is_said():
   source = built("mean_loss")
   found = placeto.compare_training(source.graph, source.replicas(2), time_limit_s=0.0)
+  assert not found.checked and "takes more than 0 s" in str(found)
+
+
+def test_after_half_of_the_time_no_further_step_begins():
+  source = built("mean_loss")
+  found = placeto.compare_training(
+      source.graph, source.replicas(2), time_limit_s=1000.0, started=time.monotonic() - 501.0)
   assert found.checked and found.steps == 1  # what has been done counts
 
 
