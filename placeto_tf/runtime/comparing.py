@@ -11,6 +11,9 @@ double precision, which decides. Where an op has no kernel for that, how much is
 measured: both are trained a second time with variables that differ from the others by some
 roundings, and where batch normalizations are joined, the graph has these written out in plain ops.
 (The examples stay in their order: a loss may weigh them by their position.)
+
+Numbers that overflow agree whatever was computed. If they do in the first step, both begin again
+with smaller weights; a later step in which they do is not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +50,13 @@ from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
 from placeto_tf.runtime.feeds import make_feeds
-from placeto_tf.runtime.tensor_differences import difference, rounded, tolerance, varied
+from placeto_tf.runtime.tensor_differences import (
+  difference,
+  is_finite,
+  rounded,
+  tolerance,
+  varied,
+)
 from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
 from placeto_tf.runtime.variables import initializers
 from placeto_tf.simulation import Simulator
@@ -74,9 +83,9 @@ class TrainingComparison:
     variables: how many variables were compared after each.
     fetches: how many fetched tensors were compared in each.
     largest_difference: between elements, relative to the largest one of their tensor.
-    untold: how many of the variables hold little but rounding, such as a bias before a
-      normalization, whose gradient is zero: nothing can be told from them, and they are not in
-      `largest_difference`.
+    untold: how many of the variables tell nothing, because they hold little but rounding, such as
+      a bias before a normalization, whose gradient is zero, or because they overflow; they are not
+      in `largest_difference`.
     seconds: that the check took.
   """
 
@@ -92,7 +101,7 @@ class TrainingComparison:
   def __str__(self) -> str:
     if not self.checked:
       return f"not checked: {self.reason}"
-    untold = f" ({self.untold} of them hold rounding alone)" if self.untold else ""
+    untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
     steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
     return (f"checked: {steps}, {self.variables} variables{untold}, largest difference "
             f"{self.largest_difference:.0e}, {self.seconds:.0f} s")
@@ -165,6 +174,7 @@ def _compare(
   variables, untold = len(comparison.variables), len(comparison.untold)
   if variables and untold == variables:
     raise NotRunnable(
+        "all variables overflow in the first step" if comparison.overflows else
         "other roundings alone change every variable by more than a comparison could tell")
   return TrainingComparison(
       True, "", done, variables, comparison.num_fetches, largest, untold)
@@ -184,6 +194,7 @@ class _Seen(NamedTuple):
   name: str
   difference: float
   tolerance: float
+  is_finite: bool
 
   @property
   def is_wrong(self) -> bool:
@@ -193,7 +204,7 @@ class _Seen(NamedTuple):
   @property
   def tells(self) -> bool:
     """Whether another value would have been noticed."""
-    return self.tolerance <= _UNTOLD
+    return self.is_finite and self.tolerance <= _UNTOLD
 
 
 class _Comparison:
@@ -229,7 +240,8 @@ class _Comparison:
     self._other_fetches: List[List[np.ndarray]] = []
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
-    self.untold: Set[str] = set()  # variables that hold little but rounding
+    self.overflows = self._small = False
+    self.untold: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._told_nothing: Set[str] = set()  # those in double precision
     self.num_fetches = sum(":" in name for name in graph.fetches)
     self._tensors = [name for name in graph.fetches if ":" in name]
@@ -299,6 +311,14 @@ class _Comparison:
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
+    found = self._run(steps, started, deadline)
+    if self.overflows:
+      self._small, self.overflows, self._others, self._other_steps = True, False, [], 0
+      found = self._run(steps, started, deadline)
+    return found
+
+  def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
+    """`run` with the first values that `_small` says; ends early where numbers overflow."""
     try:
       self._begin()
       largest, done = 0.0, 0
@@ -308,10 +328,14 @@ class _Comparison:
         self.in_replicas = True
         found = self._parts.step(self._replicated.feed(feed), deadline)
         self.in_replicas = False
-        seen = [_Seen(name, difference(one, part), tolerance(one))
+        seen = [_Seen(name, difference(one, part), tolerance(one), is_finite(one))
                 for name, one, part in zip(self._tensors, expected, found)]
         for names in self._chunks:
           seen += self._compared(names)
+        if not all(each.is_finite for each in seen):
+          self.overflows |= step == 0
+          if step or not self._small:
+            break
         if any(each.is_wrong for each in seen):
           largest_in_double, agreeing = self._in_double(steps, started, deadline)
           if 0 < agreeing <= step:
@@ -375,7 +399,7 @@ class _Comparison:
   def _compared(self, names: Sequence[str]) -> List[_Seen]:
     """Some variables of the graph beside their copies."""
     found = iter(self._parts.read([each for name in names for each in self._copies[name]]))
-    return [_Seen(name, difference(part, next(found)), tolerance(part))
+    return [_Seen(name, difference(part, next(found)), tolerance(part), is_finite(part))
             for name, value in zip(names, self._whole.read(names))
             for part in self._by_copy(name, value).values()]
 
@@ -436,7 +460,7 @@ class _Comparison:
     rng = np.random.default_rng(self._seed)
     for names in self._chunks:
       given = [graph.values[name] for name in names] if graph.values else graph.read(names)
-      yield {name: varied(value, rng) for name, value in zip(names, given)}
+      yield {name: varied(value, rng, self._small) for name, value in zip(names, given)}
 
   def _set_parts(
       self, values: Mapping[str, np.ndarray], parts: Optional[TrainableGraph] = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ def difference(one: Any, other: Any) -> float:
     gap, largest = np.abs(one - other).max(), np.abs(one).max()
   if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
     same = (one == other) | (np.isnan(one) & np.isnan(other))
-    gap = np.where(same, 0.0, np.abs(one - other)).max()
+    with np.errstate(invalid="ignore", over="ignore"):
+      gap = np.where(same, 0.0, np.abs(one - other)).max()
     finite = np.abs(one[np.isfinite(one)])
     largest = finite.max() if finite.size else 0.0
   return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
@@ -39,17 +41,31 @@ def tolerance(value: Any) -> float:
   return 0.0 if dtype.kind in "iub" else _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
 
 
-def varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def is_finite(value: Any) -> bool:
+  """Whether all elements are numbers; two tensors that are not agree whatever was computed."""
+  value = np.asarray(value)
+  return (value.dtype.kind != "f" and "float" not in str(value.dtype)) or bool(
+      np.isfinite(value).all())
+
+
+def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> np.ndarray:
   """A first value, with elements that differ.
 
   What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
   and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
   numbers round one way. Weights of one sign enlarge roundings the least.
+
+  Args:
+    value: of which elements that are the same everywhere are changed.
+    rng: which draws.
+    small: whether a layer's weights add up to 1 at most, so that many layers do not overflow.
   """
   if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
     return value
-  drawn = rng.random(value.shape, np.float32)
-  return ((value.flat[0] or 0.04) * (0.5 + drawn)).astype(value.dtype)
+  first = float(value.flat[0]) or 0.04
+  if small and value.ndim > 1:
+    first = math.copysign(min(abs(first), value.shape[-1] / value.size), first)
+  return (first * (0.5 + rng.random(value.shape, np.float32))).astype(value.dtype)
 
 
 def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
