@@ -43,8 +43,8 @@ def _spec(dtype: str, *shape: int) -> Any:
 
 @_model
 def bidirectional_lstm(
-    batch: int = 32, words: int = 100, units: int = 256, layers: int = 4, vocabulary: int = 20_000,
-    tags: int = 50) -> Built:
+    batch: int = 32, words: int = 100, units: int = 256, layers: int = 4,
+    vocabulary: int = 20_000) -> Built:
   """Keras: tags words by a stack of bidirectional layers, whose steps are loops; padding masked."""
   import keras
 
@@ -53,7 +53,7 @@ def bidirectional_lstm(
       keras.layers.Embedding(vocabulary, units, mask_zero=True),
       *(keras.layers.Bidirectional(keras.layers.LSTM(units, return_sequences=True))
         for _ in range(layers)),
-      keras.layers.Dense(tags, "softmax")])
+      keras.layers.Dense(50, "softmax")])
   model.compile("adam", _SPARSE, metrics=["accuracy"])
   return model, (_spec("int32", batch, words), _spec("int32", batch, words))
 
@@ -74,7 +74,7 @@ def clip(batch: int = 32, layers: int = 12, words: int = 77, image: int = 224) -
 
 
 @_model
-def deeplab(batch: int = 16, image: int = 256, classes: int = 21) -> Built:
+def deeplab(batch: int = 16, image: int = 256) -> Built:
   """keras-hub: DeepLabV3+ on ResNet-50, which labels each pixel."""
   import keras
   import keras_hub
@@ -85,49 +85,45 @@ def deeplab(batch: int = 16, image: int = 256, classes: int = 21) -> Built:
   backbone = keras_hub.models.DeepLabV3Backbone(
       encoder, "P5", upsampling_size=8, dilation_rates=[6, 12, 18], low_level_feature_key="P2",
       image_shape=(image, image, 3))
-  model = keras_hub.models.DeepLabV3ImageSegmenter(backbone, classes, "softmax")
+  model = keras_hub.models.DeepLabV3ImageSegmenter(backbone, 21, "softmax")
   model.compile(keras.optimizers.SGD(0.01, momentum=0.9), _SPARSE, metrics=["accuracy"])
   return model, (_spec("float32", batch, image, image, 3), _spec("int32", batch, image, image))
 
 
 @_model
-def densenet(batch: int = 32, image: int = 224, classes: int = 1000) -> Built:
+def densenet(batch: int = 32, image: int = 224) -> Built:
   """keras.applications: DenseNet-121."""
   import keras
 
-  model = keras.applications.DenseNet121(
-      weights=None, input_shape=(image, image, 3), classes=classes)
+  model = keras.applications.DenseNet121(weights=None, input_shape=(image, image, 3))
   model.compile(keras.optimizers.SGD(0.1, momentum=0.9), _SPARSE, metrics=["accuracy"])
   return model, (_spec("float32", batch, image, image, 3), _spec("int32", batch))
 
 
 @_model
 def dlrm(
-    batch: int = 2048, tables: int = 26, rows: int = 100_000, width: int = 128, numbers: int = 13
-) -> Built:
+    batch: int = 2048, tables: int = 26, rows: int = 100_000, width: int = 128) -> Built:
   """keras-rs: clicks by DLRM's dot products of 26 embeddings, with DCN's crosses beside them."""
   import keras
   import keras_rs
 
-  def dense(value: Any, *units: int) -> Any:
-    for each in units:
-      value = keras.layers.Dense(each, "relu")(value)
-    return value
+  def dense(*units: int) -> Any:
+    return keras.Sequential([keras.layers.Dense(each, "relu") for each in units])
 
   inputs = {f"id_{i}": keras.Input([], dtype="int32", name=f"id_{i}") for i in range(tables)}
-  inputs["numbers"] = keras.Input([numbers], name="numbers")
+  inputs["numbers"] = keras.Input([13], name="numbers")
   features = [keras.layers.Embedding(rows, width)(inputs[f"id_{i}"]) for i in range(tables)]
-  features.append(dense(inputs["numbers"], 512, 256, width))
+  features.append(dense(512, 256, width)(inputs["numbers"]))
   products = keras_rs.layers.DotInteraction()(features)
   crossed = together = keras.layers.Concatenate()(features)
   for _ in range(3):
     crossed = keras_rs.layers.FeatureCross(projection_dim=512)(together, crossed)
-  joined = keras.layers.Concatenate()([products, crossed])
-  clicks = keras.layers.Dense(1, "sigmoid")(dense(joined, 1024, 1024, 512, 256))
+  hidden = dense(1024, 1024, 512, 256)(keras.layers.Concatenate()([products, crossed]))
+  clicks = keras.layers.Dense(1, "sigmoid")(hidden)
   model = keras.Model(inputs, clicks)
   model.compile("adagrad", "binary_crossentropy", metrics=["auc"])
   return model, ({
-      "numbers": _spec("float32", batch, numbers),
+      "numbers": _spec("float32", batch, 13),
       **{f"id_{i}": _spec("int32", batch) for i in range(tables)}}, _spec("float32", batch, 1))
 
 
@@ -143,23 +139,20 @@ def graph_network(
   sizes = {"paper": papers, "author": papers, "institution": papers // 4, "field": papers // 2}
   pairs = [("paper", "paper"), ("author", "paper"), ("author", "institution"), ("paper", "field")]
   pairs += [(target, source) for source, target in pairs]
-  one = _spec("int32", 1)
+  one = {"sizes_spec": _spec("int32", 1)}
   spec = tfgnn.GraphTensorSpec.from_piece_specs(
-      tfgnn.ContextSpec.from_field_specs(sizes_spec=one),
+      tfgnn.ContextSpec.from_field_specs(**one),
       {name: tfgnn.NodeSetSpec.from_field_specs(
-          features_spec={tfgnn.HIDDEN_STATE: _spec("float32", size, units)}, sizes_spec=one)
+          features_spec={tfgnn.HIDDEN_STATE: _spec("float32", size, units)}, **one)
        for name, size in sizes.items()},
-      {f"{i}_{source}_{target}": tfgnn.EdgeSetSpec.from_field_specs(
-          sizes_spec=one, adjacency_spec=tfgnn.AdjacencySpec.from_incident_node_sets(
-              source, target, _spec("int32", edges)))
-       for i, (source, target) in enumerate(pairs)})
+      {f"edges_{i}": tfgnn.EdgeSetSpec.from_field_specs(
+          adjacency_spec=tfgnn.AdjacencySpec.from_incident_node_sets(
+              *pair, _spec("int32", edges)), **one) for i, pair in enumerate(pairs)})
   inputs = graph = tf.keras.Input(type_spec=spec)
   for _ in range(rounds):
     graph = mt_albis.MtAlbisGraphUpdate(
-        units=units, message_dim=units, receiver_tag=tfgnn.TARGET,
-        attention_type="multi_head", attention_num_heads=4, simple_conv_reduce_type="mean",
-        normalization_type="layer", next_state_type="residual", state_dropout_rate=0.1,
-        l2_regularization=1e-5)(graph)
+        units=units, message_dim=units, receiver_tag=tfgnn.TARGET, attention_type="multi_head",
+        next_state_type="residual", state_dropout_rate=0.1, l2_regularization=1e-5)(graph)
   seeds = graph.node_sets["paper"][tfgnn.HIDDEN_STATE][:batch]
   model = tf.keras.Model(inputs, tf.keras.layers.Dense(349, "softmax")(seeds))
   model.compile("adam", _SPARSE)
@@ -168,7 +161,7 @@ def graph_network(
 
 @_model
 def mixtral(
-    batch: int = 16, words: int = 128, width: int = 512, layers: int = 8, experts: int = 8,
+    batch: int = 16, words: int = 128, width: int = 512, layers: int = 8,
     vocabulary: int = 16_000) -> Built:
   """keras-hub: Mixtral, a language model with a mixture of experts in each layer."""
   import keras
@@ -176,7 +169,7 @@ def mixtral(
 
   backbone = keras_hub.models.MixtralBackbone(
       vocabulary_size=vocabulary, num_layers=layers, num_query_heads=8, hidden_dim=width,
-      intermediate_dim=2 * width, num_key_value_heads=4, num_experts=experts, top_k=2)
+      intermediate_dim=2 * width, num_key_value_heads=4, num_experts=8, top_k=2)
   model = keras_hub.models.MixtralCausalLM(backbone)
   model.compile(keras.optimizers.Adam(1e-4), keras.losses.SparseCategoricalCrossentropy(True),
                 weighted_metrics=["accuracy"])
@@ -242,13 +235,13 @@ def main() -> None:
     name, *sizes = text.split(":")
     if name not in _MODELS:
       raise PlacetoError(f"there is no model {name!r}; choose one of {', '.join(_MODELS)}")
-    built = _MODELS[name](**{key: int(value) for key, value in (
-        size.split("=") for size in sizes)})
+    options = dict(size.split("=") for size in sizes)
+    meta_graph = training_graph(
+        *_MODELS[name](**{key: int(value) for key, value in options.items()}))
     path = os.path.join(FLAGS.out, f"{name}.meta")
-    atomic.write(path, training_graph(*built).SerializeToString(), error_type=PlacetoError)
+    atomic.write(path, meta_graph.SerializeToString(), error_type=PlacetoError)
     print(f"{path}: {load_graph(path).num_ops:,} ops", flush=True)
-    del built
-    gc.collect()
+    gc.collect()  # a model's variables may be gigabytes
 
 
 if __name__ == "__main__":

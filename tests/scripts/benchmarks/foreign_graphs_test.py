@@ -12,7 +12,7 @@ def test_a_training_step_is_written_that_loads_with_its_shapes_loops_and_updates
     run_program, tmp_path):
   done = run_program(
       "foreign_graphs", f"--out={tmp_path}",
-      "--models=bidirectional_lstm:batch=2:words=3:units=4:layers=1:vocabulary=5:tags=6")
+      "--models=bidirectional_lstm:batch=2:words=3:units=4:layers=1:vocabulary=5")
   assert done.code == 0, done.err
   graph = load_graph(str(tmp_path / "bidirectional_lstm.meta"))
   assert f"{graph.num_ops:,} ops" in done.out
