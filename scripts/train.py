@@ -66,9 +66,8 @@ flags.DEFINE_integer("checkpoint_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("seed", None, "Seed of everything random.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("preset", None, "Placeto: 'paper', every choice as in the paper, also those "
-                    "that hindered learning, or 'tied', the default, in which equal "
-                    "devices are equal to the network.")
+flags.DEFINE_string("preset", None, "Placeto: 'paper', the published process, or 'tied', the "
+                    "default, in which equal devices are equal to the network.")
 shared_flags.define_ray_flag()
 flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
                      "cores, or as many as can work at a time.", lower_bound=1)

@@ -6,8 +6,8 @@ All training is by `--preset=paper`. After an interruption the same command goes
 stopped. The parts:
 
   curves    one graph: sampled episodes while it learns, as published, with the reward at the end,
-            in random order, and with the paper's simpler embeddings; beside them the best of
-            searches with --simulations
+            in random order, with the paper's simpler embeddings, and with choices that the preset
+            departs from; beside them the best of searches with --simulations
   families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
             zero-shot, of a policy that was trained on these graphs (optimized), of uniform
             placements, and of searches with --simulations
@@ -44,7 +44,9 @@ flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of training, one run each.")
 VARIANTS = {
     "as published": (), "reward at the end": ("reward=final",), "random order": ("order=random",),
     "poolings, no messages": ("embedding=simple_partitioner",),
-    "one sum over groups": ("embedding=simple_aggregator",)}
+    "one sum over groups": ("embedding=simple_aggregator",),
+    "entropy from 1.0": ("placeto.entropy=1.0",),
+    "three-layer transform": ("transform_layers=3",)}
 SEARCHES = ("local_search", "annealing")
 _LAST = 3  # watches whose mean stands in the table: one has eight episodes
 

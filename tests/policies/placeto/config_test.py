@@ -11,10 +11,10 @@ def test_the_papers_choices_are_the_papers():
   assert (config.credit, config.baseline_updates, config.steps_per_update) == ("returns", 10, None)
   assert (config.learning_rate, config.final_learning_rate) == (1e-3, 1e-4)
   assert (config.gradient_clip, config.sum_gradients) == (1.25, True)
-  assert (config.entropy, config.final_entropy) == (1.0, 0.0)
+  assert (config.entropy, config.final_entropy) == (0.003, 0.0)
   network = config.network
   assert (network.rounds, network.width, network.initial_keep) == (8, None, None)
-  assert (network.transform_layers, network.head_scale) == (3, 1.0)
+  assert (network.transform_layers, network.head_scale) == (2, 1.0)
   assert not (network.tied or network.weigh_edges or network.squash or network.mean_pooling)
   rules = config.environment
   assert (rules.num_episodes, rules.groups_per_step, rules.undo_steps) == (8, 1, 0)
