@@ -18,12 +18,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device import Device
 from placeto_tf.clusters.device_names import short_name
-from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
-from placeto_tf.graphs import ComputationGraph, atomic, load_graph
+from placeto_tf.errors import GraphError, PlacetoError, check_above_zero, check_at_least
+from placeto_tf.graphs import ComputationGraph, atomic
 from placeto_tf.placements import Placement
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
+from placeto_tf.replication import ReplicaSource
 from placeto_tf.runtime import calibrating
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
@@ -146,20 +148,22 @@ def _check_graph(
     seconds: float, out: str, progress: Callable[[str], None]) -> GraphCheck:
   progress(f"{name}: loading")
   options = {} if name.startswith(("zoo:", "family:")) else config.options
-  graph = load_graph(name, **options)
+  replicas = sum(not device.host for device in cluster.devices)
+  graph, part = _with_part(name, options, replicas)
   each = seconds * _SHARE["calibrating"] / (cluster.num_devices + 4)
   calibration = calibrating.calibrate(
       cluster, runtime, graph, calibrating.CalibrationConfig(
           runs=10, graph_runs=6, max_seconds=each, placement_seconds=each,
           placements=4 if each > _SHORT_SECONDS else 0),
-      speed=speed, progress=lambda what: progress(f"{name}: measuring {what}"))
+      part=part, speed=speed, progress=lambda what: progress(f"{name}: measuring {what}"))
   known, folder = calibration.cluster, os.path.join(out, "".join(
       letter if letter.isalnum() else "_" for letter in name))
   os.makedirs(folder, exist_ok=True)
   known.save(os.path.join(folder, "cluster.json"))
   costs = os.path.join(folder, "costs.pb")
   assert calibration.compute_us is not None
-  calibrating.write_costs(graph, known, calibration.compute_us, costs)
+  calibrating.write_costs(
+      graph, known, calibration.compute_us, costs, calibration.part, replicas)
   progress(f"{name}: placing")
   result = place(
       graph, known, costs=costs, max_seconds=seconds * _SHARE["placing"], progress=False)
@@ -167,7 +171,8 @@ def _check_graph(
   runs = [
       (ONE_DEVICE, graph, *_of_baseline(result, "single")),
       (PLACED, graph, result.placement, result.step_time_us)]
-  mirrored = _mirrored(name, options, known, seconds)
+  mirrored = _mirrored(name, options, known, costs if part is not None else "grappler", replicas,
+                       seconds * _SHARE["placing"] / 2)
   if mirrored is not None:
     runs.append((MIRRORED, mirrored.graph, mirrored.placement, mirrored.step_time_us))
   progress(f"{name}: measuring steps")
@@ -182,18 +187,27 @@ def _of_baseline(result: PlacingResult, name: str) -> Tuple[Placement, float]:
   return (Placement.from_indices(result.graph, result.cluster, row.placement), row.step_time_us)
 
 
+def _with_part(
+    name: str, options: Dict[str, Any], replicas: int
+) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
+  """The graph, and that of one of its replicas, if there is one for a share of the batch."""
+  source = ReplicaSource(name, options)
+  try:
+    part = source.part(replicas)
+  except GraphError:
+    return source.graph, None
+  return source.graph, None if part is source.graph else part
+
+
 def _mirrored(
-    name: str, options: Dict[str, Any], cluster: Cluster, seconds: float
+    name: str, options: Dict[str, Any], cluster: Cluster, costs: str, replicas: int, seconds: float
 ) -> Optional[PlacingResult]:
   """One replica with variables of its own on each device; None where the graph does not allow it.
-
-  Its costs are estimated, as those that were measured are of the whole batch.
   """
-  count = sum(not device.host for device in cluster.devices)
   try:
     return place(
-        name, cluster, replicas=count, mirrored_variables=True, check_replicas=False,
-        max_seconds=seconds * _SHARE["placing"] / 2, progress=False, **options)
+        name, cluster, costs=costs, replicas=replicas, mirrored_variables=True,
+        check_replicas=False, max_seconds=seconds, progress=False, **options)
   except PlacetoError:
     return None
 
@@ -227,8 +241,7 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
   import placeto_tf
 
   devices = ", ".join(
-      f"{short_name(device.name)} ({device.properties.get('model', device.type)})"
-      for device in cluster.devices)
+      f"{short_name(device.name)} ({_what(device)})" for device in cluster.devices)
   lines = [
       "# Does it hold on this machine?", "",
       f"placeto_tf {placeto_tf.__version__}, TensorFlow {tf.__version__}, Python "
@@ -247,6 +260,13 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
           f"| {check.graph} | {way} | {_ms(step.promised_us)} | {measured} | {off} | {times} |")
   picture = ["![promised and measured](check.png)", ""] if _measured(found) else []
   return "\n".join([*lines, "", *textwrap.wrap(_MIRRORED_NOTE, 100), "", *picture])
+
+
+def _what(device: Device) -> str:
+  """A GPU's model; a worker's cores are what they were measured to be, not those of the preset."""
+  if device.type == "CPU":
+    return "a worker process"
+  return device.properties.get("model", device.type)
 
 
 def _measured(found: Sequence[GraphCheck]) -> List[Tuple[str, Step]]:

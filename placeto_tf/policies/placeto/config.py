@@ -94,9 +94,9 @@ class PlacetoConfig:
       different sizes count alike. The entropy bonus is relative to those: it falls from 0.003 to 0
       in a straight line, not from 1.0 as in the paper, which publishes no schedule. From 1.0 the
       policy stays uniform to the end of 92,160 decisions;
-    - the transform of a group's own features has two layers, as the other functions do, not three as
-      in the authors' code, with which four equal devices are told apart later or not at all in so
-      many decisions (docs/results/placeto_figure_by_figure.md has both);
+    - the transform of a group's own features has two layers, as the other functions do, not three
+      as in the authors' code, with which four equal devices are told apart later or not at all in
+      so many decisions (docs/results/placeto_figure_by_figure.md has both);
     - the baseline is of each graph, while the authors' is the mean over their workers;
     - the authors' options to reward the best step time of an episode, or the logarithm of the step
       time, and their cap on the penalty for memory, are left out;
