@@ -16,6 +16,7 @@ import numpy as np
 
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.simulation import SimulationResult
 
 _SHOWN = 3  # devices, links and ops that are named
@@ -120,8 +121,9 @@ class _Path:
     self._transfer_of = {
         (op, port, d): t for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
         for d in np.flatnonzero(sent.destinations[t]).tolist()}
-    self._before_op = _previous(self._place, simulated.start_us, simulated.end_us)
-    self._before_transfer = _previous(sent.sources, sent.start_us, sent.end_us)
+    rank = topological_rank(graph)
+    self._before_op = _previous(self._place, simulated.start_us, simulated.end_us, rank)
+    self._before_transfer = _previous(sent.sources, sent.start_us, sent.end_us, rank[sent.ops])
     order = np.argsort(graph.edge_consumers, kind="stable")
     self._edges = order
     self._first_edge = np.searchsorted(
@@ -136,13 +138,11 @@ class _Path:
     seen = set()
     while (op, transfer) not in seen:
       seen.add((op, transfer))
-      if transfer >= 0:
-        op, transfer = self._through_transfer(op, transfer)
-      else:
-        op, transfer = self._through_op(op)
+      op, transfer = (
+          self._through_transfer(op, transfer) if transfer >= 0 else self._through_op(op))
       if op < 0:
         return
-    # Nothing that takes time goes round; what is left of the step was before that.
+    # Only what takes no time could go round; what is left of the step was before that.
     self.waiting_us += float(step.start_us[op])
 
   def _through_op(self, op: int) -> _Pair:
@@ -209,9 +209,14 @@ class _Path:
     self.transfer_us[source, target] = self.transfer_us.get((source, target), 0.0) + us
 
 
-def _previous(owners: np.ndarray, start_us: np.ndarray, end_us: np.ndarray) -> np.ndarray:
-  """[N] what its device or bus did before each item; -1 for the first."""
-  order = np.lexsort((end_us, start_us, owners))
+def _previous(
+    owners: np.ndarray, start_us: np.ndarray, end_us: np.ndarray, rank: np.ndarray) -> np.ndarray:
+  """[N] what its device or bus did before each item; -1 for the first.
+
+  Of items that take no time at the same moment, none comes before what it waits for: `rank` is
+  topological.
+  """
+  order = np.lexsort((rank, end_us, start_us, owners))
   found = np.full(len(owners), -1)
   same = owners[order[1:]] == owners[order[:-1]]
   found[order[1:][same]] = order[:-1][same]

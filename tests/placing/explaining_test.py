@@ -47,6 +47,13 @@ def test_an_op_that_waits_for_its_device_is_bound_by_what_ran_there():
   assert str(found).startswith("75 % compute of GPU:0, 25 % launches")
 
 
+def test_ops_that_take_no_time_are_followed_in_the_order_of_the_dataflow():
+  """op0 0-100; then op2, which feeds op1, which feeds op3, 100-150: all wait for the device."""
+  found = _explain([100, 0, 0, 50], [(2, 1), (1, 3)], [0, 0, 0, 0], [0, 0, 0, 0])
+  assert found.step_time_us == 150
+  assert found.compute_us == {"GPU:0": 150} and found.waiting_us == 0
+
+
 def test_a_transfer_that_waits_for_the_bus_is_bound_by_the_one_before():
   """op0 and op1 end at 10 and 20 on GPU:0; their 1000 bytes each go 10-110 and, the bus being busy
   for a latency of 5 more, 115-215; op3 needs the second and runs 215-225."""
