@@ -12,6 +12,7 @@ from placeto_tf.graphs.op_defs import REF, OpDefs
 KERNEL_TYPES = ("CPU", "GPU")
 
 _STRING = 7  # DT_STRING
+_FIELDS = ("type", "s", "i", "b")  # of AttrValue
 # A kernel registered for DEFAULT serves every device type that has none of its own.
 _DEFAULT = "DEFAULT"
 # Used only if no GPU kernels are registered: ops of the host whose types do not show it.
@@ -45,7 +46,7 @@ class KernelSupport:
     parts = [node.op]
     for name in names:
       value = attrs[name] if name in attrs else defaults.get(name)
-      parts.append(() if value is None else _types(value))
+      parts.append(() if value is None else _values(value))
     parts.append(attrs["_kernel"].s if "_kernel" in attrs else b"")
     key = tuple(parts)
     answer = self._answers.get(key)
@@ -57,7 +58,7 @@ class KernelSupport:
     found = set()
     for kernel in kernels:
       if kernel.label.encode() == label and all(
-          set(values[constraint.name]) <= set(constraint.allowed_values.list.type)
+          set(values[constraint.name]) <= set(_values(constraint.allowed_values))
           for constraint in kernel.constraint):
         found.add(kernel.device_type)
     if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and not self._is_host_only(node):
@@ -89,6 +90,9 @@ def _registered_kernels(op_type: str) -> Any:
   return kernels.get_registered_kernels_for_op(op_type).kernel
 
 
-def _types(value: Any) -> Tuple[int, ...]:
-  """The types an AttrValue holds."""
-  return tuple(value.list.type) if value.WhichOneof("value") == "list" else (value.type,)
+def _values(value: Any) -> Tuple[Any, ...]:
+  """What an AttrValue holds, of the kinds that kernels are registered for."""
+  held = value.WhichOneof("value")
+  if held == "list":
+    return tuple(each for field in _FIELDS for each in getattr(value.list, field))
+  return (getattr(value, held) if held in _FIELDS else None,)

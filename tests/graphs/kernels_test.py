@@ -32,6 +32,20 @@ def test_kernels_are_looked_up_with_the_types_of_the_node(mixed_graph):
   assert support(graph, "x") == (True, True)
 
 
+def test_kernels_are_looked_up_with_texts_and_numbers_of_the_node():
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, [4, 8], name="x")
+    tf.gather_nd(x, [[0], [2]], name="gathered")
+    tf.nn.space_to_depth(tf.reshape(x, [1, 4, 8, 1]), 2, name="deep")
+    tf.math.approx_max_k(x, 2, name="most")
+  graph = load_graph(tf_graph)
+  assert support(graph, "gathered") == support(graph, "deep") == (True, True)
+  found = [i for i, kind in enumerate(graph.op_types) if kind == "ApproxTopK"]
+  assert graph.has_kernel[found].tolist() == [[True, True]]
+
+
 def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monkeypatch):
   registered = kernels._registered_kernels
   monkeypatch.setattr(kernels, "_registered_kernels", lambda op_type: [
