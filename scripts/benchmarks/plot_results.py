@@ -106,6 +106,11 @@ def main(argv: Sequence[str]) -> None:
   picture("gdp", data["gdp"], [
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
       "device_pointer"], "expert", "step time over the expert's")
+  picture("foreign_graphs", [
+      {**row, "graph": f"{row['graph']}, {int(row['evaluations']):,}"}
+      for row in data["foreign_graphs"]],
+      ["device_pointer", "device_pointer_uniform", "local_search", "annealing"], "start",
+      "step time over the best of one device, expert and METIS, by graph and evaluations")
   picture("learned_placers", by_method(data["learned_placers"], "mean ms"), [
       "expert", "metis", "rnn", "hierarchical", "placeto_random", "placeto", "device_pointer"],
       "single", "step time over that of one device")
