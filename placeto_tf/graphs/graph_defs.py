@@ -81,6 +81,7 @@ def from_graph_def(
         "inside",)
   ahead = ~step.goes_round
   edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
+  edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
   widths = table.num_outputs[positions]

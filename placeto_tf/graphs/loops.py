@@ -39,12 +39,15 @@ class Loops:
     notes: trip counts and their sources.
     signals: rows of (LoopCond, op), the ops that need a signal in each iteration, if they are on
       another device, whether their loop goes on.
+    ends: rows of (NextIteration, Exit) of one frame: values leave a loop after its last round, for
+      which they wait by back edges alone, which are left out.
   """
 
   outermost: np.ndarray  # [N]
   executions: np.ndarray  # [N]
   notes: Tuple[str, ...]
   signals: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
+  ends: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 def back_edges(
@@ -105,7 +108,19 @@ def find_loops(
       outside = types[op] in _ENTER or types[op] in _EXIT
       frame = parents[frame] if outside else frame
       executions[op] = 1.0 if frame < 0 else executions_of[frame]
-  return Loops(outermost, executions, notes, _signals(types, inputs, frames))
+  return Loops(
+      outermost, executions, notes, _signals(types, inputs, frames), _ends(types, frames))
+
+
+def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
+  """Rows of (NextIteration, Exit) of each frame."""
+  rounds: Dict[int, List[int]] = {}
+  for op, op_type in enumerate(types):
+    if op_type in _NEXT:
+      rounds.setdefault(frames[op], []).append(op)
+  rows = [(last, op) for op, op_type in enumerate(types) if op_type in _EXIT
+          for last in rounds.get(frames[op], ())]
+  return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
 def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.ndarray:

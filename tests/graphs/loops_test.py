@@ -1,7 +1,11 @@
+import numpy as np
 import pytest
 
+from placeto_tf.clusters import Cluster
+from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, traversal
+from placeto_tf.simulation import Simulator
 
 
 @pytest.fixture
@@ -42,15 +46,41 @@ def test_a_loop_runs_as_often_as_its_constant_bound_says_and_stays_together(v1):
   assert any("runs 4 times" in note for note in graph.notes)
 
 
-def test_back_edges_are_left_out(v1):
+def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
   import tensorflow as tf
 
   with tf.Graph().as_default() as tf_graph:
-    v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
-  graph = load_graph(tf_graph)
-  following = graph.edge_consumers[
-      graph.edge_producers == graph.op_types.index("NextIteration")]
-  assert not len(following)
+    x = v1.placeholder(tf.float32, [2, 2], name="x")
+    # One value depends on the other of the round before, by a back edge alone.
+    _, _, y = v1.while_loop(lambda i, *_: i < 3, lambda i, g, h: (i + 1, tf.tanh(g), g), [0, x, x])
+    tf.square(y, name="out")
+  graph = load_graph(tf_graph, fetches=["out:0"])
+  following = {
+      graph.op_types[consumer] for producer, consumer in zip(
+          graph.edge_producers.tolist(), graph.edge_consumers.tolist())
+      if graph.op_types[producer] == "NextIteration"}
+  assert following == {"Exit"}
+  before = traversal.ancestors(
+      graph.num_ops, graph.edge_producers, graph.edge_consumers, [graph.op_index["out"]])
+  assert before[graph.op_types.index("Tanh")]
+
+
+def test_loops_that_need_one_another_gain_nothing_from_a_second_device(v1):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as tf_graph:
+    y = v1.placeholder(tf.float32, [256, 256], name="x")
+    weights = tf.constant(1.0, shape=[256, 256])
+    for _ in range(2):
+      _, y = v1.while_loop(lambda i, _: i < 50, lambda i, h: (i + 1, h @ weights), [0, y])
+    tf.square(y, name="out")
+  graph, cluster = load_graph(tf_graph, fetches=["out:0"]), Cluster.parse("k80:2")
+  simulator = Simulator(graph, estimate_costs(graph, cluster), cluster)
+  apart = np.zeros(graph.num_ops, np.int32)
+  apart[graph.colocation == graph.colocation[np.flatnonzero(graph.executions > 1)[-1]]] = 1
+  assert 0 < apart.sum() < graph.num_ops and set(apart[graph.executions > 1]) == {0, 1}
+  one = simulator.simulate(np.zeros(graph.num_ops, np.int32)).step_time_us
+  assert simulator.simulate(apart).step_time_us >= one
 
 
 def test_a_loop_without_a_bound_runs_a_stated_number_of_times(v1):
