@@ -12,8 +12,9 @@ measured: both are trained a second time with variables that differ from the oth
 roundings, and where batch normalizations are joined, the graph has these written out in plain ops.
 (The examples stay in their order: a loss may weigh them by their position.)
 
-Numbers that overflow agree whatever was computed. If they do in the first step, both begin again
-with smaller weights; a later step in which they do is not counted.
+Every other step has examples with negative numbers, which masks leave out. Numbers that overflow
+agree whatever was computed. If they do in the first step, both begin again with smaller weights; if
+they do in the second, without negative numbers; a later step in which they do is not counted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.free_batch import has_free_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
-from placeto_tf.runtime.feeds import make_feeds
+from placeto_tf.runtime.feeds import make_feeds, with_masks
 from placeto_tf.runtime.tensor_differences import (
   difference,
   is_finite,
@@ -174,7 +175,7 @@ def _compare(
   variables, untold = len(comparison.variables), len(comparison.untold)
   if variables and untold == variables:
     raise NotRunnable(
-        "all variables overflow in the first step" if comparison.overflows else
+        "all variables overflow in the first step" if comparison.overflow_step == 0 else
         "other roundings alone change every variable by more than a comparison could tell")
   return TrainingComparison(
       True, "", done, variables, comparison.num_fetches, largest, untold)
@@ -240,7 +241,8 @@ class _Comparison:
     self._other_fetches: List[List[np.ndarray]] = []
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
-    self.overflows = self._small = False
+    self.overflow_step: Optional[int] = None  # the first in which numbers overflow
+    self._small, self._signed = False, True
     self.untold: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._told_nothing: Set[str] = set()  # those in double precision
     self.num_fetches = sum(":" in name for name in graph.fetches)
@@ -304,7 +306,10 @@ class _Comparison:
     return self._replicated.global_batch
 
   def _feed(self, step: int) -> Dict[str, np.ndarray]:
-    found = make_feeds(self._whole.graph, self._whole.tf_graph, seed=1000 * self._seed + step)
+    seed = 1000 * self._seed + step
+    found = with_masks(
+        make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
+        np.random.default_rng(seed), signed=self._signed and step % 2 == 1)
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
     return found
@@ -312,13 +317,17 @@ class _Comparison:
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
     found = self._run(steps, started, deadline)
-    if self.overflows:
-      self._small, self.overflows, self._others, self._other_steps = True, False, [], 0
+    if self.overflow_step == 0:
+      self._small = True
+      found = self._run(steps, started, deadline)
+    if self.overflow_step == 1 and time.monotonic() < (started + deadline) / 2:
+      self._signed = False
       found = self._run(steps, started, deadline)
     return found
 
   def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """`run` with the first values that `_small` says; ends early where numbers overflow."""
+    """`run` with values as `_small` and `_signed` say; ends early where numbers overflow."""
+    self.overflow_step, self._others, self._other_steps = None, [], 0
     try:
       self._begin()
       largest, done = 0.0, 0
@@ -333,7 +342,7 @@ class _Comparison:
         for names in self._chunks:
           seen += self._compared(names)
         if not all(each.is_finite for each in seen):
-          self.overflows |= step == 0
+          self.overflow_step = step if self.overflow_step is None else self.overflow_step
           if step or not self._small:
             break
         if any(each.is_wrong for each in seen):

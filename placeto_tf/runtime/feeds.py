@@ -20,6 +20,7 @@ Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 
 _MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
+_PADDING = 0.25
 # Ops through which values pass as they are: op type -> which of their inputs.
 _PASSES = {
     "Identity": 0, "Reshape": 0, "Cast": 0, "StridedSlice": 0, "Slice": 0, "Unpack": 0,
@@ -65,6 +66,29 @@ def make_feeds(
     return {name: _random(tf_graph, name, shape, rng)
             for name, shape in sorted(_shapes(graph).items())}
   return _checked(graph, feeds() if callable(feeds) else feeds)
+
+
+def with_masks(
+    feed: Mapping[str, np.ndarray], rng: np.random.Generator, *, signed: bool = False
+) -> Dict[str, np.ndarray]:
+  """Random feeds, of which masks that a step computes hide something, but not everything.
+
+  A step leaves out what is padded with zeros, or what is not positive. Random ids are hardly ever
+  zero, and random numbers always positive: every example would count as much as any other.
+
+  Args:
+    feed: tensor name -> value, as `make_feeds` gives.
+    rng: which draws.
+    signed: whether half of the numbers are negative.
+  """
+  found = {}
+  for name, value in feed.items():
+    if value.ndim and value.dtype.kind in "iu":
+      value = np.where(rng.random(value.shape) < _PADDING, 0, value).astype(value.dtype)
+    elif value.ndim and signed and value.dtype.kind == "f":
+      value = (2 * value - 1).astype(value.dtype)
+    found[name] = value
+  return found
 
 
 def names(graph: ComputationGraph) -> List[str]:

@@ -235,3 +235,44 @@ def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored
   found = placeto.compare_training(
       load_graph(graph, **options, batch_size=examples), replicated, steps=3)
   assert found.checked and found.largest_difference < 1e-5, found
+
+
+def by_mask(of_ids, full):
+  """A mean over what a mask leaves; `full`: as if it left everything."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    if of_ids:
+      ids = tf.compat.v1.placeholder(tf.int32, [None, 6], name="ids")
+      table = tf.compat.v1.get_variable("table", [5000, 8])
+      hidden, mask = tf.nn.embedding_lookup(table, ids), tf.not_equal(ids, 0)
+    else:
+      hidden = tf.compat.v1.placeholder(tf.float32, [None, 6, 8], name="x")
+      mask = hidden[:, :, 0] > 0
+    errors = tf.reduce_sum(tf.square(hidden @ tf.compat.v1.get_variable("w", [8, 4]) - 1.0), 2)
+    mask = tf.ones_like(errors) if full else tf.cast(mask, tf.float32)
+    loss = tf.reduce_sum(errors * mask) / tf.reduce_sum(mask)
+    tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  return ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
+
+
+@pytest.mark.parametrize("of_ids", (True, False))
+def test_masks_of_padding_and_of_signs_leave_something_out(of_ids):
+  right, wrong = by_mask(of_ids, False), by_mask(of_ids, True)
+  assert placeto.compare_training(right.graph, right.replicas(2)).steps == 5
+  with pytest.raises(ReplicaMismatchError):
+    placeto.compare_training(right.graph, wrong.replicas(2))
+
+
+def test_what_takes_no_negative_numbers_is_given_none():
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    x, y = constructs.inputs()
+    constructs.finish(constructs.square_error(constructs.network(tf.math.log(x + 0.1)), y))
+    tf.compat.v1.global_variables_initializer()
+  source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert found.checked and found.steps == 5, found
