@@ -309,10 +309,13 @@ class _Comparison:
     seed = 1000 * self._seed + step
     found = with_masks(
         make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
-        np.random.default_rng(seed), signed=self._signed and step % 2 == 1)
+        np.random.default_rng(seed), signed=self._has_negative(step))
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
     return found
+
+  def _has_negative(self, step: int) -> bool:
+    return self._signed and step % 2 == 1
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
@@ -327,13 +330,21 @@ class _Comparison:
 
   def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """`run` with values as `_small` and `_signed` say; ends early where numbers overflow."""
+    import tensorflow as tf
+
     self.overflow_step, self._others, self._other_steps = None, [], 0
     try:
       self._begin()
       largest, done = 0.0, 0
       for step in range(steps):
         feed = self._feed(step)
-        expected = self._whole.step(feed, deadline)
+        try:
+          expected = self._whole.step(feed, deadline)
+        except tf.errors.InvalidArgumentError:
+          if not self._has_negative(step):
+            raise
+          self.overflow_step = step  # of which an op of the graph makes an error
+          break
         self.in_replicas = True
         found = self._parts.step(self._replicated.feed(feed), deadline)
         self.in_replicas = False

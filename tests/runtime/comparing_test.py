@@ -265,13 +265,16 @@ def test_masks_of_padding_and_of_signs_leave_something_out(of_ids):
     placeto.compare_training(right.graph, wrong.replicas(2))
 
 
-def test_what_takes_no_negative_numbers_is_given_none():
+@pytest.mark.parametrize("checked", (False, True))
+def test_what_takes_no_negative_numbers_is_given_none(checked):
   import tensorflow as tf
 
   graph = tf.Graph()
   with graph.as_default():
     x, y = constructs.inputs()
-    constructs.finish(constructs.square_error(constructs.network(tf.math.log(x + 0.1)), y))
+    logs = tf.math.log(x + 0.1)
+    logs = tf.debugging.check_numerics(logs, "no logarithm") if checked else logs
+    constructs.finish(constructs.square_error(constructs.network(logs), y))
     tf.compat.v1.global_variables_initializer()
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
   found = placeto.compare_training(source.graph, source.replicas(2))
