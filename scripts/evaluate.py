@@ -118,7 +118,8 @@ def main() -> None:
       max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
-      replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables())
+      replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables(),
+      batch_norm=FLAGS.batch_norm, check_replicas=FLAGS.check_replicas == "yes")
   if budgets and not all(0 < each <= (config.max_evaluations or 0) for each in budgets):
     raise PlacetoError(f"--budgets={','.join(FLAGS.budgets)} with --max_evaluations="
                        f"{config.max_evaluations}; expected numbers from 1 to it")

@@ -312,9 +312,12 @@ def _claim(out: str, config: EvaluationConfig) -> None:
   stored = user_files.read_json_object(
       path, what="the evaluation's configuration", remedy="choose another directory")
   # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
+  # Older evaluations do not name all of them.
+  defaults = {"islands": 1, "replicas": 1, "batch_norm": "replica"}
   for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights", "islands", "replicas", "mirrored_variables"):
-    default = 1 if name in ("islands", "replicas") else None  # older evaluations do not name them
+               "graph_options", "policy_weights", "islands", "replicas", "mirrored_variables",
+               "batch_norm"):
+    default = defaults.get(name)
     if (stored.get(name) or default) != (config.to_json()[name] or default):
       raise PlacetoError(
           f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "

@@ -32,8 +32,9 @@ class EvaluationConfig:
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it, for the methods that need its weights or have weights that ship.
-    replicas, mirrored_variables: as `PlacingConfig` has them; with other replicas than 1 the rows
-      of each graph and cluster end with one of `REPLICAS`, placement with replicas by `auto`.
+    replicas, mirrored_variables, batch_norm, check_replicas: as `PlacingConfig` has them; with
+      other replicas than 1 the rows of each graph and cluster end with one of `REPLICAS`, placement
+      with replicas by `auto`.
   """
 
   graphs: Tuple[str, ...]
@@ -50,6 +51,8 @@ class EvaluationConfig:
   policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
   replicas: Union[int, str] = 1
   mirrored_variables: Optional[bool] = None
+  batch_norm: str = "replica"
+  check_replicas: bool = True
 
   def __post_init__(self):
     for name in ("graphs", "clusters", "methods", "seeds"):
@@ -85,7 +88,8 @@ class EvaluationConfig:
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=self.replicas,
-        mirrored_variables=self.mirrored_variables)
+        mirrored_variables=self.mirrored_variables, batch_norm=self.batch_norm,
+        check_replicas=self.check_replicas)
 
   def weights_of(self, method: Method) -> Optional[str]:
     """Directory of the weights that a method is run with.

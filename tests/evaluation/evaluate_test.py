@@ -139,6 +139,14 @@ def test_replicas_have_a_row_and_a_table_beside_placement_alone(tmp_path):
   assert len(validate(os.path.join(out, "results.csv"))) == 1
 
 
+def test_replicas_are_placed_as_their_flags_say():
+  found = EvaluationConfig(
+      ("zoo:rnnlm",), ("k80:2",), ("single",), max_evaluations=20, replicas=2,
+      mirrored_variables=True, batch_norm="synchronized", check_replicas=False).placing_config(3)
+  assert (found.replicas, found.mirrored_variables, found.seed) == (2, True, 3)
+  assert (found.batch_norm, found.check_replicas) == ("synchronized", False)
+
+
 def test_replicas_that_fit_nowhere_have_no_row_and_do_not_end_the_others(tmp_path):
   described = Cluster.parse("k80:2").to_json()
   for device in described["devices"]:
