@@ -2,7 +2,7 @@
 
 The analysis of `replication` says that replicas do the step of the whole batch; this runs both.
 Both begin with the same values of all variables and are fed the same examples. What random ops draw
-is replaced by one fixed number each, in both graphs, because replicas draw numbers of their own.
+is replaced by fixed numbers, in both graphs, because replicas draw numbers of their own.
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
 
 Sums in another order and kernels for other batches round differently, and a model may enlarge that.
@@ -12,9 +12,13 @@ measured: both are trained a second time with variables that differ from the oth
 roundings, and where batch normalizations are joined, the graph has these written out in plain ops.
 (The examples stay in their order: a loss may weigh them by their position.)
 
-Every other step has examples with negative numbers, which masks leave out. Numbers that overflow
-agree whatever was computed. If they do in the first step, both begin again with smaller weights; if
-they do in the second, without negative numbers; a later step in which they do is not counted.
+Every other step has examples with negative numbers, which masks leave out, and draws other numbers.
+Numbers that overflow agree whatever was computed. If they do in the first step, both begin again
+with smaller weights; if they do in the second, with all steps like the first; a later step in which
+they do is not counted.
+
+Where steps change a variable, so little may it differ: relative to that change. Changes that are
+small beside roundings are looked at in double precision, if there is time.
 """
 
 from __future__ import annotations
@@ -85,8 +89,8 @@ class TrainingComparison:
     fetches: how many fetched tensors were compared in each.
     largest_difference: between elements, relative to the largest one of their tensor.
     untold: how many of the variables tell nothing, because they hold little but rounding, such as
-      a bias before a normalization, whose gradient is zero, or because they overflow; they are not
-      in `largest_difference`.
+      a bias before a normalization, whose gradient is zero, because they overflow, or because no
+      step changes them by more than rounding though an op of the step updates them.
     seconds: that the check took.
   """
 
@@ -172,13 +176,14 @@ def _compare(
       raise ReplicaMismatchError(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
     raise NotRunnable(f"the graph does not run on this machine ({said})") from None
-  variables, untold = len(comparison.variables), len(comparison.untold)
-  if variables and untold == variables:
+  if comparison.variables and comparison.untold.issuperset(
+      comparison.updated or comparison.variables):
     raise NotRunnable(
         "all variables overflow in the first step" if comparison.overflow_step == 0 else
-        "other roundings alone change every variable by more than a comparison could tell")
+        "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
-      True, "", done, variables, comparison.num_fetches, largest, untold)
+      True, "", done, len(comparison.variables), comparison.num_fetches, largest,
+      len(comparison.untold))
 
 
 def _first_sentence(problem: Exception) -> str:
@@ -196,6 +201,7 @@ class _Seen(NamedTuple):
   difference: float
   tolerance: float
   is_finite: bool
+  change: float = 1.0  # by the steps, relative to its largest element
 
   @property
   def is_wrong(self) -> bool:
@@ -206,6 +212,11 @@ class _Seen(NamedTuple):
   def tells(self) -> bool:
     """Whether another value would have been noticed."""
     return self.is_finite and self.tolerance <= _UNTOLD
+
+  @property
+  def moves(self) -> bool:
+    """Whether steps change it by much more than rounding."""
+    return self.is_finite and self.tolerance <= _UNTOLD * self.change
 
 
 class _Comparison:
@@ -242,13 +253,15 @@ class _Comparison:
     self._noise: Dict[str, float] = {}  # how far other roundings alone take each variable
     self.in_replicas = False
     self.overflow_step: Optional[int] = None  # the first in which numbers overflow
-    self._small, self._signed = False, True
-    self.untold: Set[str] = set()  # variables that hold little but rounding, or overflow
-    self._told_nothing: Set[str] = set()  # those in double precision
+    self._small, self._alternates = False, True
+    self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
+    self._moved: Set[str] = set()  # variables that steps changed by more than rounding
+    self._first: Dict[str, np.ndarray] = {}  # variables as they were first
     self.num_fetches = sum(":" in name for name in graph.fetches)
     self._tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
                       if kind in _VARIABLES and not _is_generator(graph, name)]
+    self.updated = _updated(graph).intersection(self.variables)
     self._copies = self._find_copies(graph)
     if whole is None:
       self._whole.add(self.variables)
@@ -256,6 +269,11 @@ class _Comparison:
     self._chunks = self._in_chunks()
     self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
     self._examples = self._number_of_examples(graph)
+
+  @property
+  def untold(self) -> Set[str]:
+    """Variables that tell nothing: that hold little but rounding, overflow, or are not changed."""
+    return self._blurred | (self.updated - self._moved)
 
   def _in_chunks(self) -> List[List[str]]:
     """The variables, in groups that are read and written together."""
@@ -309,13 +327,14 @@ class _Comparison:
     seed = 1000 * self._seed + step
     found = with_masks(
         make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
-        np.random.default_rng(seed), signed=self._has_negative(step))
+        np.random.default_rng(seed), signed=self._is_other(step))
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
     return found
 
-  def _has_negative(self, step: int) -> bool:
-    return self._signed and step % 2 == 1
+  def _is_other(self, step: int) -> bool:
+    """Whether the step has negative numbers, and draws the other ones."""
+    return self._alternates and step % 2 == 1
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
     """(largest difference, steps compared); see `compare_training`."""
@@ -324,12 +343,12 @@ class _Comparison:
       self._small = True
       found = self._run(steps, started, deadline)
     if self.overflow_step == 1 and time.monotonic() < (started + deadline) / 2:
-      self._signed = False
+      self._alternates = False
       found = self._run(steps, started, deadline)
     return found
 
   def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """`run` with values as `_small` and `_signed` say; ends early where numbers overflow."""
+    """`run` with values as `_small` and `_alternates` say; ends early where numbers overflow."""
     import tensorflow as tf
 
     self.overflow_step, self._others, self._other_steps = None, [], 0
@@ -339,14 +358,15 @@ class _Comparison:
       for step in range(steps):
         feed = self._feed(step)
         try:
-          expected = self._whole.step(feed, deadline)
+          expected = self._whole.step(feed, deadline, self._is_other(step))
         except tf.errors.InvalidArgumentError:
-          if not self._has_negative(step):
+          if not self._is_other(step):
             raise
           self.overflow_step = step  # of which an op of the graph makes an error
           break
         self.in_replicas = True
-        found = self._parts.step(self._replicated.feed(feed), deadline)
+        found = self._parts.step(
+            self._replicated.feed(feed), deadline, self._is_other(step))
         self.in_replicas = False
         seen = [_Seen(name, difference(one, part), tolerance(one), is_finite(one))
                 for name, one, part in zip(self._tensors, expected, found)]
@@ -371,8 +391,11 @@ class _Comparison:
         wrong = [each for each in seen if each.is_wrong]
         if wrong:
           raise self._mismatch(wrong, step, feed)
-        self.untold.update(self._told_nothing, (
-            each.name for each in seen if each.name in self._copies and not each.tells))
+        self._blurred.update(
+            each.name for each in seen if each.name in self._copies and not each.tells)
+        self._moved.update(each.name for each in seen if each.moves)
+        if step == 0 and self.updated - self._moved - self._blurred:
+          self._look_closer(steps, started, (started + deadline) / 2)
         largest = max([largest, *(each.difference for each in seen if each.tells)])
         done += 1
         if time.monotonic() > (started + deadline) / 2:
@@ -398,8 +421,18 @@ class _Comparison:
         again = _Comparison(
             self._graph, self._replicated, self._seed, norms=self._norms, double=True)
         self._doubled = again.run(steps, started, deadline)
-        self._told_nothing = again.untold
+        self._blurred |= again._blurred
+        self._moved |= again._moved
     return self._doubled
+
+  def _look_closer(self, steps: int, started: float, deadline: float) -> None:
+    """Tries double precision, where small changes show, if there is time."""
+    import tensorflow as tf
+
+    try:
+      self._in_double(steps, started, deadline)
+    except tf.errors.DeadlineExceededError:
+      self._doubled = None
 
   def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
     """A step of replicas with their own statistics, which have nothing to be compared with."""
@@ -419,9 +452,12 @@ class _Comparison:
   def _compared(self, names: Sequence[str]) -> List[_Seen]:
     """Some variables of the graph beside their copies."""
     found = iter(self._parts.read([each for name in names for each in self._copies[name]]))
-    return [_Seen(name, difference(part, next(found)), tolerance(part), is_finite(part))
-            for name, value in zip(names, self._whole.read(names))
-            for part in self._by_copy(name, value).values()]
+    seen = []
+    for name, value in zip(names, self._whole.read(names)):
+      change = difference(value, self._first[name]) if name in self.updated else 1.0
+      seen += [_Seen(name, difference(part, next(found)), tolerance(part, change), is_finite(part),
+                     change) for part in self._by_copy(name, value).values()]
+    return seen
 
   def _measure_noise(
       self, wanted: Set[str], fetched: Sequence[Sequence[np.ndarray]], step: int, deadline: float
@@ -436,9 +472,10 @@ class _Comparison:
       self._begin_others()
     whole, parts = self._others
     while self._other_steps <= step:
-      feed = self._feed(self._other_steps)
+      feed, is_other = self._feed(self._other_steps), self._is_other(self._other_steps)
       self._other_fetches = [
-          whole.step(feed, deadline), parts.step(self._replicated.feed(feed), deadline)]
+          whole.step(feed, deadline, is_other),
+          parts.step(self._replicated.feed(feed), deadline, is_other)]
       self._other_steps += 1
     pairs = [each for one, again in zip(fetched, self._other_fetches)
              for each in zip(self._tensors, one, again) if each[0] in wanted]
@@ -471,6 +508,7 @@ class _Comparison:
     """Initialises the graph, and its replicas alike."""
     self._parts.open()
     for values in self._first_values(self._whole):
+      self._first.update(values)
       self._whole.write(values)
       self._set_parts(values)
 
@@ -551,7 +589,7 @@ def _check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: fl
   """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory."""
   variables = sum(_variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in _VARIABLES)
-  held = _CHUNK_BYTES + variables * (2 + (replicated.replicas if replicated.mirrored else 1))
+  held = _CHUNK_BYTES + variables * (3 + (replicated.replicas if replicated.mirrored else 1))
   free = _free_bytes()
   if size * (held + _bytes_of_tensors(graph)) <= free:
     return
@@ -608,3 +646,11 @@ def _is_generator(graph: ComputationGraph, name: str) -> bool:
   op = graph.op_index[name]
   readers = graph.edge_consumers[graph.edge_producers == op].tolist()
   return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
+
+
+def _updated(graph: ComputationGraph) -> Set[str]:
+  """Variables that an op of the step changes, as far as is seen at once."""
+  is_update = np.array([op_roles.is_update(kind) for kind in graph.op_types], bool)
+  return {graph.op_names[op]
+          for op in set(graph.edge_producers[is_update[graph.edge_consumers]].tolist())
+          if graph.op_types[op] in _VARIABLES}

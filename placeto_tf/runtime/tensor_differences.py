@@ -35,10 +35,21 @@ def difference(one: Any, other: Any) -> float:
   return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
 
 
-def tolerance(value: Any) -> float:
-  """The largest difference that is taken for rounding in any graph."""
+def tolerance(value: Any, change: float = 1.0) -> float:
+  """The largest difference that is taken for rounding in any graph.
+
+  Args:
+    value: a tensor.
+    change: how far it is from what it was first, relative to its largest element: where steps
+      change a variable by little, so may they differ by, beside the rounding of the variable.
+  """
   dtype = np.asarray(value).dtype
-  return 0.0 if dtype.kind in "iub" else _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
+  if dtype.kind in "iub":
+    return 0.0
+  most = _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
+  if dtype not in (np.float32, np.float64):
+    return most
+  return min(most, most * change + _ROUNDINGS * float(np.finfo(dtype).eps))
 
 
 def is_finite(value: Any) -> bool:

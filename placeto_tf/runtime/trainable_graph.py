@@ -21,7 +21,10 @@ from placeto_tf.replication.rebatching import frozen
 
 _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
-_NORMAL_DRAW, _UNIFORM_DRAW = 0.6, 0.9
+# What is drawn, and what is drawn otherwise: a step that leaves something out with a probability
+# keeps all of it by one of the two, and none by the other.
+_DRAWS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
+_DRAWN = "fixed_draw_"
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
 
@@ -71,6 +74,7 @@ class TrainableGraph:
       raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
     self._setters: Dict[str, Tuple[Any, Any]] = {}
     self._readers: Dict[str, Any] = {}
+    self._draws = self._draw_setters()
     self.session: Any = None
 
   def again(self) -> TrainableGraph:
@@ -86,6 +90,7 @@ class TrainableGraph:
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+    self._draw(False)
     if init:
       self.session.run(list(init), fed)
 
@@ -121,14 +126,22 @@ class TrainableGraph:
     self.session.run([write for write, _ in setters],
                      {fed: value for (_, fed), value in zip(setters, values.values())})
 
-  def step(self, feed: Mapping[str, np.ndarray], deadline: float = math.inf) -> List[np.ndarray]:
+  def step(
+      self, feed: Mapping[str, np.ndarray], deadline: float = math.inf, otherwise: bool = False
+  ) -> List[np.ndarray]:
     """One run of the fetches; the values of those that are tensors.
+
+    Args:
+      feed: of the step.
+      deadline: by which it has to be done.
+      otherwise: whether the other fixed numbers are drawn.
 
     Raises:
       DeadlineExceededError: it was not done by the deadline (of the monotonic clock).
     """
     import tensorflow as tf
 
+    self._draw(otherwise)
     left_s = deadline - time.monotonic()
     if left_s <= 0.0:  # a session would take at least a millisecond, in which a small step is done
       raise tf.errors.DeadlineExceededError(None, None, "nothing is left of the time")
@@ -137,6 +150,28 @@ class TrainableGraph:
     tensors = [name for name in self.graph.fetches if ":" in name]
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]
+
+  def _draw_setters(self) -> List[Tuple[Any, Any, Tuple[float, float]]]:
+    """(op, its feed, both numbers) for each variable that holds what is drawn."""
+    import tensorflow as tf
+
+    handles = {op.get_attr("shared_name"): op for op in self.tf_graph.get_operations()
+               if op.type == "VarHandleOp" and op.get_attr("shared_name").startswith(
+                   tf.compat.as_bytes(_DRAWN))}
+    found = []
+    with self.tf_graph.as_default(), tf.device(None):
+      for name, op in handles.items():
+        dtype, text = op.get_attr("dtype"), tf.compat.as_str(name)
+        value = tf.compat.v1.placeholder(dtype, [])
+        # Another handle: those of draws may be in a loop.
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=text)
+        found.append((tf.raw_ops.AssignVariableOp(resource=handle, value=value), value,
+                      _DRAWS[text.split("_")[2]]))
+    return found
+
+  def _draw(self, otherwise: bool) -> None:
+    self.session.run([op for op, _, _ in self._draws],
+                     {fed: numbers[otherwise] for _, fed, numbers in self._draws})
 
 
 def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
@@ -179,11 +214,8 @@ def _stand_in(graph_def: Any, node: Any) -> None:
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
   else:
     dtype = node.attr["dtype"].type
-    name = f"{node.name}/fixed_draw"
-    const = graph_def.node.add(name=name, op="Const", input=[f"^{shape.partition(':')[0]}"])
-    const.attr["dtype"].type = dtype
-    _set_constant(const, node.name, uniform, dtype)
-    value = name
+    value = _fixed_draw(
+        graph_def, node.name, "uniform" if uniform else "normal", dtype, shape.partition(":")[0])
   index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
                 if key in node.attr and node.attr[key].type in (3, 9)), 3)
   node.op = "Fill"
@@ -215,11 +247,24 @@ def _to_double(graph_def: Any) -> None:
             tf.make_ndarray(attr.tensor).astype(np.float64)))
 
 
-def _set_constant(const: Any, name: str, uniform: bool, dtype: int) -> None:
+def _fixed_draw(graph_def: Any, name: str, kind: str, dtype: int, after: str) -> str:
+  """Adds ops that give the fixed number of an op that draws; `after`: in whose loop or branch."""
   import tensorflow as tf
 
+  handle, read, share, value = (
+      graph_def.node.add(name=f"{name}/fixed_draw/{part}", op=op, input=[f"^{after}"])
+      for part, op in (("handle", "VarHandleOp"), ("read", "ReadVariableOp"), ("share", "Const"),
+                       ("value", "AddV2")))
+  handle.attr["shared_name"].s = f"{_DRAWN}{kind}_{dtype}".encode()
+  handle.attr["shape"].shape.SetInParent()
+  for node in (handle, read, share):
+    node.attr["dtype"].type = dtype
+  value.attr["T"].type = dtype
   # Another number for each op, so that two draws are not taken for one another.
-  share = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
-  value = (_UNIFORM_DRAW if uniform else _NORMAL_DRAW) + share
-  const.attr["value"].tensor.CopyFrom(
-      tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=()))
+  part = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
+  share.attr["value"].tensor.CopyFrom(
+      tf.make_tensor_proto(part, dtype=tf.dtypes.as_dtype(dtype), shape=()))
+  read.input.insert(0, handle.name)
+  for i, each in enumerate((read.name, share.name)):
+    value.input.insert(i, each)
+  return value.name
