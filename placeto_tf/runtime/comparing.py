@@ -17,8 +17,8 @@ Numbers that overflow agree whatever was computed. If they do in the first step,
 with smaller weights; if they do in the second, with all steps like the first; a later step in which
 they do is not counted.
 
-Where steps change a variable, so little may it differ: relative to that change. Changes that are
-small beside roundings are looked at in double precision, if there is time.
+A variable that steps change by little may differ by little: tolerances are relative to its change.
+Changes that are small beside roundings are looked at in double precision, if there is time.
 """
 
 from __future__ import annotations
@@ -429,6 +429,8 @@ class _Comparison:
     """Tries double precision, where small changes show, if there is time."""
     import tensorflow as tf
 
+    if time.monotonic() > deadline:
+      return
     try:
       self._in_double(steps, started, deadline)
     except tf.errors.DeadlineExceededError:

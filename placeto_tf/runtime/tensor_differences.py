@@ -40,8 +40,8 @@ def tolerance(value: Any, change: float = 1.0) -> float:
 
   Args:
     value: a tensor.
-    change: how far it is from what it was first, relative to its largest element: where steps
-      change a variable by little, so may they differ by, beside the rounding of the variable.
+    change: how far a variable is from what it was first, relative to its largest element. What
+      changes by little may differ by little, beside the rounding of the variable itself.
   """
   dtype = np.asarray(value).dtype
   if dtype.kind in "iub":
