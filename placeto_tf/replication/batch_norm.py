@@ -18,13 +18,17 @@ _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 
 
-def with_plain_batch_norm(graph: ComputationGraph) -> ComputationGraph:
+def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> ComputationGraph:
   """The graph with every fused batch normalization of training written out.
 
   Such an op keeps its name and its outputs.
+
+  Args:
+    graph: at any batch.
+    corrected: whether the variances that are kept have Bessel's correction, as those of the ops.
   """
   source = graph.origin
-  graph_def = _written_out(source.graph_def)
+  graph_def = _written_out(source.graph_def, corrected)
   if graph_def is None:
     return graph
   shapes = {name.rpartition(":")[0]: shape for name, shape in source.feed_shapes.items()}
@@ -43,7 +47,7 @@ def with_plain_batch_norm(graph: ComputationGraph) -> ComputationGraph:
   return load_graph(proto, **options)
 
 
-def _written_out(graph_def: Any) -> Any:
+def _written_out(graph_def: Any, corrected: bool) -> Any:
   """A new GraphDef, or None if there is nothing to write out."""
   if not any(_is_training(node) for node in graph_def.node):
     return None
@@ -54,7 +58,7 @@ def _written_out(graph_def: Any) -> Any:
     if not _is_training(node):
       writer.graph_def.node.add().CopyFrom(node)
     elif node.op in _FORWARD:
-      _Norm(writer, node, node.input[0]).forward()
+      _Norm(writer, node, node.input[0]).forward(corrected)
     else:
       _Norm(writer, node, node.input[1]).backward()
   return writer.graph_def
@@ -98,7 +102,7 @@ class _Norm:
         "AddV2", "shifted", self._variance, self._number("epsilon", epsilon)))
     self._normal = self._op("Mul", "normal", centred, self._inverse)
 
-  def forward(self) -> None:
+  def forward(self, corrected: bool) -> None:
     """y, the batch's mean and variance, and what the gradient reads."""
     data = data_inputs(self._node)
     scale, offset = (self._reshape(f"{name}_wide", tensor, self._wide)
@@ -106,17 +110,20 @@ class _Norm:
     y = self._op("AddV2", "y", self._op("Mul", "scaled", self._normal, scale), offset)
     mean, variance = (self._reshape(f"{name}_flat", tensor, self._flat)
                       for name, tensor in (("mean", self._mean), ("variance", self._variance)))
-    # Bessel's correction, by the number of values in a channel.
-    count = self._op("RealDiv", "count", self._size("values", self._x),
-                     self._size("channel_count", self._mean))
-    one = self._number("one", 1.0)
-    rest = self._op("Maximum", "rest", self._op("Sub", "less", count, one), one)
-    unbiased = self._op("Mul", "unbiased", variance, self._op("RealDiv", "bessel", count, rest))
+    unbiased = self._corrected(variance) if corrected else variance
     factor = self._node.attr["exponential_avg_factor"].f if (
         "exponential_avg_factor" in self._node.attr) else 1.0
     outputs = [self._moving("mean", data[3], mean, factor),
                self._moving("variance", data[4], unbiased, factor)]
     self._finish([self._cast_back(y), *outputs, mean, variance], data)
+
+  def _corrected(self, variance: str) -> str:
+    """With Bessel's correction, by the number of values in a channel."""
+    count = self._op("RealDiv", "count", self._size("values", self._x),
+                     self._size("channel_count", self._mean))
+    one = self._number("one", 1.0)
+    rest = self._op("Maximum", "rest", self._op("Sub", "less", count, one), one)
+    return self._op("Mul", "unbiased", variance, self._op("RealDiv", "bessel", count, rest))
 
   def backward(self) -> None:
     """The gradients of x, scale and offset."""

@@ -3,7 +3,8 @@
 The analysis of `replication` says that replicas do the step of the whole batch; this runs both.
 Both begin with the same values of all variables and are fed the same examples. What random ops draw
 is replaced by fixed numbers, in both graphs, because replicas draw numbers of their own.
-Where replicas normalize by their own statistics, their form with synchronized ones is run instead.
+Where replicas normalize by their own statistics, their form with synchronized ones is run instead,
+and a step in which all have the same examples, whose statistics are those of the whole batch.
 
 Sums in another order and kernels for other batches round differently, and a model may enlarge that.
 Where a difference is larger than a tolerance for roundings alone, both are trained once more in
@@ -168,6 +169,7 @@ def _compare(
     largest, done = comparison.run(steps, started, deadline)
     if own is not None:
       comparison.run_alone(own, deadline)
+      comparison.run_repeated(own, started, deadline)
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
   except (tf.errors.OpError, MemoryError) as problem:
@@ -224,23 +226,25 @@ class _Comparison:
 
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int,
-      whole: Optional[TrainableGraph] = None, norms: bool = False, double: bool = False):
+      whole: Optional[TrainableGraph] = None, norms: bool = False, double: bool = False,
+      repeated: bool = False):
     """Args:
       whole: the graph, if it was made runnable before; else None.
       norms: whether batch normalizations are written out among the replicas.
       double: whether both are in double precision, with written out batch normalizations.
+      repeated: whether all replicas have the same examples, of which their own statistics are those
+        of the whole batch (but for corrections by how many there are, which are left out).
     """
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
       raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
-    self._graph, self._double = graph, double
+    self._graph, self._double, self._repeated = graph, double, repeated
     self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
     if whole is None:
       _check_memory(graph, replicated, 2.0 if double else 1.0)
     self._whole = whole.again() if whole is not None else TrainableGraph(
-        with_plain_batch_norm(graph) if double else graph, double)
+        self._written(graph), double)
     try:
-      self._parts = TrainableGraph(
-          with_plain_batch_norm(replicated.graph) if double else replicated.graph, double)
+      self._parts = TrainableGraph(self._written(replicated.graph), double)
     except GraphError as problem:
       raise ReplicaMismatchError(
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
@@ -269,6 +273,12 @@ class _Comparison:
     self._chunks = self._in_chunks()
     self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
     self._examples = self._number_of_examples(graph)
+
+  def _written(self, graph: ComputationGraph) -> ComputationGraph:
+    """As it is run."""
+    if not (self._double or self._repeated):
+      return graph
+    return with_plain_batch_norm(graph, corrected=not self._repeated)
 
   @property
   def untold(self) -> Set[str]:
@@ -330,6 +340,9 @@ class _Comparison:
         np.random.default_rng(seed), signed=self._is_other(step))
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
+      if self._repeated:
+        times = self._replicated.replicas * _parts_of_feeds(self._replicated.original)
+        found[name] = np.concatenate(times * [found[name][:self._examples // times]])
     return found
 
   def _is_other(self, step: int) -> bool:
@@ -419,7 +432,8 @@ class _Comparison:
       with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
                                tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
         again = _Comparison(
-            self._graph, self._replicated, self._seed, norms=self._norms, double=True)
+            self._graph, self._replicated, self._seed, norms=self._norms, double=True,
+            repeated=self._repeated)
         self._doubled = again.run(steps, started, deadline)
         self._blurred |= again._blurred
         self._moved |= again._moved
@@ -436,8 +450,20 @@ class _Comparison:
     except tf.errors.DeadlineExceededError:
       self._doubled = None
 
+  def run_repeated(self, replicated: ReplicatedGraph, started: float, deadline: float) -> None:
+    """A step of replicas with their own statistics, of the same examples, if there is time."""
+    import tensorflow as tf
+
+    try:
+      again = _Comparison(self._graph, replicated, self._seed, repeated=True)
+      again.run(1, started, deadline)
+    except ReplicaMismatchError:
+      raise
+    except (NotRunnable, GraphError, MemoryError, tf.errors.OpError):
+      return
+
   def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
-    """A step of replicas with their own statistics, which have nothing to be compared with."""
+    """A step of replicas with their own statistics, of any examples: whether they can do it."""
     self.in_replicas = True
     alone = _Comparison(self._whole.graph, replicated, self._seed, self._whole)
     try:

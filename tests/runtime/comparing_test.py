@@ -69,9 +69,11 @@ def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):
   assert "\n" not in message and "one replica" in message
 
 
-def test_a_variable_that_is_off_by_a_little_is_caught_and_named():
+@pytest.mark.parametrize("name", (
+    "mean_loss", "batch_normalization", "fused_batch_normalization"))
+def test_a_variable_that_is_off_by_a_little_is_caught_and_named(name):
   """The replicas' own graph is damaged: one learning rate of many is half of a percent larger."""
-  source = built("mean_loss")
+  source = built(name)
   replicated = source.replicas(2)
   origin = replicated.graph.source
   damaged = type(origin.graph_def)()
