@@ -539,6 +539,14 @@ def branch_by_the_mean():
 
 
 @construct
+def loss_kept_in_a_branch_that_is_not_taken():
+  x, y = inputs()
+  loss, late, steps = square_error(network(x), y), kept("late", []), kept("steps", [])
+  return finish(loss, v1.assign_add(steps, 1.0), tf.cond(
+      steps > 1000.0, lambda: v1.assign(late, loss), lambda: tf.identity(late)))
+
+
+@construct
 def branch_of_old_control_flow():
   v1.disable_control_flow_v2()
   try:

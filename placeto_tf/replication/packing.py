@@ -57,11 +57,12 @@ def find_packs(
   if any(flow.frames[op] for op in cut.shared):
     return []
   level = _levels(flow, spread, cut)
-  uncertain = _of_any_number(flow)
+  # A pack with a tensor of a branch would wait for a branch that is not taken.
+  excluded = _of_any_number(flow) | _in_branches(flow)
   kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, join in cut.joined.items():
-    size = None if tensor[0] in uncertain else _bytes(flow, tensor)
+    size = None if tensor[0] in excluded else _bytes(flow, tensor)
     if join.how != "sum" or tensor in fetched or size is None or flow.frames[tensor[0]]:
       continue
     kind = (flow.dtype(tensor) % 100, level[tensor[0]], join.power)
@@ -102,6 +103,19 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
            for producer, port in data):
       found.add(op)
   return found
+
+
+def _in_branches(flow: Dataflow) -> Set[int]:
+  """Ops that run in one of the branches of a conditional only, outside of loops."""
+  depth = [0] * len(flow.types)  # how many conditionals an op is in
+  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
+    found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
+                 *(depth[awaited] for awaited in flow.controls[op])])
+    if not flow.frames[op]:
+      found += (flow.types[op] in ("Switch", "RefSwitch")) - (
+          flow.types[op] in ("Merge", "RefMerge"))
+    depth[op] = max(0, found)
+  return {op for op, conditionals in enumerate(depth) if conditionals}
 
 
 def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:

@@ -68,6 +68,7 @@ from placeto_tf.runtime.variables import initializers
 from placeto_tf.simulation import Simulator
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_PASSING = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")  # into branches and loops
 _LISTED = 3
 _NOISE_FACTOR = 20.0
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
@@ -265,8 +266,9 @@ class _Comparison:
     self._tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
                       if kind in _VARIABLES and not _is_generator(graph, name)]
-    self.updated = _updated(graph).intersection(self.variables)
     self._copies = self._find_copies(graph)
+    changed = _updated(replicated.graph, self._parts.tf_graph)  # where functions are expanded
+    self.updated = {name for name, copies in self._copies.items() if not changed.isdisjoint(copies)}
     if whole is None:
       self._whole.add(self.variables)
     self._parts.add(each for name in self.variables for each in self._copies[name])
@@ -676,9 +678,18 @@ def _is_generator(graph: ComputationGraph, name: str) -> bool:
   return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
 
 
-def _updated(graph: ComputationGraph) -> Set[str]:
-  """Variables that an op of the step changes, as far as is seen at once."""
-  is_update = np.array([op_roles.is_update(kind) for kind in graph.op_types], bool)
-  return {graph.op_names[op]
-          for op in set(graph.edge_producers[is_update[graph.edge_consumers]].tolist())
-          if graph.op_types[op] in _VARIABLES}
+def _updated(graph: ComputationGraph, tf_graph: Any) -> Set[str]:
+  """Variables that an op of the step changes, in branches and loops, too."""
+  import tensorflow as tf
+
+  found = set()
+  for name, kind in zip(graph.op_names, graph.op_types):
+    if not op_roles.is_update(kind):
+      continue
+    op = tf_graph.get_operation_by_name(name)
+    for arg, tensor in zip(op.op_def.input_arg, op.inputs):
+      if arg.is_ref or arg.type == tf.resource.as_datatype_enum:
+        while tensor.op.type in _PASSING:
+          tensor = tensor.op.inputs[0]
+        found.add(tensor.op.name)
+  return found

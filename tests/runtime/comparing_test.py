@@ -337,3 +337,9 @@ def test_masks_that_are_drawn_are_full_once_and_empty_once(kept):
   assert placeto.compare_training(right.graph, right.replicas(2)).checked
   with pytest.raises(ReplicaMismatchError):
     placeto.compare_training(right.graph, wrong.replicas(2))
+
+
+def test_a_variable_that_is_written_in_a_later_step_tells_nothing():
+  source = built("loss_kept_in_a_branch_that_is_not_taken")
+  found = placeto.compare_training(source.graph, source.replicas(2))
+  assert found.checked and (found.variables, found.untold) == (8, 1), found
