@@ -49,6 +49,7 @@ from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.static_values import PASSING
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
@@ -68,7 +69,6 @@ from placeto_tf.runtime.variables import initializers
 from placeto_tf.simulation import Simulator
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
-_PASSING = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")  # into branches and loops
 _LISTED = 3
 _NOISE_FACTOR = 20.0
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
@@ -274,6 +274,8 @@ class _Comparison:
     self._parts.add(each for name in self.variables for each in self._copies[name])
     self._chunks = self._in_chunks()
     self._batch_feeds = [name for name in replicated.feeds if self._holds_examples(graph, name)]
+    # Into how many parts a batch is divided in the end.
+    self._divisions = replicated.replicas * _parts_of_feeds(replicated.original)
     self._examples = self._number_of_examples(graph)
 
   def _written(self, graph: ComputationGraph) -> ComputationGraph:
@@ -331,8 +333,7 @@ class _Comparison:
   def _number_of_examples(self, graph: ComputationGraph) -> int:
     """A few, if the batch is free."""
     if self._batch_feeds and all(has_free_batch(graph, name) for name in self._batch_feeds):
-      return min(self._replicated.global_batch, _EXAMPLES_PER_REPLICA * (
-          self._replicated.replicas * _parts_of_feeds(self._replicated.original)))
+      return min(self._replicated.global_batch, _EXAMPLES_PER_REPLICA * self._divisions)
     return self._replicated.global_batch
 
   def _feed(self, step: int) -> Dict[str, np.ndarray]:
@@ -343,8 +344,8 @@ class _Comparison:
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
       if self._repeated:
-        times = self._replicated.replicas * _parts_of_feeds(self._replicated.original)
-        found[name] = np.concatenate(times * [found[name][:self._examples // times]])
+        each = found[name][:self._examples // self._divisions]
+        found[name] = np.concatenate(self._divisions * [each])
     return found
 
   def _is_other(self, step: int) -> bool:
@@ -689,7 +690,7 @@ def _updated(graph: ComputationGraph, tf_graph: Any) -> Set[str]:
     op = tf_graph.get_operation_by_name(name)
     for arg, tensor in zip(op.op_def.input_arg, op.inputs):
       if arg.is_ref or arg.type == tf.resource.as_datatype_enum:
-        while tensor.op.type in _PASSING:
+        while tensor.op.type in PASSING:
           tensor = tensor.op.inputs[0]
         found.add(tensor.op.name)
   return found
