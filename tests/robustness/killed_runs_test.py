@@ -59,16 +59,19 @@ import json, os, sys, tempfile
 import forked
 import killed_runs
 
-scripts, results = sys.argv[1], {}
+scripts, results, MOST_TRIALS = sys.argv[1], {}, 30
 for breaks in ("nothing", "process", "port", "temporary", "half", "bits", "forgets"):
   case = killed_runs.Case(("fake", "--out={out}", f"--breaks={breaks}"))
   with tempfile.TemporaryDirectory() as folder:
     reference = killed_runs.Reference(case, scripts, os.path.join(folder, "whole"), lambda: None)
     killed_runs.GONE_S = 0.2
-    for number in range(3):
-      trial = killed_runs.trial(
-          breaks, reference, 0, number, os.path.join(folder, str(number)))
-      results.setdefault(breaks, []).append(trial)
+    trials = results.setdefault(breaks, [])
+    # A reference that the machine held up is longer than the runs that are to be killed.
+    while len(trials) < MOST_TRIALS and (
+        sum(len(trial["signals"]) for trial in trials) < 3 or
+        breaks != "nothing" and all(trial["outcome"] == "equal" for trial in trials)):
+      trials.append(killed_runs.trial(
+          breaks, reference, 0, len(trials), os.path.join(folder, str(len(trials)))))
 print(json.dumps(results))
 """
 
@@ -91,7 +94,7 @@ def trials_fixture(tmp_path_factory):
 
 
 def test_a_program_that_keeps_its_promises_is_found_equal(trials):
-  assert [trial["outcome"] for trial in trials["nothing"]] == ["equal"] * 3
+  assert {trial["outcome"] for trial in trials["nothing"]} == {"equal"}
   assert sum(len(trial["signals"]) for trial in trials["nothing"]) >= 3
 
 
