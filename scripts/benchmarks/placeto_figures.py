@@ -9,8 +9,9 @@ stopped. The parts:
             in random order, with the paper's simpler embeddings, and with choices that the preset
             departs from; beside them the best of searches with --simulations
   families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
-            zero-shot, of a policy that was trained on these graphs (optimized), of uniform
-            placements, and of searches with --simulations
+            zero-shot, of a policy that was trained on these graphs (optimized), of one that was
+            trained on members 0 to 7 of all families (mixed), of uniform placements, and of
+            searches with --simulations
 
 Step times are over the best of one device, the expert and METIS.
 """
@@ -51,14 +52,14 @@ SEARCHES = ("local_search", "annealing")
 _LAST = 3  # watches whose mean stands in the table: one has eight episodes
 
 
-def train(graphs: str, held_out: str, seed: int, settings: Sequence[str], name: str) -> str:
+def train(graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str) -> str:
   """Trains to the end, or leaves alone what is trained; the directory of the run."""
   from placeto_tf import policies
 
   policy = policies.trainable()["placeto"]()
   config = policy.configure(
-      {"graphs": tuple(shared_flags.expand_globs([graphs])),
-       "held_out": tuple(shared_flags.expand_globs([held_out])), "clusters": (FLAGS.cluster,),
+      {"graphs": tuple(shared_flags.expand_globs(graphs)),
+       "held_out": tuple(shared_flags.expand_globs(held_out)), "clusters": (FLAGS.cluster,),
        "watch_cluster": FLAGS.cluster, "iterations": FLAGS.iterations, "seed": seed,
        "watch_every": max(1, FLAGS.iterations // 12),
        "checkpoint_every": max(1, FLAGS.iterations // 4), "max_groups": FLAGS.max_groups},
@@ -114,7 +115,7 @@ def curves(seeds: Sequence[int]) -> str:
 
   found: Dict[str, List[Dict[str, List[Tuple[int, float]]]]] = {}
   for name in FLAGS.variants or VARIANTS:
-    runs = [train(FLAGS.graph, FLAGS.graph, seed, VARIANTS[name], name) for seed in seeds]
+    runs = [train([FLAGS.graph], [FLAGS.graph], seed, VARIANTS[name], name) for seed in seeds]
     found[name] = [
         {metric: sorted(points.items()) for metric, points in curves_lib.read(
             os.path.join(run, "train")).items()} for run in runs]
@@ -158,15 +159,19 @@ def families(seeds: Sequence[int]) -> str:
     for seed in seeds:
       path = os.path.join(FLAGS.out, f"{family}_s{seed}.json")
       if not os.path.exists(path):
-        runs = {kind: train(graphs, tested, seed, (), f"{family} {kind}") for kind, graphs in (
-            ("zero-shot", f"family:{family}[0:8]"), ("optimized", tested))}
+        runs = (
+            train([f"family:{family}[0:8]"], [tested], seed, (), f"{family} zero-shot"),
+            train([tested], [tested], seed, (), f"{family} optimized"),
+            train([f"family:{each}[0:8]" for each in FLAGS.families],
+                  [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), "mixed"))
         makers = problem_makers(tested)
-        zero_shot, optimized = (benchmark_placeto.figures(
-            makers, PlacetoWeights.load(run), [count], seed) for run in runs.values())
+        zero_shot, optimized, mixed = (benchmark_placeto.figures(
+            makers, PlacetoWeights.load(run), [count], seed) for run in runs)
         rows = {name.partition(",")[0]: zero_shot[name] for name in (
             f"zero-shot, {count}", "greedy (known start)",
             f"uniform moves, {count}", "uniform placements")}
         rows["optimized"] = optimized[f"zero-shot, {count}"]
+        rows["mixed, zero-shot"] = mixed[f"zero-shot, {count}"]
         ratios = {row: [ratio for ratio, _ in values] for row, values in rows.items()}
         ratios.update({
             name: [best_of_search(make, name, count, seed) for make in makers]
