@@ -52,7 +52,9 @@ SEARCHES = ("local_search", "annealing")
 _LAST = 3  # watches whose mean stands in the table: one has eight episodes
 
 
-def train(graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str) -> str:
+def train(
+    graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str
+) -> str:
   """Trains to the end, or leaves alone what is trained; the directory of the run."""
   from placeto_tf import policies
 

@@ -12,7 +12,7 @@ from typing import Tuple
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.grouped_graph import OP_TYPE_BUCKETS
-from placeto_tf.policies.placeto.embedding import Seeds, dense
+from placeto_tf.policies.layers import Seeds, dense
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip

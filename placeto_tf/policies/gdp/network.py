@@ -18,7 +18,7 @@ from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.graph_embedding import GraphEmbedding, node_graph
 from placeto_tf.policies.gdp.node_inputs import NodeTable
 from placeto_tf.policies.gdp.placer import Placer
-from placeto_tf.policies.placeto.embedding import Seeds, dense
+from placeto_tf.policies.layers import Seeds, dense
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip

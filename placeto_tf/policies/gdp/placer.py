@@ -24,7 +24,7 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.policies.placeto.embedding import Seeds, dense
+from placeto_tf.policies.layers import Seeds, dense
 
 # Scale of the weights by which layers add to what they were given. An untrained layer adds nearly
 # the same to all nodes of a segment; at full scale segments, not nodes, would be placed.

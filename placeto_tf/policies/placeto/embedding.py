@@ -11,47 +11,17 @@ does not score candidates one by one), F features, W width, K groups placed now.
 
 from __future__ import annotations
 
-from typing import Optional
-
-import numpy as np
-
 from placeto_tf.encoding import (
   derived,
   schema,  # checks for the legacy Keras, so before TensorFlow
 )
+from placeto_tf.policies.layers import Seeds, perceptron
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
 RAW, HEARS, EDGE = "raw", "hears", "edge"  # features of groups and of edges
 _OWN = "own"
-
-
-class Seeds:
-  """A new seed at each call: two layers with one seed would start out equal."""
-
-  def __init__(self, seed: int):
-    self._rng = np.random.default_rng(seed)
-
-  def __call__(self) -> int:
-    """The next seed."""
-    return int(self._rng.integers(2**31 - 1))
-
-
-def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: float = 1.0):
-  """A dense layer with Glorot's weights; `scale` shrinks them at the start."""
-  return tf.keras.layers.Dense(
-      width, activation=activation,
-      kernel_initializer=tf.keras.initializers.VarianceScaling(
-          scale, mode="fan_avg", distribution="uniform", seed=seeds()))
-
-
-def perceptron(
-    width: int, seeds: Seeds, *, layers: int = 2, last: Optional[str] = "relu"
-) -> tf.keras.Sequential:
-  """The small network used for each f and g of the paper; `last` is its last activation."""
-  return tf.keras.Sequential(
-      [dense(width, seeds, "relu") for _ in range(layers - 1)] + [dense(width, seeds, last)])
 
 
 def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:

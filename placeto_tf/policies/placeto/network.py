@@ -32,6 +32,7 @@ import numpy as np
 from placeto_tf.encoding import derived, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
+from placeto_tf.policies.layers import Seeds, dense
 from placeto_tf.policies.placeto import embedding as embedding_lib
 from placeto_tf.training import observation as observation_lib
 
@@ -131,7 +132,7 @@ class PlacetoNetwork(network.DistributionNetwork):
         name=name)
     self._config, self._table = config, table
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
-    seeds = embedding_lib.Seeds(seed)
+    seeds = Seeds(seed)
     of_devices = table.num_devices
     if config.tied:
       of_devices = 9 + derived.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
@@ -148,9 +149,9 @@ class PlacetoNetwork(network.DistributionNetwork):
       poolings = embedding_lib.Poolings
     self._poolings = poolings(2 * width, seeds, mean=config.mean_pooling)
     self._head = tf.keras.Sequential([
-        embedding_lib.dense(16 * width, seeds, "relu"),
-        embedding_lib.dense(8 * width, seeds, "relu"),
-        embedding_lib.dense(
+        dense(16 * width, seeds, "relu"),
+        dense(8 * width, seeds, "relu"),
+        dense(
             1 if config.tied else table.num_devices, seeds, scale=config.head_scale ** 2)])
     self._keep = None
     if config.initial_keep is not None:

@@ -8,7 +8,7 @@ from placeto_tf.policies.gdp.graph_embedding import (
     pool_neighbours,
 )
 from placeto_tf.policies.gdp.node_inputs import NODE_FEATURES
-from placeto_tf.policies.placeto.embedding import Seeds
+from placeto_tf.policies.layers import Seeds
 
 # 0 -> 2, 1 -> 2, 2 -> 3; node 4 stands alone.
 SOURCES, TARGETS = tf.constant([0, 1, 2]), tf.constant([2, 2, 3])

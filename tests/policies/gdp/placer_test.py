@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.policies.gdp.placer import Gate, Placer, with_memory
-from placeto_tf.policies.placeto.embedding import Seeds
+from placeto_tf.policies.layers import Seeds
 
 WIDTH, SEGMENT = 8, 4
 

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.encoding import derived
+from placeto_tf.policies.layers import Seeds
 from placeto_tf.policies.placeto import embedding
 from random_problem import grouped_graph, random_problem
 
@@ -30,7 +31,7 @@ def raw_features(grouped, placements=1, candidates=1):
 @pytest.mark.parametrize("forward", [True, False])
 def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, forward):
   layer = embedding.MessagePassing(
-      4, 2, embedding.Seeds(0), forward=forward, weigh_edges=False, squash=False)
+      4, 2, Seeds(0), forward=forward, weigh_edges=False, squash=False)
   raw = raw_features(grouped)
   found = layer(embedding.group_graph(tables(grouped), tf.constant(raw))).numpy()
   adjacency = np.zeros((grouped.num_groups,) * 2)
@@ -50,7 +51,7 @@ def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, 
 
 def test_placements_and_candidates_side_by_side_do_not_touch_each_other(grouped):
   layer = embedding.MessagePassing(
-      4, 3, embedding.Seeds(0), forward=True, weigh_edges=True, squash=True)
+      4, 3, Seeds(0), forward=True, weigh_edges=True, squash=True)
   raw = raw_features(grouped, 5, 2)
 
   def embed(states):
@@ -61,7 +62,7 @@ def test_placements_and_candidates_side_by_side_do_not_touch_each_other(grouped)
 
 
 def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
-  layer = embedding.Poolings(4, embedding.Seeds(0), mean=False)
+  layer = embedding.Poolings(4, Seeds(0), mean=False)
   x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 1, 1, 4)).astype(np.float32)
   found = layer(tf.constant(x), tf.constant([[[3]]]), tables(grouped)).numpy()[0, 0, 0, 0]
   x = x[0, :, 0, 0]
@@ -93,7 +94,7 @@ def shared_summands(graph):
 
 def test_gradients_do_not_depend_on_the_order_in_which_threads_come(grouped):
   layer = embedding.MessagePassing(
-      4, 5, embedding.Seeds(0), forward=True, weigh_edges=True, squash=True)
+      4, 5, Seeds(0), forward=True, weigh_edges=True, squash=True)
 
   arrays = tables(grouped)
 
