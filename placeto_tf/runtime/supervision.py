@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 from placeto_tf.errors import MeasurementError, PlacetoError
 from placeto_tf.runtime.protocol import Runtime
 
 POLL_SECONDS = 0.1
+# Between a killed worker's connections, which break first, and its end, which the system tells.
+_ENDING_SECONDS = 5.0
 # Calls that wait for lost workers mostly fail at once. TensorFlow asks a lost first worker again
 # and again, until the time-out of the session, which is not waited for.
 _GIVE_UP_SECONDS = 1.0
@@ -70,13 +72,22 @@ def supervise(
   if isinstance(error, (PlacetoError, KeyboardInterrupt)) or not _is_tensorflow_error(error):
     raise error
   if type(error).__name__ in _UNSAFE:
-    time.sleep(POLL_SECONDS)  # a killed worker's connection breaks before its end can be seen
-    lost = runtime.lost()
+    lost = _lost_soon(runtime)
     runtime.close()
     if lost is not None:
       raise MeasurementError(lost) from error
   raise MeasurementError(
       f"TensorFlow failed with {type(error).__name__}: {_first_lines(error.message)}") from error
+
+
+def _lost_soon(runtime: Runtime) -> Optional[str]:
+  """A sentence about a worker that is lost or about to be; None if all go on."""
+  until = time.monotonic() + _ENDING_SECONDS
+  while True:
+    lost = runtime.lost()
+    if lost is not None or time.monotonic() > until:
+      return lost
+    time.sleep(POLL_SECONDS)
 
 
 def _first_lines(message: str) -> str:

@@ -96,7 +96,7 @@ class Speeds:
 
   def figures(self, rate: str, now: Optional[float] = None) -> Dict[str, float]:
     """Actors/N/RATE, Actors/N/busy, the share of the time in which it collected, and how many."""
-    seconds = (time.monotonic() if now is None else now) - self._began
+    seconds = max(1e-9, (time.monotonic() if now is None else now) - self._began)
     found = {"actors": float(len(self._steps))}
     for worker, steps in sorted(self._steps.items()):
       found[f"Actors/{worker}/{rate}"] = steps / seconds

@@ -135,7 +135,7 @@ class Trainer:
       if not learned:
         continue
       found = dict(learned, skipped=float(self.skipped))
-      found[learner.rate] = steps / (time.monotonic() - began)
+      found[learner.rate] = steps / max(1e-9, time.monotonic() - began)
       if config.lag:
         found["lag"] = lag
       if speeds is not None:

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import threading
+import types
 
 import pytest
 
@@ -234,14 +234,21 @@ def test_a_second_run_in_a_directory_says_so(tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path):
+def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path, monkeypatch):
+  """The clock is the test's: the lock is given back while the second run sleeps."""
   first = result_directory.alone(str(tmp_path / "new"))
   first.__enter__()
-  releasing = threading.Timer(0.1, lambda: first.__exit__(None, None, None))
-  releasing.start()
+  slept = []
+
+  def sleep(seconds):
+    slept.append(seconds)
+    if len(slept) == 3:
+      first.__exit__(None, None, None)
+
+  monkeypatch.setattr(result_directory, "time", types.SimpleNamespace(
+      monotonic=lambda: sum(slept), sleep=sleep))
   with result_directory.alone(str(tmp_path / "new")):
-    assert not releasing.is_alive() or releasing.finished.is_set()
-  releasing.join()
+    assert len(slept) == 3
 
 
 @pytest.mark.parametrize("plan", [

@@ -56,6 +56,7 @@ def test_twenty_thousand_ops_take_no_longer_than_seconds():
   edges = [(int(rng.integers(max(0, v - 50), v)), v) for v in range(1, n) for _ in range(2)]
   graph, costs = _graph(n, edges, rng.exponential(1e6, n), rng.exponential(10, n))
   _ = graph.topological_order
-  began = time.monotonic()
+  group_ops(*_graph(9, [(0, 1)], [1e6] * 9, [10] * 9), np.ones((9, 4), bool))  # compiles
+  began = time.process_time()
   group_ops(graph, costs, np.ones((n, 4), bool))
-  assert time.monotonic() - began < 10  # 0.5 s on an idle core
+  assert time.process_time() - began < 10  # of CPU time; 0.5 s on an idle core

@@ -8,5 +8,5 @@ from placeto_tf.runtime.workers import LocalWorkers
 
 @pytest.fixture(name="workers", scope="session")
 def workers_fixture(socket_filters):
-  with LocalWorkers(2) as workers:
+  with LocalWorkers(2, startup_seconds=600) as workers:
     yield workers

@@ -5,12 +5,14 @@ import os
 import signal
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.placements import Placement
+from placeto_tf.runtime import supervision
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
 from placeto_tf.runtime.workers import LocalWorkers
@@ -41,7 +43,7 @@ def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, clu
     values = iter(times)
     from placeto_tf.runtime.workers import InProcess
 
-    config = dataclasses.replace(QUICK, max_runs=40, **changes)
+    config = dataclasses.replace(QUICK, max_runs=40, max_seconds=1e6, **changes)
     with InProcess(2) as runtime, Measurer(
         graph, cluster, runtime, config, reference=False, clock=lambda _: next(values),
         device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
@@ -90,7 +92,7 @@ def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, ha
 @pytest.fixture(name="own_workers", scope="module")
 def own_workers_fixture(socket_filters):
   """Workers to break; `restart` mends them."""
-  with LocalWorkers(2) as workers:
+  with LocalWorkers(2, startup_seconds=600) as workers:
     yield workers
 
 
@@ -116,18 +118,36 @@ def test_a_killed_worker_marks_the_placement_failed_and_the_next_is_timed(
     before = [process.pid for process in own_workers.processes]
     with pytest.raises(MeasurementError, match=rf"worker {task} has ended \(signal 9\)"):
       measurer.measure(halves)
-    assert time.monotonic() - clock.done_at < 5
+    assert time.monotonic() - clock.done_at < QUICK.timeout_seconds / 2
     assert measurer.measure(halves).failure is None  # on new workers
     assert not set(before) & {process.pid for process in own_workers.processes}
 
 
-def test_a_hanging_worker_is_noticed_within_the_time_out(graph, cluster, halves, own_workers):
+def test_a_stopped_worker_is_noticed_long_before_the_time_out(graph, cluster, halves, own_workers):
   clock = _At(3, lambda: os.kill(own_workers.processes[1].pid, signal.SIGSTOP))
-  config = dataclasses.replace(QUICK, timeout_seconds=3.0)
-  with Measurer(graph, cluster, own_workers, config, clock=clock) as measurer:
+  with Measurer(graph, cluster, own_workers, QUICK, clock=clock) as measurer:
+    with pytest.raises(MeasurementError, match="worker 1 was stopped by a signal"):
+      measurer.measure(halves)
+    assert time.monotonic() - clock.done_at < QUICK.timeout_seconds / 2
+    assert measurer.measure(halves).failure is None
+
+
+def test_a_step_that_hangs_ends_at_the_time_out(graph, cluster, halves, own_workers, monkeypatch):
+  """The clock of time-outs is the test's: it stands still until a step hangs."""
+  hangs, given_up = threading.Event(), threading.Event()
+
+  def hang():
+    hangs.set()
+    given_up.wait()
+    raise MeasurementError("nobody waits for it")
+
+  monkeypatch.setattr(supervision, "time", types.SimpleNamespace(
+      monotonic=lambda: 121.0 if hangs.is_set() else 0.0, sleep=time.sleep))
+  with Measurer(graph, cluster, own_workers, QUICK, clock=_At(3, hang)) as measurer:
     step = measurer.try_measure(halves)
-    assert time.monotonic() - clock.done_at < 30  # with the restart of the workers
-    assert step.failure and step.step_time_us == float("inf") and step.runs == 0
+    given_up.set()
+    assert step.failure.startswith("no step ended in 120 s: ")
+    assert step.step_time_us == float("inf") and step.runs == 0
     assert own_workers.lost() is None and len(own_workers.processes) == 2
 
 

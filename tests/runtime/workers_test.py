@@ -18,6 +18,8 @@ from placeto_tf.runtime import workers as workers_lib
 from placeto_tf.runtime.workers import InProcess, LocalWorkers, RemoteWorkers
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+HANG = "import time\ntime.sleep(600)\n"  # of a sitecustomize.py: a worker that does not come up
+LONG_S = 300.0  # for what takes no time on a machine that does nothing else
 
 # A parent that starts a worker, says who it is, and waits.
 PARENT = """
@@ -25,7 +27,7 @@ import sys, time
 from placeto_tf.runtime.workers import LocalWorkers
 with LocalWorkers(1) as workers:
   print(workers.processes[0].pid, workers.ports[0], flush=True)
-  time.sleep(60)
+  time.sleep(600)
 """
 
 
@@ -43,11 +45,20 @@ def _alive(pid):
   return state != "Z"
 
 
-def _wait_until(condition, seconds=5.0):
+def _wait_until(condition, seconds=LONG_S):
   deadline = time.monotonic() + seconds
   while not condition() and time.monotonic() < deadline:
     time.sleep(0.02)
   return condition()
+
+
+def _policies(pid):
+  """How each thread of a process is scheduled."""
+  found = []
+  for thread in os.listdir(f"/proc/{pid}/task"):
+    with contextlib.suppress(ProcessLookupError):  # it has ended in between
+      found.append(os.sched_getscheduler(int(thread)))
+  return found
 
 
 def _start_parent():
@@ -65,11 +76,13 @@ def test_no_worker_and_no_port_outlive_the_parent(how):
   with parent:
     assert _alive(pid) and _listens(port)
     parent.send_signal(how)
-    parent.wait(10)
+    parent.wait(LONG_S)
     assert _wait_until(lambda: not _alive(pid) and not _listens(port))
 
 
-def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone():
+def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone(tmp_path, monkeypatch):
+  (tmp_path / "sitecustomize.py").write_text(HANG)
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   workers = LocalWorkers(1, startup_seconds=0.05)
   started = []
   original = workers._start_processes
@@ -96,11 +109,15 @@ def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     taken.listen()
-    choices = [(taken.getsockname()[1],), free(1)]
-    offered = list(choices)
-    monkeypatch.setattr(workers_lib, "free_ports", lambda count: offered.pop(0))
+    chosen = [(taken.getsockname()[1],)]
+
+    def choose(count):
+      chosen.append(free(count))
+      return chosen[-2]
+
+    monkeypatch.setattr(workers_lib, "free_ports", choose)
     with LocalWorkers(1) as workers:
-      assert workers.ports == choices[1] and workers.lost() is None
+      assert workers.ports != chosen[0] and workers.ports in chosen and workers.lost() is None
       pid, port = workers.processes[0].pid, workers.ports[0]
       # Others join it as they would one on another machine.
       with RemoteWorkers([f"127.0.0.1:{port}"]) as joined:
@@ -113,9 +130,11 @@ def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
 
 
 def test_workers_elsewhere_that_do_not_answer_are_an_error_that_says_how_to_start_them():
-  port = workers_lib.free_ports(1)[0]
-  with pytest.raises(MeasurementError, match=f"--workers=127.0.0.1:{port} --task=0"):
-    RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
+  with socket.socket() as silent:  # has the port, so that nobody else gets it, and does not listen
+    silent.bind(("127.0.0.1", 0))
+    port = silent.getsockname()[1]
+    with pytest.raises(MeasurementError, match=f"--workers=127.0.0.1:{port} --task=0"):
+      RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
 
 
 def _external_address():
@@ -169,14 +188,14 @@ def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
     server.bind(("0.0.0.0", 0))
     server.listen()
     port = server.getsockname()[1]
-    with socket.create_connection((address, port), timeout=5):
+    with socket.create_connection((address, port), timeout=LONG_S):
       pass
     assert loopback.restrict(port) == 1
     with socket.socket() as probe:
       probe.settimeout(0.5)
       assert probe.connect_ex((address, port)) != 0
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as sender:
-      server.settimeout(5)
+    with socket.create_connection(("127.0.0.1", port), timeout=LONG_S) as sender:
+      server.settimeout(LONG_S)
       server.accept()[0].close()  # the one from before
       connection, _ = server.accept()
       with connection:
@@ -193,7 +212,7 @@ def test_connections_from_elsewhere_that_came_before_are_ended():
     server.bind(("0.0.0.0", 0))
     server.listen()
     port = server.getsockname()[1]
-    with socket.create_connection((address, port), timeout=5):
+    with socket.create_connection((address, port), timeout=LONG_S):
       connection, _ = server.accept()
       with connection:
         loopback.restrict(port)
@@ -224,8 +243,7 @@ def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(tmp_p
   with LocalWorkers(1) as workers:
     workers._logs[0].seek(0)
     said = workers._logs[0].read().decode()
-    policies = {os.sched_getscheduler(int(thread))
-                for thread in os.listdir(f"/proc/{workers.processes[0].pid}/task")}
+    policies = set(_policies(workers.processes[0].pid))
   assert "binding it to cores is refused" in said
   assert "real-time scheduling is not permitted" in said
   assert policies == {os.SCHED_OTHER}
@@ -249,23 +267,27 @@ def test_a_listener_that_is_no_worker_is_named_in_time(says):
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     began = time.monotonic()
-    with pytest.raises(
+    with pytest.raises(  # TensorFlow itself would wait for ever
         MeasurementError, match=f"worker 0 at 127.0.0.1:{port} did not answer as a TensorFlow"):
       RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=2).start()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < LONG_S
     listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(LONG_S)
     for connection in connections:
       connection.close()
 
 
 @pytest.mark.usefixtures("socket_filters")
-def test_a_worker_killed_or_stopped_as_it_starts_gets_another_try():
+def test_a_worker_killed_or_stopped_as_it_starts_gets_another_try(tmp_path, monkeypatch):
+  (tmp_path / "sitecustomize.py").write_text(HANG)
   workers = LocalWorkers(2)
   original, hurt = workers._start_processes, [signal.SIGKILL, signal.SIGSTOP]
 
   def start_processes():
-    original()
+    with monkeypatch.context() as patched:
+      if hurt:  # none may serve before it is hurt
+        patched.setenv("PYTHONPATH", str(tmp_path))
+      original()
     if hurt:
       workers.processes[1].send_signal(hurt.pop(0))
 
@@ -316,7 +338,6 @@ def test_messages_go_ahead_of_ops_where_that_is_permitted():
   except (AttributeError, OSError):
     pytest.skip("real-time scheduling is not permitted here")
   with LocalWorkers(1) as workers:
-    threads = os.listdir(f"/proc/{workers.processes[0].pid}/task")
-    policies = [os.sched_getscheduler(int(thread)) for thread in threads]
+    policies = _policies(workers.processes[0].pid)
   # The thread that runs ops, and those that were there before TensorFlow came up.
   assert 1 <= policies.count(os.SCHED_OTHER) < policies.count(os.SCHED_RR)
