@@ -16,6 +16,7 @@ import pytest
 
 from placeto_tf.errors import SetupError
 from placeto_tf.graphs import private_folder
+from placeto_tf.problem.account import Account
 from placeto_tf.runtime import loopback
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
@@ -107,6 +108,21 @@ def pytest_terminal_summary(terminalreporter, config):
     slowest = sorted(_CPU_SECONDS.items(), key=lambda entry: -entry[1])[:config.getoption("--cpu")]
     for test, seconds in slowest:
       terminalreporter.write_line(f"{seconds:8.2f} {test}")
+
+
+@pytest.fixture
+def clock_of_looks(monkeypatch):
+  """Each account has a clock that moves by a millisecond whenever somebody looks at it.
+
+  So what a limit of time does depends on how often searches look, not on the machine.
+  """
+  looks = collections.Counter()
+
+  def seconds(account):
+    looks[account] += 1
+    return 1e-3 * looks[account]
+
+  monkeypatch.setattr(Account, "seconds", property(seconds))
 
 
 @pytest.fixture

@@ -260,6 +260,7 @@ def test_a_policy_that_is_not_installed_is_left_out(make_problem, make_cluster):
   assert _rows(run)["annealing"].evaluations > 0
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_a_policy_is_not_started_where_it_would_get_nothing_done(make_problem, make_cluster):
   called = []
   problem = _wide(make_problem, make_cluster)
@@ -286,12 +287,14 @@ def test_small_budgets_leave_evaluations_for_more_than_metis(make_problem, make_
   assert _rows(run)["annealing"].evaluations >= 8
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_an_op_on_one_device_is_answered_at_once(make_problem, make_cluster):
   problem = make_problem([5.0], cluster=make_cluster(1))
   assert run_auto(problem, Budget(max_seconds=30), 0, policies=()).tolist() == [0]
   assert problem.account.seconds < 5
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_one_device_is_answered_at_once(make_problem, make_cluster):
   problem = make_problem(
       [5.0] * 6, [(0, 1), (0, 2), (2, 5)], [10] * 6,

@@ -123,13 +123,17 @@ def test_events_for_tensorboard_begin_with_the_step_time(graph, tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_found(graph):
+  pressed_at = []
+
   def press(problem, stage):
     if stage == "annealing" and problem.account.evaluations >= 50:
+      pressed_at.append(problem.account.evaluations)
       raise KeyboardInterrupt
 
   result = place(
       graph, "k80:2", "annealing", max_evaluations=5000, max_groups=8, progress=press)
-  assert result.interrupted and result.evaluations < 60
+  assert result.interrupted and [result.evaluations] == pressed_at
+  assert result.evaluations < 5000
   assert result.baselines["annealing"].evaluations > 0
   assert result.step_time_us <= result.baselines["metis"].step_time_us
 
@@ -158,6 +162,7 @@ def test_a_budget_of_nothing_is_refused(graph, budget):
     place(graph, "k80:2", **budget)
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_one_device_has_nothing_to_gain_and_is_answered_at_once(graph):
   result = place(graph, "cpu:1", max_seconds=60)
   assert result.proven and result.seconds < 5

@@ -54,8 +54,11 @@ def test_islands_on_ray_find_what_they_find_on_threads(sixty_ops):
 
 
 def test_islands_on_ray_end_in_time_and_keep_what_they_found(sixty_ops):
-  problem = sixty_ops()
-  _anneal(problem, OnRay(ray), Budget(max_seconds=1.0))
+  for max_seconds in (1.0, 10.0, 100.0, 1000.0):
+    problem = sixty_ops()
+    _anneal(problem, OnRay(ray), Budget(max_seconds=max_seconds))
+    if problem.account.evaluations > 3:
+      break  # in less time Ray's processes may not even have started
   account = problem.account
   assert account.evaluations > 3 and account.history[-1][2] == account.best_objective_us
 
@@ -70,8 +73,8 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
   problem.account.observer = interrupt
   started = time.monotonic()
   with pytest.raises(KeyboardInterrupt):
-    _anneal(problem, OnRay(ray), Budget(max_seconds=300.0))
-  assert time.monotonic() - started < 100 and problem.account.best_placement is not None
+    _anneal(problem, OnRay(ray), Budget(max_seconds=6000.0))
+  assert time.monotonic() - started < 3000 and problem.account.best_placement is not None
 
 
 # Functions within functions travel to Ray's processes, which cannot import the modules of tests.

@@ -8,8 +8,8 @@ import functools
 import numpy as np
 import pytest
 import training_constructs as constructs
+from unhurried import compare_training
 
-import placeto_tf as placeto
 from placeto_tf.errors import GraphError
 from placeto_tf.replication.batches import ReplicaSource
 
@@ -91,7 +91,7 @@ def assert_close(expected, found):
 def prove(name, replicas, mirrored):
   batch_norm = "replica"
   graph, made = replicated(name, replicas, mirrored)
-  compared = placeto.compare_training(graph, made, STEPS)
+  compared = compare_training(graph, made, STEPS)
   assert compared.checked and compared.steps == STEPS and compared.variables
   assert compared.largest_difference < 1e-4
   if name in constructs.DRAWS:

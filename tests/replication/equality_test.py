@@ -1,8 +1,8 @@
 """Replicas of a training graph do the step that the graph does with the whole batch."""
 
 import pytest
+from unhurried import compare_training
 
-import placeto_tf as placeto
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.replication import ReplicaSource
@@ -88,7 +88,7 @@ def test_each_replica_has_the_memory_of_its_examples(mirrored):
   source = ReplicaSource(
       "zoo:transformer_xl:layers=1:batch=4:segment=6:memory=4:heads=2:width=4:inner=8:vocab=20")
   replicated = source.replicas(2, mirrored)
-  found = placeto.compare_training(source.graph, replicated, steps=3)
+  found = compare_training(source.graph, replicated, steps=3)
   assert found.checked and found.largest_difference < 1e-5
   assert {"layer_0/memory", "replica_1/layer_0/memory"} <= {
       name.replace("replica_0/", "") for name in replicated.graph.op_names}

@@ -147,8 +147,8 @@ def convolutions(keras):
 
 def compared(keras, name, replicas):
   import tensorflow as tf
+  from unhurried import compare_training
 
-  import placeto_tf as placeto
   from placeto_tf.graphs import load_graph, training_function
   from placeto_tf.replication import replicate
 
@@ -161,7 +161,7 @@ def compared(keras, name, replicas):
 
   whole, part = function(4 * replicas), function(4)
   replicated = replicate(part, replicas, whole=whole)
-  found = placeto.compare_training(whole, replicated)
+  found = compare_training(whole, replicated)
   return {"text": str(found), "checked": found.checked, "variables": found.variables,
           "difference": found.largest_difference, "own": len(replicated.own_statistics)}
 

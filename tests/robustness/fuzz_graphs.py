@@ -2,10 +2,11 @@
 
   scripts/with_env python tests/robustness/fuzz_graphs.py --mutants=10000 --out=failures
 
-A mutant must never crash the process, take more than 10 seconds, or raise anything but the
-package's own errors. Mutants are GraphDefs, MetaGraphDefs, SavedModels and CostGraphDefs in turn,
-each a function of the seed and its number: bytes flipped, inserted or cut off, fields dropped,
-inputs rewired, huge or negative sizes, wrong types and names, nodes repeated or lost, deep nesting.
+A mutant must never crash the process, take more than 10 seconds (of CPU time where it is loaded),
+or raise anything but the package's own errors. Mutants are GraphDefs, MetaGraphDefs, SavedModels
+and CostGraphDefs in turn, each a function of the seed and its number: bytes flipped, inserted or
+cut off, fields dropped, inputs rewired, huge or negative sizes, wrong types and names, nodes
+repeated or lost, deep nesting.
 They are read in worker processes, so that crashes are noticed. A mutant that fails is written to
 --out with its number, and --first=NUMBER --mutants=1 tries it again.
 """
@@ -33,8 +34,8 @@ flags.DEFINE_integer("first", 0, "Number of the first one.", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "Seed of all of them.")
 flags.DEFINE_float("cost_share", 1.0, "Share of the mutants that load whose costs are estimated.",
                    lower_bound=0, upper_bound=1)
-flags.DEFINE_float("limit_s", 10.0, "Seconds that a mutant may take to load; costs may take as "
-                   "long again.")
+flags.DEFINE_float("limit_s", 10.0, "Seconds of CPU time that a mutant may take to load; costs "
+                   "may take as long again.")
 flags.DEFINE_string("out", None, "Directory for the mutants that fail.")
 flags.DEFINE_bool("worker", False, "Internal: read mutants and print a JSON line for each.")
 

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 import training_constructs as constructs
+from unhurried import compare_training
 
-import placeto_tf as placeto
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication import propagation, replicate
@@ -33,7 +33,7 @@ def built(name):
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_it_says_what_was_compared(mirrored):
   source = built("mean_loss")
-  found = placeto.compare_training(source.graph, source.replicas(2, mirrored), steps=3)
+  found = compare_training(source.graph, source.replicas(2, mirrored), steps=3)
   assert found.checked and (found.steps, found.variables, found.fetches) == (3, 6, 1)
   assert 0 <= found.largest_difference < 1e-5 and found.seconds > 0
   assert str(found).startswith("checked: 3 steps, 6 variables, largest difference ")
@@ -63,7 +63,7 @@ def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):
       name, "Mean"), planted)
   replicated = replicate(part, 2, whole=source.graph)
   with pytest.raises(ReplicaMismatchError) as caught:
-    placeto.compare_training(source.graph, replicated)
+    compare_training(source.graph, replicated)
   message = str(caught.value)
   assert "2 replicas train something else than the graph: after step 1 " in message
   assert "\n" not in message and "one replica" in message
@@ -97,24 +97,24 @@ def test_a_variable_that_is_off_by_a_little_is_caught_and_named(name):
       replica_of_op=np.array([replicated.replica_of_op[i] if i >= 0 else -1 for i in order]))
   variable = node.input[0]
   with pytest.raises(ReplicaMismatchError, match=f"'{variable}' by"):
-    placeto.compare_training(source.graph, changed)
+    compare_training(source.graph, changed)
 
 
 def test_one_replica_is_the_graph_itself():
   source = built("mean_loss")
-  found = placeto.compare_training(source.graph, source.replicas(1))
+  found = compare_training(source.graph, source.replicas(1))
   assert not found.checked and str(found) == "not checked: one replica is the unchanged graph"
 
 
 def test_a_step_that_takes_too_long_is_said():
   source = built("mean_loss")
-  found = placeto.compare_training(source.graph, source.replicas(2), time_limit_s=0.0)
+  found = compare_training(source.graph, source.replicas(2), time_limit_s=0.0)
   assert not found.checked and "takes more than 0 s" in str(found)
 
 
 def test_after_half_of_the_time_no_further_step_begins():
   source = built("mean_loss")
-  found = placeto.compare_training(
+  found = compare_training(
       source.graph, source.replicas(2), time_limit_s=1000.0, started=time.monotonic() - 501.0)
   assert found.checked and found.steps == 1  # what has been done counts
 
@@ -122,7 +122,7 @@ def test_after_half_of_the_time_no_further_step_begins():
 def test_variables_that_do_not_fit_into_memory_are_not_trained(monkeypatch):
   source = built("mean_loss")
   monkeypatch.setattr(comparing, "_free_bytes", lambda: 100.0)
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert not found.checked and "of memory" in str(found)
 
 
@@ -136,14 +136,14 @@ def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
       constructs.finish(constructs.square_error(constructs.network(x), y))
     tf.compat.v1.global_variables_initializer()
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert not found.checked and "does not run on this machine" in found.reason
   assert "\n" not in found.reason
 
 
 def test_a_graph_that_is_none():
   with pytest.raises(GraphError):
-    placeto.compare_training(7, built("mean_loss").replicas(2))
+    compare_training(7, built("mean_loss").replicas(2))
 
 
 def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference():
@@ -166,7 +166,7 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
     gradient = tf.gradients(loss, [bias])[0]
     tf.group(step, tf.compat.v1.assign(kept, gradient), name="train")
   source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert found.checked and found.untold == 2, found
   assert found.largest_difference < 1e-3
   assert "of them tell nothing" in str(found)
@@ -190,17 +190,17 @@ def test_numbers_that_overflow_are_not_taken_for_equal_ones():
   import tensorflow as tf
 
   of_mean, of_sum = deep(tf.reduce_mean), deep(tf.reduce_sum)
-  found = placeto.compare_training(of_mean.graph, of_mean.replicas(2))
+  found = compare_training(of_mean.graph, of_mean.replicas(2))
   assert found.checked and found.steps == 5 and not found.untold, found
   with pytest.raises(ReplicaMismatchError, match="'weights_"):
-    placeto.compare_training(of_sum.graph, of_mean.replicas(2))
+    compare_training(of_sum.graph, of_mean.replicas(2))
 
 
 def test_a_graph_that_always_overflows_is_not_checked():
   import tensorflow as tf
 
   source = deep(tf.reduce_mean, 1e38)
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert str(found) == "not checked: all variables overflow in the first step"
 
 
@@ -219,7 +219,7 @@ def test_what_single_precision_rounds_away_is_told_by_double_precision():
     step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
     tf.group(step, tf.compat.v1.assign(kept, rest), name="train")
   source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert found.checked and found.untold == 0 and found.largest_difference < 1e-6, found
 
 
@@ -237,7 +237,7 @@ def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored
   part = ReplicaSource(graph, {**options, "batch_size": examples // outer}).replicas(inner)
   replicated = replicate(part.graph, outer, mirrored=mirrored)
   assert (part.global_batch, replicated.global_batch) == (examples // outer, examples)
-  found = placeto.compare_training(
+  found = compare_training(
       load_graph(graph, **options, batch_size=examples), replicated, steps=3)
   assert found.checked and found.largest_difference < 1e-5, found
 
@@ -265,9 +265,9 @@ def by_mask(of_ids, full):
 @pytest.mark.parametrize("of_ids", (True, False))
 def test_masks_of_padding_and_of_signs_leave_something_out(of_ids):
   right, wrong = by_mask(of_ids, False), by_mask(of_ids, True)
-  assert placeto.compare_training(right.graph, right.replicas(2)).steps == 5
+  assert compare_training(right.graph, right.replicas(2)).steps == 5
   with pytest.raises(ReplicaMismatchError):
-    placeto.compare_training(right.graph, wrong.replicas(2))
+    compare_training(right.graph, wrong.replicas(2))
 
 
 @pytest.mark.parametrize("checked", (False, True))
@@ -282,7 +282,7 @@ def test_what_takes_no_negative_numbers_is_given_none(checked):
     constructs.finish(constructs.square_error(constructs.network(logs), y))
     tf.compat.v1.global_variables_initializer()
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert found.checked and found.steps == 5, found
 
 
@@ -307,15 +307,15 @@ def wrong_by(factor, rate=0.1, act="tanh"):
 @pytest.mark.parametrize("rate", (1e-4, 1e-7, 1e-10))
 def test_what_changes_by_little_may_differ_by_little(rate):
   right, wrong = wrong_by(1.0, rate), wrong_by(1.2, rate)
-  found = placeto.compare_training(right.graph, right.replicas(2))
+  found = compare_training(right.graph, right.replicas(2))
   assert found.checked and (found.steps, found.untold) == (5, 0), found
   with pytest.raises(ReplicaMismatchError, match="'first'"):
-    placeto.compare_training(right.graph, wrong.replicas(2))
+    compare_training(right.graph, wrong.replicas(2))
 
 
 def test_a_graph_whose_variables_no_step_changes_is_not_checked():
   source = wrong_by(1.0, act="none_positive")
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert str(found).startswith("not checked: no step changes a variable by more than")
 
 
@@ -334,12 +334,12 @@ def test_masks_that_are_drawn_are_full_once_and_empty_once(kept):
     return ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
 
   right, wrong = masked(tf.reduce_mean), masked(tf.reduce_sum)
-  assert placeto.compare_training(right.graph, right.replicas(2)).checked
+  assert compare_training(right.graph, right.replicas(2)).checked
   with pytest.raises(ReplicaMismatchError):
-    placeto.compare_training(right.graph, wrong.replicas(2))
+    compare_training(right.graph, wrong.replicas(2))
 
 
 def test_a_variable_that_is_written_in_a_later_step_tells_nothing():
   source = built("loss_kept_in_a_branch_that_is_not_taken")
-  found = placeto.compare_training(source.graph, source.replicas(2))
+  found = compare_training(source.graph, source.replicas(2))
   assert found.checked and (found.variables, found.untold) == (8, 1), found

@@ -42,7 +42,7 @@ def test_slow_islands_do_not_change_the_result(sixty_ops, monkeypatch):
 
   def late(self, island, *arguments):
     if island == 0:
-      second_arrived.wait(0.2)
+      assert second_arrived.wait(300)
     else:
       second_arrived.set()
     return meet(self, island, *arguments)
@@ -66,6 +66,7 @@ def test_a_budget_smaller_than_the_islands_is_kept(sixty_ops):
   assert problem.account.evaluations <= 9
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_in_limited_time_there_are_no_more_islands_than_cores(sixty_ops):
   problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_seconds=0.3))
@@ -75,9 +76,10 @@ def test_in_limited_time_there_are_no_more_islands_than_cores(sixty_ops):
   assert len(problem.account.of_islands) == 8
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 def test_islands_end_at_a_target_and_in_time(sixty_ops):
   problem = sixty_ops()
-  _run(problem, 2, "annealing", Budget(max_seconds=60, target_us=1e9))
+  _run(problem, 2, "annealing", Budget(max_seconds=600, target_us=1e9))
   assert problem.account.evaluations < 100
   problem = sixty_ops()
   _run(problem, 2, "annealing", Budget(max_seconds=0.3))
@@ -113,7 +115,7 @@ def test_an_island_that_is_run_once_more_gets_the_answers_it_got(sixty_ops):
 
 def test_without_waiting_an_island_that_is_run_once_more_goes_on_from_what_it_had(sixty_ops):
   exchange = islands.Exchange(islands.Rules(2, False, None))
-  problem, budget = sixty_ops(), Budget(max_seconds=60)
+  problem, budget = sixty_ops(), Budget(max_seconds=600)
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
   def dies(view, budget, seed, island):
@@ -144,7 +146,7 @@ def test_an_interrupt_ends_all_islands_and_keeps_what_they_found(sixty_ops):
   before = threading.active_count()
   with pytest.raises(KeyboardInterrupt):
     islands.search_on_islands(
-        problem, registry.find("annealing").load(), Budget(max_seconds=60), islands=_on(2))
+        problem, registry.find("annealing").load(), Budget(max_seconds=600), islands=_on(2))
   problem.account.observer = None
   assert threading.active_count() == before
   account = problem.account
@@ -162,7 +164,7 @@ def test_an_error_on_an_island_is_raised_and_ends_the_others(sixty_ops):
   problem = sixty_ops()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
   with pytest.raises(PlacementError, match="second island"):
-    islands.search_on_islands(problem, search, Budget(max_seconds=60), islands=_on(2))
+    islands.search_on_islands(problem, search, Budget(max_seconds=600), islands=_on(2))
 
 
 def test_a_number_of_islands_below_one_is_refused():

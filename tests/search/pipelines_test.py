@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from pipeline_graphs import BATCH, LAYERS, source, training_graph
+from unhurried import compare_training
 
-import placeto_tf as placeto
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
@@ -91,7 +91,7 @@ def test_a_pipeline_trains_what_the_graph_trains(made):
       found.replicated.graph.edge_consumers.tolist()) if port == CONTROL]
   ordered = pipelines.with_order(replicated, edges)
   assert ordered.graph.num_edges > replicated.graph.num_edges
-  check = placeto.compare_training(small.graph, ordered, steps=3)
+  check = compare_training(small.graph, ordered, steps=3)
   assert check.checked and check.largest_difference < 1e-5
 
 

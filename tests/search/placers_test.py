@@ -72,6 +72,7 @@ def test_a_budget_that_is_used_up_evaluates_nothing_more(method, random_problem)
   assert problem.account.evaluations == 1
 
 
+@pytest.mark.usefixtures("clock_of_looks")
 @pytest.mark.parametrize("method", sorted(PLACERS))
 def test_seconds_end_a_search(method, random_problem):
   problem = random_problem(2)

@@ -5,7 +5,7 @@ import csv
 GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 
 
-def test_it_measures_islands_and_goes_on(run_program, tmp_path):
+def test_it_measures_islands_and_goes_on(run_program, tmp_path, clock_of_looks):
   flags = (f"--graphs={GRAPH}", "--more_graphs=", "--cluster=k80:2", "--seconds=1",
            f"--out={tmp_path}")
   done = run_program("benchmark_islands", *flags, "--methods=annealing")
