@@ -50,7 +50,7 @@ class LocalWorkers(Runtime):
       tf.compat.v1.Session(workers.target, graph=graph)
   """
 
-  def __init__(self, num_workers: int = 2, *, startup_seconds: float = 120.0):
+  def __init__(self, num_workers: int = 2, *, startup_seconds: float = 300.0):
     """Starts nothing yet. Args: startup_seconds: until all workers serve."""
     if not 0 < num_workers <= _MOST_WORKERS:
       raise MeasurementError(f"num_workers is {num_workers}; expected 1 to {_MOST_WORKERS}")

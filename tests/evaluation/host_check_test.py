@@ -3,11 +3,14 @@
 import pytest
 import tensorflow as tf
 
-from placeto_tf import zoo
+import graph_files
+from placeto_tf import place, zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError, PlacetoError
 from placeto_tf.evaluation import host_check
 from placeto_tf.evaluation.host_check import GraphCheck, HostCheckConfig, Step
+from placeto_tf.graphs import load_graph
+from placeto_tf.placing import run
 from placeto_tf.runtime.core_speed import CoreSpeed
 
 
@@ -35,6 +38,15 @@ def test_graphs_that_are_checked_unasked_are_in_the_zoo(graph):
 def test_a_check_without_time_or_devices_is_refused(wrong):
   with pytest.raises(PlacetoError):
     HostCheckConfig(**wrong)
+
+
+def test_one_device_is_there_though_the_search_had_no_time_for_it():
+  graph = load_graph(graph_files.meta_graph_def())
+  result = place(graph, "k80:2", max_evaluations=1)
+  assert result.baselines["single"].placement is None
+  placement, step_us = host_check._on_one_device(result, "grappler")
+  assert {device for device in placement.values() if "GPU" in device} == {"/GPU:0"}
+  assert step_us == run.simulate(graph, "k80:2", placement).step_time_us
 
 
 def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from properties import examples
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
@@ -36,7 +37,7 @@ def _cases(draw):
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 @hypothesis.given(case=_cases())
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 def test_every_method_keeps_what_a_grouping_promises(method, case):
   graph, costs, allowed, max_groups = case
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups, method=method)

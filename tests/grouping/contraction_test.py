@@ -2,6 +2,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from properties import examples
 
 import plain_grouping
 from placeto_tf.costs.op_costs import OpCosts
@@ -82,7 +83,7 @@ def test_groups_are_numbered_by_their_first_op_in_topological_order():
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 60))
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 def test_nodes_and_traffic_are_those_of_sorted_arrays(seed, n, nodes):
   rng = np.random.default_rng(seed)
   outputs = rng.integers(0, 3, n)

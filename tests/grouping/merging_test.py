@@ -2,6 +2,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from properties import examples
 
 import plain_grouping
 from placeto_tf.grouping.contraction import Contraction
@@ -116,7 +117,7 @@ def _contractions(draw):
 
 
 @hypothesis.given(contraction=_contractions(), count=st.integers(1, 30))
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 def test_compiled_stages_merge_what_plain_ones_do(contraction, count):
   plain = plain_grouping.PlainMerger(contraction)
   expected = plain_grouping.merge_stages(plain, contraction, count)
@@ -130,7 +131,7 @@ def test_compiled_stages_merge_what_plain_ones_do(contraction, count):
 
 
 @hypothesis.given(contraction=_contractions(), count=st.integers(1, 30))
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 def test_nodes_on_different_devices_have_devices_of_their_own(contraction, count):
   node_devices = np.random.default_rng(count).integers(0, 3, contraction.num_nodes)
   masks = plain_grouping.node_masks(contraction)

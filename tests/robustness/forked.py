@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Optional, Sequence
 
 from absl import flags
 
@@ -108,14 +108,18 @@ class Program:
     self._began, self._mark = time.monotonic(), f"{os.getpid()}-{time.monotonic_ns()}"
     sys.stdout.flush()
     sys.stderr.flush()
+    # Nothing may be raised in the fork where it is still this program.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     self.pid = os.fork()
     if not self.pid:
-      self._run(path, command[1:], prepare, anew)
+      self._run(path, command[1:], prepare, anew, unblocked)
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 
-  def _run(self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool
-           ) -> None:
-    """What the fork does; never returns."""
-    code = 1
+  def _run(
+      self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool,
+      unblocked: Collection[signal.Signals]) -> None:
+    """What the fork does; never returns. `unblocked`: the signals that are blocked in programs."""
+    code, is_program = 1, False
     try:
       os.setsid()
       descriptor = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -124,17 +128,27 @@ class Program:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
       os.environ.update({"TMPDIR": self.temporary, _MARK: self._mark})
       tempfile.tempdir = None
+      signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
       prepare()
       if anew:
         os.execv(sys.executable, [sys.executable, "-c", _ANEW, path, *arguments])
-      _call(path, arguments)
-      code = 0
+      run = _loaded(path, arguments)
+      is_program = True
+      run()
+      code, is_program = 0, False
+    except KeyboardInterrupt:
+      # Before and after the program, Ctrl-C meets what is ours, and says nothing about it.
+      code = code if code == 0 else 130
+      if is_program:
+        traceback.print_exc()
     except SystemExit as exited:
       code = exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
     except BaseException:
       traceback.print_exc()
     finally:
       # What `atexit` knows of is the parent's, its temporary directories included.
+      with contextlib.suppress(BaseException):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
       with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -243,8 +257,8 @@ def settled(look: Callable[[], Dict[int, str]], seconds: float) -> Dict[int, str
     time.sleep(_POLL_S)
 
 
-def _call(path: str, arguments: Sequence[str]) -> None:
-  """Runs a program in this process, in which the flags of another one were parsed."""
+def _loaded(path: str, arguments: Sequence[str]) -> Callable[[], None]:
+  """What runs a program in this process, in which the flags of another one were parsed."""
   for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
     if module == sys.argv[0] or module.startswith(("__main__", "placeto_tf.")):
       for flag in list(defined):
@@ -258,7 +272,7 @@ def _call(path: str, arguments: Sequence[str]) -> None:
   sys.modules[spec.name] = module_
   spec.loader.exec_module(module_)
   sys.argv = [path, *arguments]
-  module_.run()
+  return module_.run
 
 
 def tree(folder: str, leave_out: Sequence[str] = ()) -> Dict[str, bytes]:

@@ -20,13 +20,15 @@ flags.DEFINE_string("breaks", "", "")
 
 def main(_):
   out, breaks = flags.FLAGS.out, flags.FLAGS.breaks
+  # What is left behind goes on until the folder of this run is removed.
+  stays = f"import os, time\\nwhile os.path.exists({out!r}): time.sleep(0.1)"
   if breaks == "process":
-    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(2)"],
+    subprocess.Popen([sys.executable, "-S", "-c", stays],
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
   if breaks == "port":  # of a process that is not known to be of this program
     server = socket.create_server(("127.0.0.1", 0))
     server.set_inheritable(True)
-    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(2)"], env={},
+    subprocess.Popen([sys.executable, "-S", "-c", stays], env={},
                      close_fds=False, start_new_session=True,
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
   if breaks == "temporary":

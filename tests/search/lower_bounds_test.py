@@ -3,6 +3,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from enumerated_problems import every_kind_of_problem, least_us
+from properties import examples
 
 from placeto_tf.search.lower_bounds import LowerBounds, lower_bound_us
 
@@ -50,7 +51,7 @@ def test_work_of_the_host_does_not_count_for_other_devices(make_problem, make_cl
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1))
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 def test_no_placement_of_many_ops_beats_the_bound(random_problem, seed):
   problem = random_problem(seed)
   bound = lower_bound_us(problem)

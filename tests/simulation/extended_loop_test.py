@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from executor_oracle import ExecutorOracle
 from extended_oracle import ExtendedOracle, random_extensions
+from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
@@ -80,7 +81,7 @@ def test_control_transfers_pay_per_transfer_as_well():
   assert result.start_us.tolist() == [0, 4]
 
 
-@hypothesis.settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+@examples(1000)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
 def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(
@@ -154,7 +155,7 @@ def test_an_op_that_begins_beside_a_busy_device_takes_longer():
   assert result.step_time_us == 9
 
 
-@hypothesis.settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@examples(400)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
 def test_executor_agrees_with_the_plain_python_one(seed, floats):
   fields = {**random_extensions(seed), "ready_order": "executor", "inline_op_types": ("I",)}
@@ -175,7 +176,7 @@ def test_executor_agrees_with_the_plain_python_one(seed, floats):
         zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist()))
 
 
-@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@examples(300)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
 def test_extended_loop_without_extensions_is_the_reference_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=40)

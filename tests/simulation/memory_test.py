@@ -3,6 +3,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from extended_oracle import random_extensions
+from properties import examples
 from random_cases import make_cluster, make_costs, random_case
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -10,7 +11,7 @@ from placeto_tf.simulation.memory import KINDS, Lifetimes, memory_report
 from placeto_tf.simulation.simulator import Simulator
 
 
-@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@examples(300)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), extended=st.booleans())
 def test_lifetimes_add_up_to_the_peaks_of_the_event_loop(seed, extended):
   graph, costs, cluster, placements = random_case(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python
 from oracle import Oracle
+from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.costs.op_costs import OpCosts
@@ -18,11 +19,6 @@ from placeto_tf.simulation.path_lengths import longest_path_us
 from placeto_tf.simulation.simulator import Simulator
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def examples(count):
-  return hypothesis.settings(
-      max_examples=count, deadline=None, derandomize=True, database=None)
 
 
 @examples(2500)
