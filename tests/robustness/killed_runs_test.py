@@ -111,6 +111,21 @@ def test_a_broken_promise_is_found(trials, breaks, said):
   assert found and any(said in text for text in found), trials[breaks]
 
 
+def test_ctrl_c_before_a_program_begins_is_no_traceback_of_the_program(tmp_path):
+  (tmp_path / "fake.py").write_text(PROGRAM)
+  assert run("""
+import os, signal, sys, tempfile
+import forked
+
+for _ in range(5):
+  with tempfile.TemporaryDirectory() as folder:
+    program = forked.Program(sys.argv[1], ("fake", f"--out={folder}"), os.path.join(folder, "run"))
+    program.send(signal.SIGINT)
+    ended = program.finish(300)
+    print(ended.code, ended.said, end=";")
+""", str(tmp_path)) == 5 * "130 ;"
+
+
 @pytest.mark.heavy  # two minutes, and kills at random moments may find something
 def test_the_campaigns_run_on_the_programs_themselves():
   told = run("""
