@@ -19,7 +19,8 @@ from typing import Any, BinaryIO, Dict
 
 from placeto_tf.errors import SetupError
 
-# In a child: "the descriptor to tell when Python ends it, that of a file for stderr".
+# In a child: "the first process, the descriptor to tell when Python ends the child, that of a file
+# for stderr".
 _CHILD = "PLACETO_RAY_DRIVER"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
@@ -39,13 +40,13 @@ def continue_in_child() -> None:
     SetupError: in the first process, where it was not Python that ended the child.
   """
   if _CHILD in os.environ:
-    ended_end, held_end = map(int, os.environ.pop(_CHILD).split(","))
-    _begin_child(ended_end, held_end)
+    _begin_child(*map(int, os.environ.pop(_CHILD).split(",")))
     return
   ended, ended_end = os.pipe()
   with tempfile.TemporaryFile() as held:
     child = subprocess.Popen(
-        [sys.executable, *sys.argv], env={**os.environ, _CHILD: f"{ended_end},{held.fileno()}"},
+        [sys.executable, *sys.argv], env={
+            **os.environ, _CHILD: f"{os.getpid()},{ended_end},{held.fileno()}"},
         pass_fds=(ended_end, held.fileno()),
         start_new_session=True)  # so that Ctrl-C comes once, through this process
     os.close(ended_end)
@@ -62,11 +63,13 @@ def continue_in_child() -> None:
       os.close(ended)
 
 
-def _begin_child(ended_end: int, held_end: int) -> None:
+def _begin_child(parent: int, ended_end: int, held_end: int) -> None:
   atexit.register(os.write, ended_end, _ENDED)
   prctl = getattr(ctypes.CDLL(None), "prctl", None)
   if prctl is not None:  # Linux
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+  if os.getppid() != parent:  # it ended before that, while this process came up
+    os._exit(128 + signal.SIGTERM)
   sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
   os.dup2(held_end, 2)
 

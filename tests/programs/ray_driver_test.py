@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from placeto_tf.programs import ray_driver
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 PROGRAM = '''
@@ -88,6 +90,17 @@ def test_signals_reach_the_program(start, tmp_path, number, code, said):
   _, errors = process.communicate(timeout=300)
   assert (process.returncode, errors) == (code, said)
   assert not (tmp_path / "out").exists()
+
+
+def test_a_child_that_comes_up_after_its_parent_has_ended_does_nothing(tmp_path):
+  (tmp_path / "program.py").write_text(PROGRAM.replace("{body}", "pass"))
+  ended = subprocess.Popen([sys.executable, "-c", ""])
+  ended.wait()
+  done = subprocess.run(
+      [sys.executable, str(tmp_path / "program.py"), "--ray=local", f"--out={tmp_path / 'out'}"],
+      capture_output=True, text=True, timeout=300, check=False,
+      env={**os.environ, "PYTHONPATH": str(ROOT), ray_driver._CHILD: f"{ended.pid},1,2"})
+  assert done.returncode == 143 and not done.stdout and not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
