@@ -2,16 +2,17 @@
 
   scripts/with_env python scripts/benchmarks/placeto_figures.py --out=runs/placeto
 
-All training is by `--preset=paper`. After an interruption the same command goes on where it
-stopped. The parts:
+Training is by `--preset=paper` where nothing else is said. After an interruption the same command
+goes on where it stopped. The parts:
 
   curves    one graph: sampled episodes while it learns, as published, with the reward at the end,
             in random order, with the paper's simpler embeddings, and with choices that the preset
             departs from; beside them the best of searches with --simulations
   families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
             zero-shot, of a policy that was trained on these graphs (optimized), of one that was
-            trained on members 0 to 7 of all families (mixed), of uniform placements, and of
-            searches with --simulations
+            trained on members 0 to 7 of all families (mixed), of the default preset, which ties
+            equal devices, trained with as many simulations, of uniform placements, and of searches
+            with --simulations
 
 Step times are over the best of one device, the expert and METIS.
 """
@@ -22,7 +23,7 @@ import functools
 import json
 import os
 import sys
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import flags
@@ -53,23 +54,30 @@ _LAST = 3  # watches whose mean stands in the table: one has eight episodes
 
 
 def train(
-    graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str
-) -> str:
+    graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str,
+    *, preset: Optional[str] = "paper", iterations: Optional[int] = None) -> str:
   """Trains to the end, or leaves alone what is trained; the directory of the run."""
   from placeto_tf import policies
 
-  policy = policies.trainable()["placeto"]()
+  policy, iterations = policies.trainable()["placeto"](), iterations or FLAGS.iterations
   config = policy.configure(
       {"graphs": tuple(shared_flags.expand_globs(graphs)),
        "held_out": tuple(shared_flags.expand_globs(held_out)), "clusters": (FLAGS.cluster,),
-       "watch_cluster": FLAGS.cluster, "iterations": FLAGS.iterations, "seed": seed,
-       "watch_every": max(1, FLAGS.iterations // 12),
-       "checkpoint_every": max(1, FLAGS.iterations // 4), "max_groups": FLAGS.max_groups},
-      settings, "paper")
+       "watch_cluster": FLAGS.cluster, "iterations": iterations, "seed": seed,
+       "watch_every": max(1, iterations // 12),
+       "checkpoint_every": max(1, iterations // 4), "max_groups": FLAGS.max_groups},
+      settings, preset)
   root_dir = os.path.join(FLAGS.out, name.replace(" ", "_").replace(",", "") + f"_s{seed}")
   policy.train(config, root_dir)
   print(f"{root_dir} is trained", file=sys.stderr, flush=True)
   return root_dir
+
+
+def train_tied(graphs: str, held_out: str, seed: int, name: str) -> str:
+  """`train` by the default preset, with as many simulations: a decision simulates each device."""
+  devices = int(problem_makers(graphs)[0]().allowed.sum(axis=1).max())
+  return train([graphs], [held_out], seed, ("placeto.environment.num_episodes=8",), name,
+               preset=None, iterations=max(1, FLAGS.iterations // devices))
 
 
 def problem_makers(specs: str) -> List[Any]:
@@ -147,7 +155,7 @@ def curves(seeds: Sequence[int]) -> str:
 
 def families(seeds: Sequence[int]) -> str:
   """Draws families.png and returns the table."""
-  import benchmark_placeto
+  import placeto_rows
 
   from placeto_tf.policies.placeto.weights import PlacetoWeights
 
@@ -165,15 +173,18 @@ def families(seeds: Sequence[int]) -> str:
             train([f"family:{family}[0:8]"], [tested], seed, (), f"{family} zero-shot"),
             train([tested], [tested], seed, (), f"{family} optimized"),
             train([f"family:{each}[0:8]" for each in FLAGS.families],
-                  [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), "mixed"))
+                  [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), "mixed"),
+            train_tied(f"family:{family}[0:8]", tested, seed, f"{family} tied"))
         makers = problem_makers(tested)
-        zero_shot, optimized, mixed = (benchmark_placeto.figures(
+        zero_shot, optimized, mixed, tied = (placeto_rows.rows(
             makers, PlacetoWeights.load(run), [count], seed) for run in runs)
         rows = {name.partition(",")[0]: zero_shot[name] for name in (
             f"zero-shot, {count}", "greedy (known start)",
             f"uniform moves, {count}", "uniform placements")}
         rows["optimized"] = optimized[f"zero-shot, {count}"]
         rows["mixed, zero-shot"] = mixed[f"zero-shot, {count}"]
+        rows["tied, zero-shot"] = tied[f"zero-shot, {count}"]
+        rows["tied, greedy (known start)"] = tied["greedy (known start)"]
         ratios = {row: [ratio for ratio, _ in values] for row, values in rows.items()}
         ratios.update({
             name: [best_of_search(make, name, count, seed) for make in makers]

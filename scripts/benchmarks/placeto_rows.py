@@ -1,10 +1,6 @@
-"""Compares trained Placeto policies with random draws and placers that do not learn.
+"""A trained Placeto policy beside random draws and placers that do not learn.
 
-  scripts/with_env python scripts/benchmarks/benchmark_placeto.py --graphs='family:ptb[24:32]' \
-      --weights=runs/tied_ptb_s0,runs/tied_ptb_s1,runs/tied_ptb_s2 --budgets=100,1000 --out=ptb.json
-
-Prints step times over the best of one device, expert and METIS: geometric means over the graphs,
-mean and deviation over the weights, each of which is used with its own seed.
+The rows of `rows`, step times over the best of one device, expert and METIS:
 
   single, expert, metis   their placements
   greedy (random start)   the last placement of one episode of likeliest devices, from a random
@@ -19,30 +15,15 @@ mean and deviation over the weights, each of which is used with its own seed.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
-import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from absl import flags
-
-from placeto_tf.programs import entry_point, shared_flags
-
-FLAGS = flags.FLAGS
-
-flags.DEFINE_list("graphs", None, "Graphs, comma separated.", required=True)
-flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
-flags.DEFINE_list("weights", None, "Directories that scripts/train.py --policy=placeto wrote: one "
-                  "for each seed.", required=True)
-flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of zero-shot, untrained and uniform.")
-flags.DEFINE_string("out", None, "A JSON file for every figure.")
 
 _GREEDY_STARTS = 8  # random placements of each graph from which a greedy episode starts
 _MOST_EPISODES = 4  # for each episode that fits the budget if every decision moves a group
 
 
-def figures(
+def rows(
     graphs: Sequence[Callable[[], Any]], weights: Any, budgets: Sequence[int], seed: int
 ) -> Dict[str, List[Tuple[float, float]]]:
   """Row -> for each graph (step time over the best known placer's, evaluations).
@@ -146,17 +127,6 @@ class _Session:
         for problem in self._problems]
 
 
-def table(by_seed: Sequence[Dict[str, List[Tuple[float, float]]]]) -> List[str]:
-  """A line for each row: geometric mean over graphs, mean and deviation over the weights."""
-  lines = []
-  for row in by_seed[0]:
-    means = np.exp([np.mean(np.log([ratio for ratio, _ in found[row]])) for found in by_seed])
-    evaluations = np.mean([[count for _, count in found[row]] for found in by_seed])
-    deviation = means.std(ddof=1) if len(means) > 1 else 0.0
-    lines.append(f"{row:24s} {means.mean():.3f} +- {deviation:.3f}  {evaluations:8.0f} evaluations")
-  return lines
-
-
 def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
   """The best of so many uniformly random placements, the geometric mean of as many trials."""
   trials = [
@@ -169,36 +139,3 @@ def _random(problem, rng: np.random.Generator, count: int) -> np.ndarray:
   """[count, G] uniformly random allowed devices."""
   draws = np.where(problem.allowed, rng.random((count,) + problem.allowed.shape), -1.0)
   return draws.argmax(axis=2).astype(np.int32)
-
-
-def main() -> None:
-  """Prints the table."""
-  entry_point.import_tensorflow_quietly()
-  from placeto_tf.clusters import Cluster
-  from placeto_tf.graphs import load_graph
-  from placeto_tf.policies.placeto.weights import PlacetoWeights
-  from placeto_tf.training.problems import make_problem
-
-  cluster, made = Cluster.parse(FLAGS.cluster), []
-  weights = [PlacetoWeights.load(directory) for directory in FLAGS.weights]
-  for spec in shared_flags.expand_globs(FLAGS.graphs):
-    graph = load_graph(spec)
-    made.append(functools.partial(
-        make_problem, graph, cluster, max_groups=weights[0].max_groups, num_threads=1))
-  found = []
-  for seed, (directory, each) in enumerate(zip(FLAGS.weights, weights)):
-    found.append(figures(made, each, shared_flags.whole_numbers("budgets"), seed))
-    print(f"{directory} is done", file=sys.stderr, flush=True)
-  print("\n".join(table(found)))
-  if FLAGS.out:
-    with open(FLAGS.out, "w", encoding="utf-8") as file:
-      json.dump(dict(zip(FLAGS.weights, found)), file, indent=1)
-
-
-def run() -> None:
-  """Entry point."""
-  entry_point.run_program(main)
-
-
-if __name__ == "__main__":
-  run()
