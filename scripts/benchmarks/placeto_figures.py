@@ -177,7 +177,8 @@ def families(seeds: Sequence[int]) -> str:
             train_tied(f"family:{family}[0:8]", tested, seed, f"{family} tied"))
         makers = problem_makers(tested)
         zero_shot, optimized, mixed, tied = (placeto_rows.rows(
-            makers, PlacetoWeights.load(run), [count], seed) for run in runs)
+            makers, PlacetoWeights.load(run), [count], seed, rivals=run is runs[0])
+                                         for run in runs)
         rows = {name.partition(",")[0]: zero_shot[name] for name in (
             f"zero-shot, {count}", "greedy (known start)",
             f"uniform moves, {count}", "uniform placements")}

@@ -24,8 +24,8 @@ _MOST_EPISODES = 4  # for each episode that fits the budget if every decision mo
 
 
 def rows(
-    graphs: Sequence[Callable[[], Any]], weights: Any, budgets: Sequence[int], seed: int
-) -> Dict[str, List[Tuple[float, float]]]:
+    graphs: Sequence[Callable[[], Any]], weights: Any, budgets: Sequence[int], seed: int, *,
+    rivals: bool = True) -> Dict[str, List[Tuple[float, float]]]:
   """Row -> for each graph (step time over the best known placer's, evaluations).
 
   Args:
@@ -33,6 +33,7 @@ def rows(
     weights: `PlacetoWeights` of a training run.
     budgets: evaluations of the searches.
     seed: of draws.
+    rivals: whether also those that have learned nothing, and greedy episodes from random starts.
   """
   from placeto_tf.policies.placeto.training import given_start
 
@@ -45,8 +46,10 @@ def rows(
         (float(p.evaluate(given_start(p, name)[None]).objective_us[0]) / us, 1)
         for p, us in zip(first, best_us)]
   rng = np.random.default_rng(seed)
-  for row, start, episodes in (("greedy (random start)", "random", _GREEDY_STARTS),
-                               ("greedy (known start)", "given", 1)):
+  greedy = [("greedy (known start)", "given", 1)]
+  if rivals:
+    greedy.append(("greedy (random start)", "random", _GREEDY_STARTS))
+  for row, start, episodes in greedy:
     session = _Session(
         graphs, known, weights, weights.arrays, seed, start=start, episodes=episodes)
     session.episode(None)
@@ -56,9 +59,10 @@ def rows(
       found["uniform placements"] = [
           (_best_of_draws(p, rng, count) / us, count)
           for p, us, count in zip(first, best_us, counts)]
-  for row, arrays, uniform in (
-      ("zero-shot", weights.arrays, False), ("untrained", None, False),
-      ("uniform moves", None, True)):
+  searches = [("zero-shot", weights.arrays, False)]
+  if rivals:
+    searches += [("untrained", None, False), ("uniform moves", None, True)]
+  for row, arrays, uniform in searches:
     session = _Session(graphs, known, weights, arrays, seed, start="best", uniform=uniform)
     for _ in range(_MOST_EPISODES * -(-max(budgets) // session.steps)):
       session.episode(rng)
