@@ -1,19 +1,52 @@
-"""How far two tensors are from one another, and how far roundings alone may take them."""
+"""How far two tensors are from one another, and how far roundings alone may take them.
+
+Tolerances are relative to how far a variable was changed, so that one that steps change by little
+may differ by little.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+  from numpy.typing import ArrayLike
 
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
 _DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
+_UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
 
 
-def difference(one: Any, other: Any) -> float:
+class SeenDifference(NamedTuple):
+  """A difference that was seen."""
+
+  name: str
+  difference: float
+  tolerance: float
+  is_finite: bool
+  change: float = 1.0  # by the steps, relative to its largest element
+
+  @property
+  def is_wrong(self) -> bool:
+    """Whether it is more than rounding."""
+    return self.difference > self.tolerance
+
+  @property
+  def tells(self) -> bool:
+    """Whether another value would have been noticed."""
+    return self.is_finite and self.tolerance <= _UNTOLD
+
+  @property
+  def moves(self) -> bool:
+    """Whether steps change it by much more than rounding."""
+    return self.is_finite and self.tolerance <= _UNTOLD * self.change
+
+
+def difference(one: ArrayLike, other: ArrayLike) -> float:
   """The largest difference relative to the largest element; infinite for other shapes."""
   one, other = np.asarray(one), np.asarray(other)
   if one.shape != other.shape:
@@ -35,7 +68,7 @@ def difference(one: Any, other: Any) -> float:
   return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
 
 
-def tolerance(value: Any, change: float = 1.0) -> float:
+def tolerance(value: ArrayLike, change: float = 1.0) -> float:
   """The largest difference that is taken for rounding in any graph.
 
   Args:
@@ -52,7 +85,7 @@ def tolerance(value: Any, change: float = 1.0) -> float:
   return min(most, most * change + _ROUNDINGS * float(np.finfo(dtype).eps))
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: ArrayLike) -> bool:
   """Whether all elements are numbers; two tensors that are not agree whatever was computed."""
   value = np.asarray(value)
   return (value.dtype.kind != "f" and "float" not in str(value.dtype)) or bool(

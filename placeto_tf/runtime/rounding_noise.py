@@ -1,0 +1,87 @@
+"""`RoundingNoise`: how far other roundings alone take what a graph and its replicas train.
+
+Sums in another order and kernels for other batches round differently, and a model may enlarge that.
+How much is harmless is measured: both are trained a second time with variables that differ from the
+others by some roundings, and where batch normalizations are joined, the graph has these written out
+in plain ops.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Set
+
+import numpy as np
+
+from placeto_tf.runtime.compared_examples import ComparedExamples
+from placeto_tf.runtime.tensor_differences import SeenDifference, difference
+from placeto_tf.runtime.trained_pair import TrainedPair
+
+_NOISE_FACTOR = 20.0
+
+
+class RoundingNoise:
+  """See the module."""
+
+  def __init__(self, pair: TrainedPair, examples: ComparedExamples, seed: int, plain: bool):
+    """Args:
+      pair: whose noise is measured.
+      examples: that it is fed.
+      seed: of its first values.
+      plain: whether the other graph has batch normalizations written out in plain ops.
+    """
+    self._pair, self._examples, self._seed, self._plain = pair, examples, seed, plain
+    self._other: Optional[TrainedPair] = None  # made when needed
+    self._steps = 0  # that the other has done
+    self._fetches: List[List[np.ndarray]] = []  # of its last step
+    self._noise: Dict[str, float] = {}  # the largest so far of each fetch and variable
+
+  def restart(self) -> None:
+    """To be called before the pair begins again."""
+    self._other, self._steps = None, 0
+
+  def close(self) -> None:
+    """Ends the sessions."""
+    if self._other is not None:
+      self._other.close()
+
+  def allowed(
+      self, seen: Sequence[SeenDifference], fetched: Sequence[Sequence[np.ndarray]], step: int,
+      deadline: float) -> List[SeenDifference]:
+    """The same differences, with tolerances for the noise of those that are wrong.
+
+    Args:
+      seen: after a step.
+      fetched: what the graph and its replicas gave in it.
+      step: its number.
+      deadline: by which it has to be done.
+    """
+    self._measure({each.name for each in seen if each.is_wrong}, fetched, step, deadline)
+    return [each._replace(tolerance=max(
+        each.tolerance, _NOISE_FACTOR * self._noise.get(each.name, 0.0))) for each in seen]
+
+  def _measure(
+      self, wanted: Set[str], fetched: Sequence[Sequence[np.ndarray]], step: int, deadline: float
+  ) -> None:
+    """Measures some fetches and variables in the steps so far."""
+    pair, examples = self._pair, self._examples
+    if self._other is None:
+      self._other = pair.again(self._plain)
+      self._other.begin_rounded(self._seed)
+    other = self._other
+    while self._steps <= step:
+      feed, is_other = examples.feed(self._steps), examples.is_other(self._steps)
+      self._fetches = [
+          other.whole.step(feed, deadline, is_other),
+          other.parts.step(pair.replicated.feed(feed), deadline, is_other)]
+      self._steps += 1
+    found = [each for one, again in zip(fetched, self._fetches)
+             for each in zip(pair.tensors, one, again) if each[0] in wanted]
+    for chunk in pair.chunks:
+      names = [name for name in chunk if name in wanted]
+      copies = [(name, each) for name in names for each in pair.copies[name]]
+      if names:
+        found += zip(names, pair.whole.read(names), other.whole.read(names))
+        found += zip((name for name, _ in copies), *(
+            each.read([copy_ for _, copy_ in copies]) for each in (pair.parts, other.parts)))
+    for name, one, again in found:
+      self._noise[name] = max(self._noise.get(name, 0.0), difference(one, again))

@@ -1,0 +1,205 @@
+"""`SideBySide`: a graph and its replicas trained for some steps, and compared after each.
+
+Where a difference is larger than a tolerance for roundings alone, both are trained once more in
+double precision, which decides. Where an op has no kernel for that, how much is harmless is
+measured (`rounding_noise.py`). Changes that are small beside roundings are looked at in double
+precision, too, if there is time.
+
+Numbers that overflow agree whatever was computed. If they do in the first step, both begin again
+with smaller weights; if they do in the second, with all steps like the first; a later step in which
+they do is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Mapping, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.runtime.compared_examples import ComparedExamples
+from placeto_tf.runtime.rounding_noise import RoundingNoise
+from placeto_tf.runtime.tensor_differences import (
+  SeenDifference,
+  difference,
+  is_finite,
+  tolerance,
+)
+from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.runtime.trained_pair import TrainedPair
+
+
+class SideBySide:
+  """See the module.
+
+  Attributes:
+    pair: the graph and its replicas.
+    in_replicas: whether an error is one of the replicas.
+    overflow_step: the first in which numbers overflow; None if they do not.
+  """
+
+  def __init__(
+      self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int, norms: bool = False,
+      double: bool = False, repeated: bool = False):
+    """Args:
+      graph: at the global batch.
+      replicated: its replicas.
+      seed: of the examples.
+      norms: whether batch normalizations are written out among the replicas.
+      double: whether both are in double precision, with written out batch normalizations.
+      repeated: whether all replicas have the same examples, of which their own statistics are those
+        of the whole batch (but for corrections by how many there are, which are left out).
+    """
+    self._seed, self._norms, self._double, self._repeated = seed, norms, double, repeated
+    self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
+    self.pair = TrainedPair(graph, replicated, double=double, repeated=repeated)
+    self._examples = ComparedExamples(self.pair, seed, repeated)
+    self._noise = RoundingNoise(self.pair, self._examples, seed, plain=norms and not double)
+    self.in_replicas = False
+    self.overflow_step: Optional[int] = None
+    self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
+    self._moved: Set[str] = set()  # variables that steps changed by more than rounding
+
+  @property
+  def untold(self) -> Set[str]:
+    """Variables that tell nothing: that hold little but rounding, overflow, or are not changed."""
+    return self._blurred | (self.pair.updated - self._moved)
+
+  def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
+    """(largest difference, steps compared); see `compare_training`."""
+    found = self._run(steps, started, deadline)
+    if self.overflow_step == 0:
+      self.pair.small = True
+      found = self._run(steps, started, deadline)
+    if self.overflow_step == 1 and time.monotonic() < (started + deadline) / 2:
+      self._examples.alternates = False
+      found = self._run(steps, started, deadline)
+    return found
+
+  def run_repeated(self, replicated: ReplicatedGraph, started: float, deadline: float) -> None:
+    """A step of replicas with their own statistics, of the same examples, if there is time."""
+    import tensorflow as tf
+
+    try:
+      again = SideBySide(self.pair.graph, replicated, self._seed, repeated=True)
+      again.run(1, started, deadline)
+    except ReplicaMismatchError:
+      raise
+    except (NotRunnable, GraphError, MemoryError, tf.errors.OpError):
+      return
+
+  def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
+    """A step of replicas with their own statistics, of any examples: whether they can do it."""
+    self.in_replicas = True
+    alone = TrainedPair(self.pair.whole.graph, replicated, self.pair.whole)
+    examples = ComparedExamples(alone, self._seed)
+    try:
+      alone.begin(self._seed)
+      alone.parts.step(replicated.feed(examples.feed(0)), deadline)
+    finally:
+      alone.close()
+    self.in_replicas = False
+
+  def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
+    """`run` with values as they are now; ends early where numbers overflow."""
+    import tensorflow as tf
+
+    pair, examples = self.pair, self._examples
+    self.overflow_step = None
+    self._noise.restart()
+    try:
+      pair.begin(self._seed)
+      largest, done = 0.0, 0
+      for step in range(steps):
+        feed, is_other = examples.feed(step), examples.is_other(step)
+        try:
+          expected = pair.whole.step(feed, deadline, is_other)
+        except tf.errors.InvalidArgumentError:
+          if not is_other:
+            raise
+          self.overflow_step = step  # of which an op of the graph makes an error
+          break
+        self.in_replicas = True
+        found = pair.parts.step(pair.replicated.feed(feed), deadline, is_other)
+        self.in_replicas = False
+        seen = [SeenDifference(name, difference(one, part), tolerance(one), is_finite(one))
+                for name, one, part in zip(pair.tensors, expected, found)]
+        for names in pair.chunks:
+          seen += pair.compared(names)
+        if not all(each.is_finite for each in seen):
+          self.overflow_step = step if self.overflow_step is None else self.overflow_step
+          if step or not pair.small:
+            break
+        if any(each.is_wrong for each in seen):
+          largest_in_double, agreeing = self._in_double(steps, started, deadline)
+          if 0 < agreeing <= step:
+            break  # there was time for fewer steps in double precision
+          if agreeing:
+            seen = [each._replace(difference=largest_in_double) if each.is_wrong else each
+                    for each in seen]
+        if any(each.is_wrong for each in seen):
+          seen = self._noise.allowed(seen, (expected, found), step, deadline)
+        wrong = [each for each in seen if each.is_wrong]
+        if wrong:
+          raise self._mismatch(wrong, step, feed)
+        self._blurred.update(
+            each.name for each in seen if each.name in pair.copies and not each.tells)
+        self._moved.update(each.name for each in seen if each.moves)
+        if step == 0 and pair.updated - self._moved - self._blurred:
+          self._look_closer(steps, started, (started + deadline) / 2)
+        largest = max([largest, *(each.difference for each in seen if each.tells)])
+        done += 1
+        if time.monotonic() > (started + deadline) / 2:
+          break
+      return largest, done
+    finally:
+      pair.close()
+      self._noise.close()
+
+  def _in_double(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
+    """`run` in double precision, made once; no steps where that cannot be run.
+
+    Raises:
+      ReplicaMismatchError: the replicas train something else there, too.
+    """
+    import tensorflow as tf
+
+    if self._doubled is None:
+      self._doubled = 0.0, 0
+      if self._double:
+        return self._doubled
+      with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
+                               tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
+        again = SideBySide(
+            self.pair.graph, self.pair.replicated, self._seed, norms=self._norms, double=True,
+            repeated=self._repeated)
+        self._doubled = again.run(steps, started, deadline)
+        self._blurred |= again._blurred
+        self._moved |= again._moved
+    return self._doubled
+
+  def _look_closer(self, steps: int, started: float, deadline: float) -> None:
+    """Tries double precision, where small changes show, if there is time."""
+    import tensorflow as tf
+
+    if time.monotonic() > deadline:
+      return
+    try:
+      self._in_double(steps, started, deadline)
+    except tf.errors.DeadlineExceededError:
+      self._doubled = None
+
+  def _mismatch(
+      self, wrong: Sequence[SeenDifference], step: int, feed: Mapping[str, np.ndarray]
+  ) -> ReplicaMismatchError:
+    shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
+    joins = self.pair.wrong_joins(feed)
+    where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""
+    return ReplicaMismatchError(
+        f"{self.pair.replicated.form} replicas train something else than the graph: after step "
+        f"{step + 1} {shown} (relative to its largest element){where}; train with one "
+        "replica, or take the op out of the training step")

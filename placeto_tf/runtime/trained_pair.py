@@ -1,0 +1,258 @@
+"""`TrainedPair`: a graph and its replicas, each in a session, and which variables are the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+
+import numpy as np
+
+from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.static_values import PASSING
+from placeto_tf.replication import op_roles
+from placeto_tf.replication.batch_norm import with_plain_batch_norm
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.runtime.tensor_differences import (
+  SeenDifference,
+  difference,
+  is_finite,
+  rounded,
+  tolerance,
+  varied,
+)
+from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
+from placeto_tf.runtime.training_memory import (
+  CHUNK_BYTES,
+  VARIABLES,
+  check_memory,
+  variable_bytes,
+)
+from placeto_tf.runtime.variables import initializers
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+
+_LISTED = 3
+
+
+class TrainedPair:
+  """A graph and its replicas.
+
+  Attributes:
+    graph: as it was given.
+    replicated: its replicas, as they were given.
+    whole, parts: both, as they are run.
+    variables: of the graph, without states of random generators, which each replica advances.
+    copies: variable -> its names among the replicas.
+    updated: the variables that an op of the step changes.
+    chunks: the variables, in groups that are read and written together.
+    tensors: the fetches that are tensors.
+    small: whether weights begin smaller, so that many layers do not overflow.
+  """
+
+  def __init__(
+      self, graph: ComputationGraph, replicated: ReplicatedGraph,
+      whole: Optional[TrainableGraph] = None, double: bool = False, repeated: bool = False):
+    """Args:
+      graph: at the global batch.
+      replicated: its replicas.
+      whole: the graph, if it was made runnable before; else None.
+      double: whether both are in double precision, with written out batch normalizations.
+      repeated: whether batch normalizations are written out without the corrections by how many
+        examples there are.
+
+    Raises:
+      NotRunnable: the graph cannot be trained here.
+      ReplicaMismatchError: it can be imported, but not its replicas.
+    """
+    if any(kind in op_roles.PIPELINES for kind in graph.op_types):
+      raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
+
+    def written(each: ComputationGraph) -> ComputationGraph:
+      return with_plain_batch_norm(each, corrected=not repeated) if double or repeated else each
+
+    self.graph, self.replicated = graph, replicated
+    if whole is None:
+      check_memory(graph, replicated, 2.0 if double else 1.0)
+    self.whole = whole.again() if whole is not None else TrainableGraph(written(graph), double)
+    try:
+      self.parts = TrainableGraph(written(replicated.graph), double)
+    except GraphError as problem:
+      raise ReplicaMismatchError(
+          f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
+      ) from None
+    self.small = False
+    self._first: Dict[str, np.ndarray] = {}  # variables as they were first
+    self.tensors = [name for name in graph.fetches if ":" in name]
+    self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
+                      if kind in VARIABLES and not _is_generator(graph, name)]
+    self.copies = self._find_copies()
+    changed = _updated(replicated.graph, self.parts.tf_graph)  # where functions are expanded
+    self.updated = {name for name, copies in self.copies.items() if not changed.isdisjoint(copies)}
+    if whole is None:
+      self.whole.add(self.variables)
+    self.parts.add(each for name in self.variables for each in self.copies[name])
+    self.chunks = self._in_chunks()
+
+  def again(self, plain: bool = False) -> TrainedPair:
+    """The same for other sessions.
+
+    Args:
+      plain: whether batch normalizations of the graph, not of the replicas, are written out.
+    """
+    other = copy.copy(self)
+    other._first = {}
+    if plain:
+      other.whole = TrainableGraph(with_plain_batch_norm(self.graph))
+      other.whole.add(self.variables)
+    else:
+      other.whole = self.whole.again()
+    other.parts = self.parts.again()
+    return other
+
+  def begin(self, seed: int) -> None:
+    """Initialises the graph, and its replicas alike."""
+    self.parts.open()
+    for values in self._first_values(seed):
+      self._first.update(values)
+      self._write(values)
+
+  def begin_rounded(self, seed: int) -> None:
+    """The same, with variables that differ by some roundings."""
+    self.parts.open()
+    rng = np.random.default_rng(seed + 1)
+    for values in self._first_values(seed):
+      self._write({name: rounded(value, rng) for name, value in values.items()})
+
+  def close(self) -> None:
+    """Ends the sessions."""
+    self.whole.close()
+    self.parts.close()
+
+  def compared(self, names: Sequence[str]) -> List[SeenDifference]:
+    """Some variables of the graph beside their copies."""
+    found = iter(self.parts.read([each for name in names for each in self.copies[name]]))
+    seen = []
+    for name, value in zip(names, self.whole.read(names)):
+      change = difference(value, self._first[name]) if name in self.updated else 1.0
+      seen += [SeenDifference(
+          name, difference(part, next(found)), tolerance(part, change), is_finite(part), change)
+          for part in self._by_copy(name, value).values()]
+    return seen
+
+  def wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
+    """The first tensors that are joined to another value than the graph's, from equal variables."""
+    for names in self.chunks:
+      self._write_parts(dict(zip(names, self.whole.read(names))))
+    joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
+    for op in self.parts.tf_graph.get_operations():
+      if op.name.startswith("joined") and op.outputs:
+        parts = op.name.split("/")
+        for start in range(1, len(parts)):
+          joins.setdefault("/".join(parts[start:]), op.name)
+    found: List[str] = []
+    for name in self.whole.graph.op_names:
+      for port in range(2):
+        joined = joins.get(f"{name}_{port}")
+        if joined is None or len(found) >= _LISTED:
+          continue
+        try:
+          one = self.whole.session.run(f"{name}:{port}", feed)
+          other = self.parts.session.run(f"{joined}:0", self.replicated.feed(feed))
+        except Exception:  # pylint: disable=broad-except  in a branch that is not taken
+          continue
+        if difference(one, other) > tolerance(one):
+          found.append(name)
+    return found
+
+  def _in_chunks(self) -> List[List[str]]:
+    found: List[List[str]] = [[]]
+    filled = 0.0
+    for name in self.variables:
+      size = len(self.copies[name]) * variable_bytes(
+          self.whole.tf_graph.get_operation_by_name(name).node_def)
+      if found[-1] and filled + size > CHUNK_BYTES:
+        found.append([])
+        filled = 0.0
+      found[-1].append(name)
+      filled += size
+    return found
+
+  def _find_copies(self) -> Dict[str, List[str]]:
+    graph, replicated = self.graph, self.replicated
+    names, original = replicated.graph.op_names, replicated.original.op_names
+    found: Dict[str, List[str]] = {name: [] for name in self.variables}
+    handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in VARIABLES]
+    by_original: Dict[str, List[str]] = {}
+    for i in handles:
+      at = int(replicated.original_of_op[i])
+      if at >= 0:
+        by_original.setdefault(original[at], []).append(names[i])
+    if graph.origin.format == "concrete_function":
+      theirs = {id(each.variable): each.op for each in resource_captures(
+          replicated.graph.origin.tf_graph)}
+      ours = {each.op: id(each.variable) for each in resource_captures(graph.origin.tf_graph)}
+      by_original = {name: [theirs[ours[name]]] for name in self.variables
+                     if ours.get(name) in theirs}
+    for name in list(found):
+      if name not in by_original:
+        raise NotRunnable(f"variable {name!r} is not found among the replicas")
+      found[name] = by_original[name]
+    return found
+
+  def _first_values(self, seed: int) -> Iterator[Dict[str, np.ndarray]]:
+    """Initialises the graph; gives its variables with elements that differ, a chunk at a time."""
+    graph = self.whole
+    graph.open(*(([], {}) if graph.values else initializers(graph.graph, graph.tf_graph)))
+    rng = np.random.default_rng(seed)
+    for names in self.chunks:
+      given = [graph.values[name] for name in names] if graph.values else graph.read(names)
+      yield {name: varied(value, rng, self.small) for name, value in zip(names, given)}
+
+  def _write(self, values: Mapping[str, np.ndarray]) -> None:
+    self.whole.write(values)
+    self._write_parts(values)
+
+  def _write_parts(self, values: Mapping[str, np.ndarray]) -> None:
+    self.parts.write({copy_: part for name, value in values.items()
+                      for copy_, part in self._by_copy(name, value).items()})
+
+  def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
+    """The replicas' copies of a variable -> what they should hold."""
+    copies = self.copies[name]
+    return dict(zip(copies, self._rows(name, value) or [value] * len(copies)))
+
+  def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
+    """The rows of each replica, of a variable that keeps examples."""
+    op = self.parts.tf_graph.get_operation_by_name(self.copies[name][0])
+    shape = [dim.size for dim in op.node_def.attr["shape"].shape.dim]
+    if len(shape) != value.ndim:
+      return None
+    axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
+    return np.split(value, self.replicated.replicas, axis=axes[0]) if axes else None
+
+
+def _is_generator(graph: ComputationGraph, name: str) -> bool:
+  """Whether the variable is the state of a random generator, which each replica advances."""
+  op = graph.op_index[name]
+  readers = graph.edge_consumers[graph.edge_producers == op].tolist()
+  return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
+
+
+def _updated(graph: ComputationGraph, tf_graph: tf.Graph) -> Set[str]:
+  """Variables that an op of the step changes, in branches and loops, too."""
+  import tensorflow as tf
+
+  found = set()
+  for name, kind in zip(graph.op_names, graph.op_types):
+    if not op_roles.is_update(kind):
+      continue
+    op = tf_graph.get_operation_by_name(name)
+    for arg, tensor in zip(op.op_def.input_arg, op.inputs):
+      if arg.is_ref or arg.type == tf.resource.as_datatype_enum:
+        while tensor.op.type in PASSING:
+          tensor = tensor.op.inputs[0]
+        found.add(tensor.op.name)
+  return found

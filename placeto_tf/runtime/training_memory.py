@@ -1,0 +1,82 @@
+"""Whether a graph and its replicas can be trained in this machine's memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.costs import estimate_costs
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.simulation import Simulator
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+# Of variables that are read or written at a time: each run of a session with other ends costs a
+# pass over the graph, so that one for each variable would take longer than training.
+CHUNK_BYTES = 256e6
+_PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after the other
+
+
+def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: float) -> None:
+  """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory."""
+  variables = sum(variable_bytes(node) for node in graph.origin.graph_def.node
+                  if node.op in VARIABLES)
+  held = CHUNK_BYTES + variables * (3 + (replicated.replicas if replicated.mirrored else 1))
+  free = _free_bytes()
+  if size * (held + _bytes_of_tensors(graph)) <= free:
+    return
+  cluster = Cluster.parse("cpu:1")
+  costs = estimate_costs(graph, cluster)
+  step = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, np.int32))
+  needed = size * (held + _PARALLEL_OPS * float(
+      step.peak_memory_bytes.max() - costs.persistent_bytes.sum()))
+  if needed > free:
+    raise NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
+                       f"{free / 1e9:.1f} left")
+
+
+def _bytes_of_tensors(graph: ComputationGraph) -> float:
+  """Of all tensors of a step, as if none were freed; infinite where a shape is not known.
+
+  Much sooner known than what is alive at a time.
+  """
+  import tensorflow as tf
+
+  flow = analyse_dataflow(graph)
+  total = 0.0
+  for op, executions in enumerate(graph.executions.tolist()):
+    for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
+      shape, dtype = flow.shape((op, port)), tf.dtypes.as_dtype(flow.dtype((op, port)))
+      if dtype.base_dtype in (tf.resource, tf.variant):
+        continue
+      try:
+        total += executions * math.prod(known_dims(shape)) * dtype.size
+      except ValueError:
+        return math.inf
+  return total
+
+
+def variable_bytes(node: NodeDef) -> float:
+  """Of the variable that an op is the handle of; unknown dimensions count as one."""
+  import tensorflow as tf
+
+  dims = [max(1, dim.size) for dim in node.attr["shape"].shape.dim]
+  return float(math.prod(dims)) * tf.dtypes.as_dtype(node.attr["dtype"].type).size
+
+
+def _free_bytes() -> float:
+  """Memory that other programs leave, where the system tells; else any amount."""
+  try:
+    with open("/proc/meminfo", encoding="ascii") as file:
+      found = dict(line.split(":", 1) for line in file)
+    return 1024.0 * int(found["MemAvailable"].split()[0])
+  except (OSError, KeyError, ValueError):
+    return math.inf
