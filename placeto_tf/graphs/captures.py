@@ -10,9 +10,14 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-from typing import Any, Callable, Iterator, List, Set
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from placeto_tf.errors import GraphError
+
+if TYPE_CHECKING:
+  import keras
+  import tensorflow as tf
+  from tensorflow.types.experimental import ConcreteFunction
 
 _STRUCTURED_FUNCTION = "tensorflow.python.data.ops.structured_function"
 
@@ -30,8 +35,8 @@ class Capture:
   """
 
   op: str
-  handle: Any
-  variable: Any
+  handle: tf.Tensor
+  variable: Optional[tf.Variable]
   device: str
   fixed: str
 
@@ -41,7 +46,7 @@ class Capture:
     return self.op if self.variable is None else self.variable.name.partition(":")[0]
 
 
-def resource_captures(function: Any) -> List[Capture]:
+def resource_captures(function: ConcreteFunction) -> List[Capture]:
   """The variables and other resources that a ConcreteFunction captures, in their order.
 
   Raises:
@@ -74,7 +79,7 @@ def resource_captures(function: Any) -> List[Capture]:
   return found
 
 
-def why_fixed(variable: Any, piped: Set[int]) -> str:
+def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
   """Why a variable cannot be moved to another device, or "".
 
   Args:
@@ -92,7 +97,7 @@ def why_fixed(variable: Any, piped: Set[int]) -> str:
   return ""
 
 
-def unwrapped(variable: Any) -> Any:
+def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
   """The variable that owns the handle: Keras 3 wraps it always, Keras 2 for mixed precision."""
   for _ in range(5):
     fields = getattr(variable, "__dict__", {})
@@ -103,7 +108,7 @@ def unwrapped(variable: Any) -> Any:
   return variable
 
 
-def is_resource(tensor: Any) -> bool:
+def is_resource(tensor: tf.Tensor) -> bool:
   """Whether a tensor is the handle of a resource."""
   return tensor.dtype.base_dtype.name == "resource"
 
@@ -120,19 +125,19 @@ def piped_handles() -> Set[int]:
   return held
 
 
-def live_objects(kind: Any) -> Iterator[Any]:
+def live_objects(kind: Union[type, Tuple[type, ...]]) -> Iterator[Any]:
   """All objects of a class, or of one of several, that the process holds."""
   return (each for each in gc.get_objects() if _is(each, kind))
 
 
-def _is(each: Any, kind: Any) -> bool:
+def _is(each: object, kind: Union[type, Tuple[type, ...]]) -> bool:
   try:
     return issubclass(type(each), kind)  # isinstance would ask proxies, which may be dead
   except TypeError:
     return False
 
 
-def _parent(handle: Any) -> Any:
+def _parent(handle: tf.Tensor) -> Optional[tf.Variable]:
   """The variable that made a handle, where it is alive."""
   owner: Callable[[], Any] = getattr(handle, "_parent_trackable", lambda: None)
   parent = owner()

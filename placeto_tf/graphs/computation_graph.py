@@ -16,12 +16,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple
+import typing
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+  from google.protobuf.message import Message
+  from numpy.typing import ArrayLike
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+  from tensorflow.types.experimental import ConcreteFunction
 
 CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
 
@@ -52,17 +62,17 @@ class GraphSource:
   """
 
   format: str
-  proto: Any = dataclasses.field(repr=False)
+  proto: Message = dataclasses.field(repr=False)
   path: Optional[str] = None
   text: bool = False
-  tf_graph: Any = None
-  graph_def: Any = dataclasses.field(default=None, repr=False)
+  tf_graph: Union[tf.Graph, ConcreteFunction] = None
+  graph_def: GraphDef = dataclasses.field(default=None, repr=False)
   positions: Optional[np.ndarray] = dataclasses.field(default=None, repr=False)  # [N]
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
   iterator_shapes: Mapping[str, Tuple[Optional[Tuple[int, ...]], ...]] = dataclasses.field(
       default_factory=dict)
   cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
-  meta_graph: Any = dataclasses.field(default=None, repr=False)
+  meta_graph: MetaGraphDef = dataclasses.field(default=None, repr=False)
   fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
   trip_count: Optional[int] = None
   split_loops: bool = False
@@ -140,8 +150,8 @@ class ComputationGraph:
       cls,
       op_names: Sequence[str],
       op_types: Sequence[str],
-      num_outputs: Any,
-      edges: Any,
+      num_outputs: ArrayLike,
+      edges: ArrayLike,
       **fields: Any,
   ) -> ComputationGraph:
     """Builds a graph from `(producer, port, consumer)` rows in any order, duplicates allowed.
@@ -256,7 +266,7 @@ _HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, as of what a function capture
 _INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable")
 
 
-def shapes_of_interface(nodes: Iterable[Any]) -> Dict[str, Tuple[int, ...]]:
+def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
   """The same of NodeDefs."""
   found = {}
   for node in nodes:

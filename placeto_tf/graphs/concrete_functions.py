@@ -8,12 +8,19 @@ that its size is known and its readers stay with it. A capture that cannot be mo
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Mapping, Sequence, Tuple
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
+
+if TYPE_CHECKING:
+  import keras
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.types.experimental import ConcreteFunction, GenericFunction
 
 # Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
 # graph that it was made from, in that graph's order, so that both are read alike.
@@ -21,24 +28,24 @@ PLACED_NAMES = "_placeto_names"
 _COMPILED = "_XlaMustCompile"
 
 
-def is_concrete_function(source: Any) -> bool:
+def is_concrete_function(source: object) -> bool:
   """Whether the source is a ConcreteFunction."""
   return hasattr(source, "graph") and hasattr(source, "structured_outputs") and hasattr(
       source, "captured_inputs")
 
 
-def is_function(source: Any) -> bool:
+def is_function(source: object) -> bool:
   """Whether the source is a `tf.function`."""
   return callable(getattr(source, "get_concrete_function", None)) and not (
       is_concrete_function(source))
 
 
-def read_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+def read_function(function: GenericFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a `tf.function` that has one trace or one signature."""
   return read_concrete_function(concrete_of(function))
 
 
-def concrete_of(function: Any) -> Any:
+def concrete_of(function: GenericFunction) -> ConcreteFunction:
   """A ConcreteFunction itself, or that of a `tf.function` with one trace or one signature.
 
   Raises:
@@ -57,14 +64,15 @@ def concrete_of(function: Any) -> Any:
       "it is not clear which to place; hand over function.get_concrete_function(...)")
 
 
-def read_keras_model(model: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The inference of a Keras model; see `keras_models.training_function` for its training."""
   read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
   note = "taken is the inference of the Keras model; see compile_placed for its training"
   return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds
 
 
-def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+def read_concrete_function(
+    function: ConcreteFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """The graph, fetches and feeds of a ConcreteFunction."""
   attributes = function.function_def.attr  # looking up a missing key of a proto's map would add it
   if _COMPILED in attributes and attributes[_COMPILED].b:
@@ -107,7 +115,7 @@ def read_concrete_function(function: Any) -> Tuple[ReadGraph, Tuple[str, ...], T
   return read, tuple(dict.fromkeys(fetches)), feeds
 
 
-def _renamed(graph_def: Any, names: Mapping[str, str]) -> Any:
+def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
   """The nodes of a placed function with the names, and in the order, of its original."""
   if not names:
     return graph_def
@@ -138,7 +146,7 @@ def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
       f"it: {shown}",)
 
 
-def _make_handle(node: Any, variable: Any) -> None:
+def _make_handle(node: NodeDef, variable: tf.Variable) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
   node.op = "VarHandleOp"
   node.attr.clear()

@@ -17,10 +17,15 @@ The cond, body and branches are left as calls, which the inliner takes next.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.attr_value_pb2 import NameAttrList
+  from tensorflow.core.framework.function_pb2 import FunctionDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _WHILE = ("While", "StatelessWhile")
 _IF = ("If", "StatelessIf")
@@ -30,7 +35,7 @@ _BOOL = 10  # DT_BOOL
 _INT32 = 3  # DT_INT32
 
 
-def functions_of(node: Any) -> Tuple[str, ...]:
+def functions_of(node: NodeDef) -> Tuple[str, ...]:
   """Names of the functions that a `While`, `If` or `Case` calls."""
   if node.op in CASE:
     return tuple(func.name for func in node.attr["branches"].list.func) if (
@@ -39,7 +44,8 @@ def functions_of(node: Any) -> Tuple[str, ...]:
   return tuple(node.attr[key].func.name if key in node.attr else "" for key in keys)
 
 
-def lower(inliner: Any, node: Any, site: Any, inner: Any) -> Optional[List[Tuple[Any, Any]]]:
+def lower(
+    inliner: Any, node: NodeDef, site: Any, inner: Any) -> Optional[List[Tuple[NodeDef, Any]]]:
   """The nodes that replace a `While`, `If` or `Case`, or None if it cannot be lowered.
 
   Args:
@@ -155,9 +161,9 @@ def _case(inliner, node, site, inner):
 
 
 def _branches(
-    inliner: Any, node: Any, site: Any, inner: Any, nodes: List[Any], preds: Sequence[str],
-    branches: Sequence[Tuple[str, Any]],
-) -> Optional[List[Tuple[Any, Any]]]:
+    inliner: Any, node: NodeDef, site: Any, inner: Any, nodes: List[NodeDef], preds: Sequence[str],
+    branches: Sequence[Tuple[str, NameAttrList]],
+) -> Optional[List[Tuple[NodeDef, Any]]]:
   """Switches before the branches, and merges behind them.
 
   Args:
@@ -227,7 +233,7 @@ def _branches(
   return result + inliner.gather(node, out_types, tensors, done.name, site)
 
 
-def _handed_back(function: Any, count: int) -> List[bool]:
+def _handed_back(function: FunctionDef, count: int) -> List[bool]:
   """For each variable whether the body of a loop returns it unchanged."""
   arguments = [arg.name for arg in function.signature.input_arg]
   results = [function.ret.get(arg.name, "") for arg in function.signature.output_arg]

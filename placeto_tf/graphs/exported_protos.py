@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import TYPE_CHECKING, Dict, List, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
@@ -10,10 +10,15 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
 
+if TYPE_CHECKING:
+  from google.protobuf.message import Message
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 _RESOURCE = 20  # DataType
 
 
-def analysis_graph_def(graph: ComputationGraph) -> Any:
+def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
   """A GraphDef of the graph's N ops, in their order, without devices, feeds' shapes bound.
 
   A feed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
@@ -62,7 +67,7 @@ def analysis_graph_def(graph: ComputationGraph) -> Any:
   return result
 
 
-def rewritten_proto(graph: ComputationGraph) -> Any:
+def rewritten_proto(graph: ComputationGraph) -> Message:
   """The source with function calls inlined: the proto whose nodes a placement names.
 
   Returns:
@@ -97,7 +102,7 @@ def rewritten_proto(graph: ComputationGraph) -> Any:
   return source.graph_def
 
 
-def _state_shapes(node: Any, stated: Sequence[shapes.Shape]) -> None:
+def _state_shapes(node: NodeDef, stated: Sequence[shapes.Shape]) -> None:
   """Sets the shapes of an iterator's outputs."""
   node.attr["output_shapes"].list.ClearField("shape")
   for shape in stated:
@@ -105,7 +110,8 @@ def _state_shapes(node: Any, stated: Sequence[shapes.Shape]) -> None:
 
 
 def _make_iterator(
-    graph_def: Any, node: Any, types: Sequence[int], known: Sequence[shapes.Shape]) -> None:
+    graph_def: GraphDef, node: NodeDef, types: Sequence[int], known: Sequence[shapes.Shape]
+) -> None:
   """Turns a node of which several outputs are fed into one that gives a batch of their types."""
   del node.input[:]
   node.attr.clear()
@@ -118,7 +124,7 @@ def _make_iterator(
   node.input.append(source.name)
 
 
-def _make_placeholder(node: Any, dtype: int, shape: Any) -> None:
+def _make_placeholder(node: NodeDef, dtype: int, shape: shapes.Shape) -> None:
   """Turns a node whose output is fed into a Placeholder."""
   node.op = "Placeholder"
   del node.input[:]

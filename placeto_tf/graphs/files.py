@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from placeto_tf.errors import GraphError, one_line
 from placeto_tf.graphs import user_files
+
+if TYPE_CHECKING:
+  from google.protobuf.message import Message
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
 SUFFIXES = (
@@ -30,7 +33,7 @@ TITLES = {
 _OP_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_>.\-]*\Z")
 
 
-def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Any, bool]:
+def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Message, bool]:
   """Reads a graph file.
 
   Args:
@@ -72,7 +75,7 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
   return format, path.endswith("txt")
 
 
-def parse(content: bytes, format: str, text: bool, where: str) -> Any:
+def parse(content: bytes, format: str, text: bool, where: str) -> Message:
   """Parses and checks the content of a file called `where`."""
   proto, problem = _try_parse(content, format, text)
   if not problem:
@@ -87,7 +90,7 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Any:
   raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")
 
 
-def parse_saved_model(content: bytes, text: bool, where: str) -> Any:
+def parse_saved_model(content: bytes, text: bool, where: str) -> Message:
   """Parses and checks a SavedModel; its graphs are checked as MetaGraphDefs are."""
   proto, problem = _try_parse(content, "saved_model", text)
   if problem:
@@ -97,7 +100,7 @@ def parse_saved_model(content: bytes, text: bool, where: str) -> Any:
   return proto
 
 
-def new_proto(format: str) -> Any:
+def new_proto(format: str) -> Message:
   """An empty proto of the format."""
   from tensorflow.core.framework import cost_graph_pb2, graph_pb2
   from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -110,7 +113,7 @@ def new_proto(format: str) -> Any:
   }[format]()
 
 
-def format_of(proto: Any) -> Optional[str]:
+def format_of(proto: object) -> Optional[str]:
   """The format of a proto in memory, or None if it is no graph."""
   full_name = getattr(getattr(proto, "DESCRIPTOR", None), "full_name", None)
   for format, title in TITLES.items():
@@ -119,7 +122,7 @@ def format_of(proto: Any) -> Optional[str]:
   return None
 
 
-def implausible(proto: Any, format: str) -> str:
+def implausible(proto: Message, format: str) -> str:
   """Why the proto cannot be of this format, or "" if it can."""
   if format == "saved_model":
     if not proto.meta_graphs:
@@ -140,7 +143,7 @@ def implausible(proto: Any, format: str) -> str:
   return ""
 
 
-def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Any, str]:
+def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
   """The proto, and what is wrong with it, or ""."""
   from google.protobuf import message, text_format
 
@@ -178,7 +181,7 @@ def _implausible_costs(node: Any) -> str:
   return f"some fields of node {name} are of another proto" if misread else ""
 
 
-def _misread_fields(proto: Any) -> bool:
+def _misread_fields(proto: Message) -> bool:
   """Whether there are fields that the proto has under this number, but with another wire type.
 
   Fields with numbers that this TensorFlow does not know are fine: newer ones write them.
@@ -187,7 +190,7 @@ def _misread_fields(proto: Any) -> bool:
   return any(unknown.field_number in known for unknown in _unknown_fields(proto))
 
 
-def _unknown_fields(proto: Any) -> Any:
+def _unknown_fields(proto: Message) -> Any:
   try:
     from google.protobuf import unknown_fields
   except ImportError:  # before protobuf 4.22

@@ -12,12 +12,19 @@ A call is left as one op where inlining would not end (recursion), or would take
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Container, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
+import typing
+from typing import Container, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs, op_of, parse
+
+if typing.TYPE_CHECKING:
+  from tensorflow.core.framework.attr_value_pb2 import AttrValue
+  from tensorflow.core.framework.function_pb2 import FunctionDef
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 MAX_DEPTH = 200
@@ -43,7 +50,7 @@ class Site:
   anchored: bool = False
 
 
-def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
+def inline_functions(graph_def: GraphDef) -> Tuple[GraphDef, Tuple[str, ...]]:
   """Inlines calls and lowers `While`, `If` and `Case`.
 
   Args:
@@ -65,7 +72,7 @@ def inline_functions(graph_def: Any) -> Tuple[Any, Tuple[str, ...]]:
   return Inliner(graph_def, op_defs).run()
 
 
-def recursive_function(graph_def: Any) -> Optional[str]:
+def recursive_function(graph_def: GraphDef) -> Optional[str]:
   """The name of a function of the graph's library that calls itself, also by others; or None."""
   functions = {function.signature.name: function for function in graph_def.library.function}
   callees = {name: sorted({
@@ -96,7 +103,7 @@ def recursive_function(graph_def: Any) -> Optional[str]:
 class Inliner:
   """One pass over a graph; `control_flow` adds its nodes through it."""
 
-  def __init__(self, graph_def: Any, op_defs: OpDefs):
+  def __init__(self, graph_def: GraphDef, op_defs: OpDefs):
     self.op_defs = op_defs
     self._graph_def = graph_def
     self._outputs: Dict[Tuple[str, int], str] = {}  # of a call -> tensor that replaces it
@@ -105,7 +112,7 @@ class Inliner:
     self._names = {node.name for node in graph_def.node}
     self._whole: Dict[str, str] = {}  # op left whole -> why
 
-  def run(self) -> Tuple[Any, Tuple[str, ...]]:
+  def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
     """The inlined graph and notes."""
     self._check_size()
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
@@ -121,7 +128,7 @@ class Inliner:
     return self._assemble(done), tuple(
         f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
 
-  def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> Any:
+  def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> NodeDef:
     """A new NodeDef; attributes by field, as in `T=("type", 1)`."""
     node = _new_node()
     node.name, node.op, node.device = name, op, device
@@ -162,7 +169,8 @@ class Inliner:
     if effectful:
       self._effectful.add(call)
 
-  def gather(self, node: Any, types: Tuple[int, ...], tensors, control: str, site: Site) -> List:
+  def gather(
+      self, node: NodeDef, types: Tuple[int, ...], tensors, control: str, site: Site) -> List:
     """The op that keeps a call's name for fetches; none inside of functions."""
     if site.depth:
       return []
@@ -170,7 +178,7 @@ class Inliner:
                      T=("types", [dtype % REF for dtype in types]))
     return [(keep, site)]
 
-  def is_effectful(self, function: Any) -> bool:
+  def is_effectful(self, function: FunctionDef) -> bool:
     """Whether running the function does more than computing its outputs."""
     types = {node.name: node.op for node in function.node_def}
     return any(types.get(name) not in _READS for name in function.control_ret.values())
@@ -204,7 +212,7 @@ class Inliner:
             f"inlining the function calls gives more than {MAX_NODES} ops at {node.name!r}; place "
             "the graph of one of its functions instead")
 
-  def _expand(self, node: Any, site: Site) -> Optional[List[Tuple[Any, Site]]]:
+  def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     """The nodes that replace the node, or None if it stays."""
     name = node.op
     if name in CALLS:
@@ -221,7 +229,7 @@ class Inliner:
       return None
     return self._inline(node, function, site)
 
-  def _lower(self, node: Any, site: Site) -> Optional[List[Tuple[Any, Site]]]:
+  def _lower(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     self.op_defs.signature(node)
     functions = control_flow.functions_of(node)
     for name in functions:
@@ -235,7 +243,7 @@ class Inliner:
           else "its loop has no variable that changes")
     return lowered
 
-  def _enters(self, node: Any, site: Site, name: str) -> bool:
+  def _enters(self, node: NodeDef, site: Site, name: str) -> bool:
     if name in site.calls:
       self._whole[node.name] = f"the function {name!r} calls itself"
       return False
@@ -245,7 +253,7 @@ class Inliner:
           "the graph before placing it")
     return True
 
-  def _inline(self, node: Any, function: Any, site: Site) -> List[Tuple[Any, Site]]:
+  def _inline(self, node: NodeDef, function: FunctionDef, site: Site) -> List[Tuple[NodeDef, Site]]:
     data, controls = data_inputs(node), control_inputs(node)
     body = _Body(self, node, function, data)
     inner = Site(
@@ -276,7 +284,7 @@ class Inliner:
       expanded += self.gather(node, types, tensors, done.name, site)
     return expanded
 
-  def _assemble(self, nodes: List[Any]) -> Any:
+  def _assemble(self, nodes: List[NodeDef]) -> GraphDef:
     """The new GraphDef, with inputs from calls rewritten."""
     result = type(self._graph_def)()
     result.versions.CopyFrom(self._graph_def.versions)
@@ -325,7 +333,7 @@ class Inliner:
 class _Body:
   """The nodes of a function for the graph that calls it."""
 
-  def __init__(self, inliner: Inliner, call: Any, function: Any, data: List[str]):
+  def __init__(self, inliner: Inliner, call: NodeDef, function: FunctionDef, data: List[str]):
     self._inliner = inliner
     self._call = call
     self._function = function
@@ -357,7 +365,7 @@ class _Body:
             "must be unique")
       self._ranges[node.name] = inliner.op_defs.output_ranges(copy)
 
-  def nodes(self, controls: List[str]) -> List[Any]:
+  def nodes(self, controls: List[str]) -> List[NodeDef]:
     """The ops of the body; those that start it wait for the controls."""
     for node, copy in zip(self._function.node_def, self._copies):
       data: List[str] = []
@@ -419,7 +427,7 @@ class _Body:
         f"input {text!r} in function {self._function.signature.name!r} names no output of its "
         "body; export the graph again")
 
-  def _copy(self, node: Any) -> Any:
+  def _copy(self, node: NodeDef) -> NodeDef:
     """The node under its new name, without inputs."""
     copy = _new_node()
     copy.CopyFrom(node)
@@ -450,7 +458,7 @@ class _Body:
       copy.attr["shared_name"].s = node.name.encode()
     return copy
 
-  def _fill(self, copy: Any, value: Any, name: str) -> None:
+  def _fill(self, copy: AttrValue, value: AttrValue, name: str) -> None:
     if name not in self._values:
       raise GraphError(
           f"op {copy.name!r} ({copy.op}) needs the attribute {name!r} of the call of function "
@@ -458,7 +466,7 @@ class _Body:
     value.CopyFrom(self._values[name])
 
 
-def _callees(node: Any) -> List[str]:
+def _callees(node: NodeDef) -> List[str]:
   """Functions that are inlined for a node, if it calls any."""
   if node.op in CALLS:
     return [node.attr["f"].func.name] if "f" in node.attr else []
@@ -467,7 +475,7 @@ def _callees(node: Any) -> List[str]:
   return [node.op]
 
 
-def _named_functions(node: Any) -> Iterator[str]:
+def _named_functions(node: NodeDef) -> Iterator[str]:
   """All functions that a node names, for whatever it calls them."""
   yield node.op
   for attr in node.attr.values():
@@ -476,14 +484,14 @@ def _named_functions(node: Any) -> Iterator[str]:
     yield from (each.name for each in attr.list.func)
 
 
-def _switches(node: Any) -> int:
+def _switches(node: NodeDef) -> int:
   """About how many ops lowering a node adds to those of its functions."""
   if node.op not in control_flow.LOWERED:
     return 0
   return 2 * len(node.input) * len(control_flow.functions_of(node))
 
 
-def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
+def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:
   """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it."""
   for node in nodes:
     if "_class" not in node.attr:
@@ -498,7 +506,7 @@ def keep_known_classes(nodes: Iterable[Any], known: Container[str]) -> None:
         node.attr["_class"].list.s.extend(kept)
 
 
-def _new_node() -> Any:
+def _new_node() -> NodeDef:
   from tensorflow.core.framework import node_def_pb2
 
   return node_def_pb2.NodeDef()

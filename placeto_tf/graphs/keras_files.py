@@ -13,10 +13,15 @@ import os
 import re
 import zipfile
 import zlib
-from typing import Any, Iterator, Tuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Iterator, Tuple
 
 from placeto_tf.errors import GraphError, SetupError, one_line
 from placeto_tf.graphs import user_files
+
+if TYPE_CHECKING:
+  import h5py
+  import keras
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 _REMEDY = "give a file that model.save has written"
@@ -26,12 +31,12 @@ _DAMAGED = (
     NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
 
 
-def is_keras_file(path: Any) -> bool:
+def is_keras_file(path: user_files.Path) -> bool:
   """Whether a path names a Keras model by its suffix."""
   return str(path).lower().endswith(SUFFIXES)
 
 
-def load_model(path: Any, trusted: bool = False) -> Any:
+def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   """The Keras model in a file, not compiled.
 
   Args:
@@ -103,7 +108,7 @@ def _read_hdf5(path: str) -> Tuple[str, Any]:
     raise _unreadable(path, error) from None
 
 
-def _check_within(file: Any, path: str) -> None:
+def _check_within(file: h5py.File, path: str) -> None:
   """Checks that an HDF5 file's data are in it: others would be read, and HDF5 crashes on some.
 
   Raises:
@@ -137,7 +142,7 @@ def _unreadable(path: str, error: Exception) -> GraphError:
   return GraphError(f"cannot read the Keras model {path!r} ({one_line(error)}); {_REMEDY}")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
   return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
@@ -160,7 +165,7 @@ def _code_in(config: Any) -> Iterator[str]:
     pending += found.values()
 
 
-def _keras_of(version: str, path: str) -> Any:
+def _keras_of(version: str, path: str) -> ModuleType:
   """The installed Keras that reads files of this version."""
   wants_3 = not version.startswith(("1.", "2."))
   for name in ("keras",) if wants_3 else ("tf_keras", "keras"):
@@ -175,7 +180,7 @@ def _keras_of(version: str, path: str) -> Any:
       f"installed; install {'keras>=3' if wants_3 else 'tf_keras'}")
 
 
-def _makes_own_layers(package: Any) -> bool:
+def _makes_own_layers(package: ModuleType) -> bool:
   """Whether this Keras makes layers of its own from what a file says.
 
   `keras` 2 and `tf_keras` register their classes under the same names with TensorFlow, which hands
@@ -190,7 +195,7 @@ def _makes_own_layers(package: Any) -> bool:
   return isinstance(layer, package.layers.InputLayer)
 
 
-def _in_words_of(package: Any, config: Any) -> Any:
+def _in_words_of(package: ModuleType, config: Any) -> Any:
   """The configuration of a Keras 2 archive with the private modules that it names in a package.
 
   The class of a model stands there by its module in the Keras that wrote it, `keras` or `tf_keras`.

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Union
 
 from placeto_tf.errors import GraphError
+
+if TYPE_CHECKING:
+  import keras
+  import tensorflow as tf
+  from tensorflow.types.experimental import ConcreteFunction
 
 _PACKAGES = ("keras", "tf_keras")
 
 
-def is_keras_model(source: Any) -> bool:
+def is_keras_model(source: object) -> bool:
   """Whether the source is a Keras model, of the legacy Keras or of Keras 3."""
   return package_of(source) is not None and hasattr(source, "fit")
 
 
-def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
+def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> ConcreteFunction:
   """A ConcreteFunction of the model's inference.
 
   Args:
@@ -43,9 +48,9 @@ def inference_function(model: Any, batch_size: Optional[int] = None) -> Any:
 
 
 def training_function(
-    model: Any, optimizer: Any = None, loss: Any = None, *, batch_size: Optional[int] = None,
-    targets: Any = None,
-) -> Any:
+    model: keras.Model, optimizer: Union[str, keras.Optimizer, None] = None, loss: Any = None, *,
+    batch_size: Optional[int] = None, targets: Any = None,
+) -> ConcreteFunction:
   """A ConcreteFunction of one training step: forward, backward and the optimizer's updates.
 
   Pass it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
@@ -111,7 +116,7 @@ def training_function(
         f"({cause_of(error)}); check its loss, its optimizer and the targets") from error
 
 
-def step_specs(model: Any, batch_size: Optional[int]) -> Any:
+def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
   """(inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
 
   Raises:
@@ -134,7 +139,7 @@ def step_specs(model: Any, batch_size: Optional[int]) -> Any:
   return inputs, _target_specs(outputs, losses, batch_size)
 
 
-def _step(model: Any, optimizer: Any, losses: Any) -> Any:
+def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callable[..., Any]:
   """(inputs, targets) -> {"loss"}, training the model."""
   import tensorflow as tf
 
@@ -158,7 +163,7 @@ def _step(model: Any, optimizer: Any, losses: Any) -> Any:
   return step
 
 
-def _total_loss(losses: Any, targets: Any, predictions: Any) -> Any:
+def _total_loss(losses: Any, targets: Any, predictions: Any) -> tf.Tensor:
   """The sum of the means of each output's loss."""
   import tensorflow as tf
 
@@ -175,7 +180,7 @@ def _total_loss(losses: Any, targets: Any, predictions: Any) -> Any:
       for loss, target, prediction in zip(losses, targets, predictions) if loss is not None])
 
 
-def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
+def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
   """TensorSpecs of the inputs, nested as the model takes them."""
   import tensorflow as tf
 
@@ -204,7 +209,7 @@ def _input_specs(model: Any, batch_size: Optional[int]) -> Any:
   return list(specs) if type(specs) is tuple else specs
 
 
-def _nested(model: Any, what: str) -> Any:
+def _nested(model: keras.Model, what: str) -> Any:
   """The "inputs" or "outputs" of a functional model, nested as it was made."""
   import tensorflow as tf
 
@@ -213,7 +218,7 @@ def _nested(model: Any, what: str) -> Any:
   return flat if nested is None or len(tf.nest.flatten(nested)) != len(flat) else nested
 
 
-def _outputs(model: Any, inputs: Any) -> Any:
+def _outputs(model: keras.Model, inputs: Any) -> Any:
   """The outputs of a model, nested, with their shapes; of a subclass for specs of its inputs."""
   import tensorflow as tf
 
@@ -252,7 +257,7 @@ def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
   return specs[0] if len(specs) == 1 else specs
 
 
-def _spec(shape: Any, dtype: Any, batch_size: Optional[int]) -> Any:
+def _spec(shape: Any, dtype: tf.DType, batch_size: Optional[int]) -> tf.TensorSpec:
   import tensorflow as tf
 
   dims = tf.TensorShape(shape).as_list()
@@ -262,7 +267,7 @@ def _spec(shape: Any, dtype: Any, batch_size: Optional[int]) -> Any:
 
 
 @contextlib.contextmanager
-def without_xla(optimizer: Any) -> Iterator[None]:
+def without_xla(optimizer: keras.Optimizer) -> Iterator[None]:
   """Keeps an optimizer of Keras 2 from having XLA compile its updates, as it does for GPUs."""
   compiled = getattr(optimizer, "_jit_compile", False)
   if not compiled:
@@ -284,7 +289,7 @@ def cause_of(error: Exception) -> str:
   return text if len(text) <= 300 else f"... {text[-300:]}"
 
 
-def package_of(model: Any) -> Any:
+def package_of(model: object) -> Any:
   """The Keras that the model is of, or None."""
   for base in type(model).__mro__:
     name = base.__module__.partition(".")[0]
@@ -293,5 +298,5 @@ def package_of(model: Any) -> Any:
   return None
 
 
-def _name(model: Any) -> str:
+def _name(model: keras.Model) -> str:
   return getattr(model, "name", "")

@@ -5,9 +5,14 @@ Legend: K kernel device types.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF, OpDefs
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.attr_value_pb2 import AttrValue
+  from tensorflow.core.framework.kernel_def_pb2 import KernelDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 KERNEL_TYPES = ("CPU", "GPU")
 
@@ -31,12 +36,12 @@ class KernelSupport:
 
   def __init__(self, op_defs: OpDefs):
     self._op_defs = op_defs
-    self._kernels: Dict[str, Any] = {}
+    self._kernels: Dict[str, Tuple[List[KernelDef], List[str]]] = {}
     self._answers: Dict[Tuple[Any, ...], Tuple[bool, ...]] = {}
     self.assumes_gpu = not any(
         kernel.device_type == "GPU" for kernel in _registered_kernels("MatMul"))
 
-  def has_kernel(self, node: Any) -> Tuple[bool, ...]:
+  def has_kernel(self, node: NodeDef) -> Tuple[bool, ...]:
     """[K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
     if self._op_defs.is_function(node.op):
       return (True,) * len(KERNEL_TYPES)  # a call runs on its caller's device
@@ -70,7 +75,7 @@ class KernelSupport:
     return node.op in _HOST_ONLY or any(
         dtype % REF == _STRING for dtype in signature.inputs + signature.outputs)
 
-  def _kernels_of(self, op_type: str) -> Tuple[List[Any], List[str]]:
+  def _kernels_of(self, op_type: str) -> Tuple[List[KernelDef], List[str]]:
     """Registered kernels, and the attributes that decide between them."""
     found = self._kernels.get(op_type)
     if found is None:
@@ -84,13 +89,13 @@ class KernelSupport:
     return found
 
 
-def _registered_kernels(op_type: str) -> Any:
+def _registered_kernels(op_type: str) -> Sequence[KernelDef]:
   from tensorflow.python.framework import kernels
 
   return kernels.get_registered_kernels_for_op(op_type).kernel
 
 
-def _values(value: Any) -> Tuple[Any, ...]:
+def _values(value: AttrValue) -> Tuple[Any, ...]:
   """What an AttrValue holds, of the kinds that kernels are registered for."""
   held = value.WhichOneof("value")
   if held == "list":

@@ -9,12 +9,15 @@ Legend: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.static_values import PASSING, Inputs, StaticValues, Tensor
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 DEFAULT_TRIPS = 10
 MAX_TRIPS = 1e12
@@ -60,7 +63,7 @@ def back_edges(
 
 
 def find_loops(
-    nodes: Sequence[Any],
+    nodes: Sequence[NodeDef],
     producers: np.ndarray,
     ports: np.ndarray,
     consumers: np.ndarray,
@@ -146,13 +149,13 @@ def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def _stray_exit(node: Any) -> GraphError:
+def _stray_exit(node: NodeDef) -> GraphError:
   return GraphError(
       f"op {node.name!r} ({node.op}) leaves a loop that no Enter op opens; export the graph again")
 
 
 def _frames(
-    nodes: Sequence[Any], types: Sequence[str], inputs: Inputs, order: np.ndarray
+    nodes: Sequence[NodeDef], types: Sequence[str], inputs: Inputs, order: np.ndarray
 ) -> Tuple[List[int], List[int], List[str]]:
   """[N] the frame each op belongs to (for Exit the one it leaves), [F] parents and names."""
   frames = [-1] * len(nodes)
@@ -186,7 +189,7 @@ def _frames(
 
 
 def _trip_counts(
-    types: Sequence[str], nodes: Sequence[Any], inputs: Inputs, frames: Sequence[int],
+    types: Sequence[str], nodes: Sequence[NodeDef], inputs: Inputs, frames: Sequence[int],
     frame_names: Sequence[str], trip_count: Optional[int],
     feed_shapes: Mapping[str, Tuple[int, ...]],
 ) -> Tuple[List[float], Tuple[str, ...]]:
@@ -194,7 +197,7 @@ def _trip_counts(
   if trip_count is not None:
     return [float(trip_count)] * len(frame_names), (
         f"every loop is taken to run {trip_count} times, as given",)
-  conditions: Dict[int, Any] = {}
+  conditions: Dict[int, List[Tensor]] = {}
   for op, op_type in enumerate(types):
     if op_type == "LoopCond":
       conditions.setdefault(frames[op], inputs.data(op))
@@ -217,8 +220,8 @@ class _Bounds:
   """
 
   def __init__(
-      self, types: Sequence[str], nodes: Sequence[Any], inputs: Inputs, frames: Sequence[int],
-      conditions: Mapping[int, Any], feed_shapes: Mapping[str, Tuple[int, ...]]):
+      self, types: Sequence[str], nodes: Sequence[NodeDef], inputs: Inputs, frames: Sequence[int],
+      conditions: Mapping[int, List[Tensor]], feed_shapes: Mapping[str, Tuple[int, ...]]):
     self._types = types
     self._inputs = inputs
     self._frames = frames

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Dict, List
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.computation_graph import CONTROL, check_unique
 from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_.\\/>-]*\Z")
 
@@ -39,7 +43,7 @@ class NodeTable:
     input_types: [E] int32 type that the consumer expects, 0 for control edges.
   """
 
-  nodes: List[Any]
+  nodes: List[NodeDef]
   names: List[str]
   types: List[str]
   index: Dict[str, int]
@@ -62,7 +66,7 @@ class NodeTable:
     return np.diff(self.output_offsets)
 
 
-def read_nodes(graph_def: Any) -> NodeTable:
+def read_nodes(graph_def: GraphDef) -> NodeTable:
   """Checks a GraphDef and turns it into arrays.
 
   Raises:

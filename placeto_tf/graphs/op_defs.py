@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Tuple
 
 from placeto_tf.errors import GraphError
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.attr_value_pb2 import AttrValue
+  from tensorflow.core.framework.function_pb2 import FunctionDef, FunctionDefLibrary
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.framework.op_def_pb2 import OpDef
+  from tensorflow.core.framework.tensor_pb2 import TensorProto
+  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 REF = 100  # DataType of a reference is that of the value plus 100, as in types.proto
 MAX_ARGUMENTS = 1 << 20  # in- or outputs of one op; more is a corrupt file
@@ -44,10 +52,10 @@ class _Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class _Schema:
-  op_def: Any
+  op_def: OpDef
   attributes: Tuple[_Attribute, ...]
   signature_attributes: Tuple[str, ...]
-  defaults: Dict[str, Any]
+  defaults: Dict[str, AttrValue]
   is_function: bool
 
 
@@ -58,8 +66,8 @@ class OpDefs:
     GraphError: the library names a function twice.
   """
 
-  def __init__(self, library: Any = None):
-    self.functions: Dict[str, Any] = {}
+  def __init__(self, library: Optional[FunctionDefLibrary] = None):
+    self.functions: Dict[str, FunctionDef] = {}
     for function in library.function if library is not None else ():
       name = function.signature.name
       if name in self.functions:
@@ -69,7 +77,7 @@ class OpDefs:
     self._schemas: Dict[str, _Schema] = {}
     self._signatures: Dict[Tuple[Any, ...], Signature] = {}
 
-  def schema(self, node: Any) -> _Schema:
+  def schema(self, node: NodeDef) -> _Schema:
     """The schema of the node's op.
 
     Raises:
@@ -84,7 +92,7 @@ class OpDefs:
     """Whether the op type is a function of the graph's library."""
     return op_type in self.functions
 
-  def _read_schema(self, node: Any) -> _Schema:
+  def _read_schema(self, node: NodeDef) -> _Schema:
     function = self.functions.get(node.op)
     op_def = function.signature if function is not None else registered_op_def(node.op)
     if op_def is None:
@@ -110,7 +118,7 @@ class OpDefs:
     return _Schema(
         op_def, tuple(attributes), tuple(dict.fromkeys(used)), defaults, function is not None)
 
-  def signature(self, node: Any) -> Signature:
+  def signature(self, node: NodeDef) -> Signature:
     """Types of the node's in- and outputs.
 
     Raises:
@@ -137,7 +145,7 @@ class OpDefs:
       self._signatures[key] = found
     return found
 
-  def output_ranges(self, node: Any) -> Dict[str, Tuple[int, int]]:
+  def output_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
     """Name of each output argument -> its first output and the number of its outputs.
 
     Raises:
@@ -145,11 +153,11 @@ class OpDefs:
     """
     return self._ranges(node, self.schema(node).op_def.output_arg)
 
-  def input_ranges(self, node: Any) -> Dict[str, Tuple[int, int]]:
+  def input_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
     """Name of each input argument -> its first input and the number of its inputs."""
     return self._ranges(node, self.schema(node).op_def.input_arg)
 
-  def _ranges(self, node: Any, args: Any) -> Dict[str, Tuple[int, int]]:
+  def _ranges(self, node: NodeDef, args: Iterable[OpDef.ArgDef]) -> Dict[str, Tuple[int, int]]:
     self.signature(node)  # checks the attributes
     schema = self.schema(node)
     values = {
@@ -162,7 +170,7 @@ class OpDefs:
       start += count
     return ranges
 
-  def check_attributes(self, node: Any, schema: _Schema) -> None:
+  def check_attributes(self, node: NodeDef, schema: _Schema) -> None:
     """Raises GraphError if an attribute is missing, or not of the kind that the op expects."""
     attrs = node.attr
     for attribute in schema.attributes:
@@ -215,7 +223,7 @@ class OpDefs:
           "which is not in the graph's library; export the graph with its functions")
 
 
-def registered_op_def(name: str) -> Any:
+def registered_op_def(name: str) -> OpDef:
   """The OpDef of TensorFlow's registry, or None."""
   from tensorflow.python.framework import op_def_registry
 
@@ -232,7 +240,7 @@ def type_name(dtype: int) -> str:
     return f"the unknown type {dtype}"
 
 
-def check_shape(node: Any, what: str, shape: Any) -> None:
+def check_shape(node: NodeDef, what: str, shape: TensorShapeProto) -> None:
   """Raises GraphError for a TensorShapeProto on which TensorFlow's C++ would abort."""
   if shape.unknown_rank and not shape.dim:
     return
@@ -250,7 +258,7 @@ def check_shape(node: Any, what: str, shape: Any) -> None:
         "more than TensorFlow can hold")
 
 
-def check_tensor(node: Any, what: str, tensor: Any) -> None:
+def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
   """Raises GraphError for a TensorProto whose content does not fit its shape."""
   check_shape(node, what, tensor.tensor_shape)
   elements = 1
@@ -280,7 +288,7 @@ def _item_size(dtype: int) -> int:
   return size if isinstance(size, int) and size > 0 else 0
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: AttrValue) -> Any:
   """The value of an AttrValue that is a number, type or list of types."""
   kind = value.WhichOneof("value")
   return tuple(value.list.type) if kind == "list" else getattr(value, kind or "i")

@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TypeVar
+from typing import Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import atomic, user_files
@@ -81,7 +81,7 @@ class ResultDirectory:
       raise
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self._remove()
 
   def claim(self, names: Sequence[str]) -> None:
@@ -315,7 +315,7 @@ def _finish(out: str, partial: str) -> None:
   os.unlink(os.path.join(partial, _COMPLETE))
 
 
-def _is_component(name: Any) -> bool:
+def _is_component(name: object) -> bool:
   """Whether it is the name of something in a directory, and not of what the directory keeps."""
   return isinstance(name, str) and name not in ("", ".", "..", MANIFEST) and not (
       name.startswith(_PARTIAL) or "/" in name or os.sep in name or "\0" in name

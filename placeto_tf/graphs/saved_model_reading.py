@@ -7,13 +7,17 @@ directory is executed.
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs import files
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
+
+if TYPE_CHECKING:
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
+  from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 FILES = (("saved_model.pb", False), ("saved_model.pbtxt", True))
 DEFAULT_TAGS = ("serve",)
@@ -50,7 +54,7 @@ def read_saved_model(
   return read, fetches, feeds
 
 
-def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[Any, bool, Any]:
+def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, bool, MetaGraphDef]:
   """The SavedModel, whether it is text, and the MetaGraph of the tags."""
   name, text = next(
       (found for found in FILES if os.path.exists(os.path.join(path, found[0]))), (None, False))
@@ -62,7 +66,7 @@ def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[Any, bool, An
   return proto, text, _choose_meta_graph(proto, tags, path)
 
 
-def _notes(meta_graph: Any, key: str, given: bool) -> Tuple[str, ...]:
+def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
   """Which signature is placed, where somebody might think of another."""
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
@@ -72,7 +76,7 @@ def _notes(meta_graph: Any, key: str, given: bool) -> Tuple[str, ...]:
   return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 
-def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> Any:
+def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: str) -> MetaGraphDef:
   found = [tuple(meta_graph.meta_info_def.tags) for meta_graph in proto.meta_graphs]
   wanted = set((tags,) if isinstance(tags, str) else tags or DEFAULT_TAGS)
   for meta_graph, its_tags in zip(proto.meta_graphs, found):
@@ -86,7 +90,7 @@ def _choose_meta_graph(proto: Any, tags: Optional[Sequence[str]], path: str) -> 
       f"{' | '.join(','.join(its_tags) for its_tags in found) or '(none)'}")
 
 
-def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
+def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: str):
   signatures = meta_graph.signature_def
   keys = sorted(key for key in signatures if key != _INIT_SIGNATURE)
   key = signature
@@ -109,7 +113,7 @@ def _choose_signature(meta_graph: Any, signature: Optional[str], path: str):
   return key, fetches, feeds
 
 
-def _tensor_names(infos: Any) -> Tuple[str, ...]:
+def _tensor_names(infos: Mapping[str, TensorInfo]) -> Tuple[str, ...]:
   """Names of the tensors of a signature, those of composite ones included, by key."""
   names = []
   for _, info in sorted(infos.items()):

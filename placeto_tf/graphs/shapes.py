@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.tensor_names import op_of
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.attr_value_pb2 import AttrValue
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
@@ -43,7 +48,7 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   return f"{len(unknown)} {what} unknown dimensions: {found}; give {remedy}"
 
 
-def declared_shape(node: Any, port: int = 0) -> Shape:
+def declared_shape(node: NodeDef, port: int = 0) -> Shape:
   """The shape that a node states for an output: in its value, `shape` or `_output_shapes`."""
   attrs = node.attr
   if node.op == "Const" and "value" in attrs:
@@ -91,7 +96,7 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
   return tuple(shape)
 
 
-def stated_by_iterator(node: Any) -> Tuple[Shape, ...]:
+def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
   """The shapes of the outputs of an op that takes the next batch of an iterator."""
   return tuple(_dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
 
@@ -132,13 +137,13 @@ def check_given(
   return shapes
 
 
-def set_shape(attr: Any, shape: Tuple[int, ...]) -> None:
+def set_shape(attr: AttrValue, shape: Tuple[int, ...]) -> None:
   """Writes a known shape into an AttrValue."""
   attr.shape.Clear()
   write_shape(attr.shape, shape)
 
 
-def write_shape(proto: Any, shape: Shape) -> None:
+def write_shape(proto: TensorShapeProto, shape: Shape) -> None:
   """Writes a shape into an empty TensorShapeProto."""
   proto.SetInParent()
   proto.unknown_rank = shape is None
@@ -153,7 +158,7 @@ def format_shape(shape: Shape) -> str:
   return "[" + ", ".join("?" if dim < 0 else str(dim) for dim in shape) + "]"
 
 
-def _dimensions(shape: Any) -> Shape:
+def _dimensions(shape: TensorShapeProto) -> Shape:
   if shape.unknown_rank:
     return None
   return tuple(dim.size for dim in shape.dim)

@@ -8,9 +8,12 @@ dimensions, None for one that is not known; None alone is an unknown rank.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.graphs import shapes as shapes_lib
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 Shape = Optional[Tuple[Optional[int], ...]]
 _Tensor = Tuple[int, int]
@@ -73,7 +76,7 @@ class StaticShapes:
       return stated if found is None else found
     return tuple(b if a is None else a for a, b in zip(found, stated))
 
-  def _rule(self, node: Any, port: int, data: List[_Tensor]) -> Shape:
+  def _rule(self, node: NodeDef, port: int, data: List[_Tensor]) -> Shape:
     kind = node.op
     if kind == "Const":
       return tuple(dim.size for dim in node.attr["value"].tensor.tensor_shape.dim)
@@ -121,11 +124,11 @@ class StaticShapes:
     op, _ = self._values.origin(handle)
     return _attr_shape(self._values.nodes[op]) if self._values.types[op] in _HANDLES else None
 
-  def _transpose(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _transpose(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = self.known(data[0])
     return tuple(shape[axis] for axis in self.numbers(data[1]))
 
-  def _reshape(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _reshape(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     wanted = self._values.values(data[1])
     if wanted is None or -1 not in wanted:
       return wanted
@@ -138,12 +141,12 @@ class StaticShapes:
       inferred = math.prod(sizes) // math.prod(kept) if len(sizes) == len(given) else None
     return tuple(inferred if dim == -1 else dim for dim in wanted)
 
-  def _expand_dims(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _expand_dims(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, (axis,) = list(self.known(data[0])), self.numbers(data[1])
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
     return tuple(shape)
 
-  def _squeeze(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _squeeze(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = self.known(data[0])
     axes = [axis % len(shape) for axis in _attr(node, "squeeze_dims").list.i]
     if not axes and None in shape:
@@ -151,24 +154,24 @@ class StaticShapes:
     return tuple(
         dim for i, dim in enumerate(shape) if (i not in axes if axes else dim != 1))
 
-  def _concat(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _concat(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     parts, (axis,) = [self.known(each) for each in data[:-1]], self.numbers(data[-1])
     shape = list(parts[0])
     lengths = [part[axis] for part in parts]
     shape[axis] = None if None in lengths else sum(lengths)
     return tuple(shape)
 
-  def _pack(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _pack(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, axis = list(self.known(data[0])), _attr(node, "axis").i
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, len(data))
     return tuple(shape)
 
-  def _unpack(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _unpack(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = list(self.known(data[0]))
     del shape[_attr(node, "axis").i]
     return tuple(shape)
 
-  def _strided_slice(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _strided_slice(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = self.known(data[0])
     begin, end, strides = (self._values.values(each) for each in data[1:4])
     masks, result, axis = strided_masks(node), [], 0
@@ -196,20 +199,20 @@ class StaticShapes:
         axis += 1
     return (*result, *shape[axis:])
 
-  def _slice(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _slice(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, begin, size = self.known(data[0]), self._values.values(data[1]), self.numbers(data[2])
     return tuple(
         count if count >= 0 else None if dim is None or first is None else dim - first
         for dim, first, count in zip(shape, begin, size))
 
-  def _gather(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _gather(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     axis = self.numbers(data[2])[0] if len(data) > 2 else 0
     table = self._variable(data[0]) if node.op == "ResourceGather" else self.known(data[0])
     if table is None or _attr(node, "batch_dims").i:
       return None
     return (*table[:axis], *self.known(data[1]), *table[axis:][1:])
 
-  def _matmul(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _matmul(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     first, second = (self.known(each) for each in data)
     flips = [
         any(_attr(node, name).b for name in names)
@@ -218,7 +221,7 @@ class StaticShapes:
     return None if batch is None else (
         *batch, first[-1 if flips[0] else -2], second[-2 if flips[1] else -1])
 
-  def _window(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _window(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = self.known(data[0])
     if len(shape) != 4 or _attr(node, "data_format").s not in (b"NHWC", b""):
       return None
@@ -239,14 +242,14 @@ class StaticShapes:
       result.append(-(-(length - covered) // strides[i]) if strides[i] > 0 else None)
     return (*result, channels)
 
-  def _reduce(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _reduce(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape = self.known(data[0])
     axes = {axis % max(len(shape), 1) for axis in self.numbers(data[1])}
     if _attr(node, "keep_dims").b:
       return tuple(1 if i in axes else dim for i, dim in enumerate(shape))
     return tuple(dim for i, dim in enumerate(shape) if i not in axes)
 
-  def _stack_list(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _stack_list(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     element = self.partial(data[1]) if len(data) > 1 else None
     _, item = self._values.list_source(data[0])
     stored = self.shape(item) if item is not None else None
@@ -254,51 +257,51 @@ class StaticShapes:
       element = stored
     return None if element is None else (self._values.list_length(data[0]), *element)
 
-  def _gather_array(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _gather_array(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     element = _attr_shape(node, "element_shape")
     return None if element is None else (*self.known(data[1]), *element)
 
-  def _range(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _range(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     start, limit, step = (self._values.scalar(each) for each in data)
     return (None if None in (start, limit, step) else max(-(-(limit - start) // step), 0),)
 
-  def _list_item(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _list_item(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     source, item = self._values.list_source(data[0])
     if source is not None and self._values.types[source] == "TensorListFromTensor":
       return self.known(self._values.inputs.data(source)[0])[1:]
     return self.shape(item) if item is not None else None
 
-  def _lookup(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _lookup(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     """The keys' shape, then that of a value, which the default value has."""
     _, keys, default = data
     return (*self.known(keys), *self.known(default))
 
-  def _fill(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _fill(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     return self.partial(data[0])
 
-  def _tile(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _tile(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     return tuple(
         None if None in (dim, times) else dim * times
         for dim, times in zip(self.known(data[0]), self._values.values(data[1])))
 
-  def _pad(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _pad(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, more = self.known(data[0]), self.numbers(data[1])
     return tuple(
         dim if dim is None else dim + more[2 * i] + more[2 * i + 1] for i, dim in enumerate(shape))
 
-  def _split(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _split(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, (axis,) = list(self.known(data[1])), self.numbers(data[0])
     parts = _attr(node, "num_split").i
     shape[axis] = None if shape[axis] is None else shape[axis] // parts
     return tuple(shape)
 
-  def _one_hot(self, node: Any, data: List[_Tensor]) -> Shape:
+  def _one_hot(self, node: NodeDef, data: List[_Tensor]) -> Shape:
     shape, axis = list(self.known(data[0])), _attr(node, "axis").i if "axis" in node.attr else -1
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, self._values.scalar(data[1]))
     return tuple(shape)
 
 
-_Rule = Callable[[StaticShapes, Any, List[_Tensor]], Shape]
+_Rule = Callable[[StaticShapes, "NodeDef", List[_Tensor]], Shape]
 _RULES: Dict[str, _Rule] = {
     "Transpose": StaticShapes._transpose, "Reshape": StaticShapes._reshape,
     "ExpandDims": StaticShapes._expand_dims, "Squeeze": StaticShapes._squeeze,
@@ -318,19 +321,19 @@ _RULES: Dict[str, _Rule] = {
 }
 
 
-def strided_masks(node: Any) -> Dict[str, int]:
+def strided_masks(node: NodeDef) -> Dict[str, int]:
   """The bit masks of a StridedSlice by name."""
   return {
       name: _attr(node, name).i
       for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
 
 
-def _attr(node: Any, name: str) -> Any:
+def _attr(node: NodeDef, name: str) -> Any:
   """An attribute of a node, empty if it has none; asking the node itself would add it."""
   return (node if name in node.attr else type(node)()).attr[name]
 
 
-def _attr_shape(node: Any, name: str = "shape") -> Shape:
+def _attr_shape(node: NodeDef, name: str = "shape") -> Shape:
   shape = _attr(node, name).shape
   if shape.unknown_rank:
     return None

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.static_shapes import StaticShapes, strided_masks
 from placeto_tf.graphs.tensor_names import op_of
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 Tensor = Tuple[int, int]  # op, output port
 Values = Optional[Tuple[Optional[int], ...]]
@@ -74,7 +77,7 @@ class StaticValues:
 
   def __init__(
       self,
-      nodes: Sequence[Any],
+      nodes: Sequence[NodeDef],
       inputs: Inputs,
       feed_shapes: Mapping[str, Tuple[int, ...]],
       exit_value: Callable[[int], Optional[int]],
@@ -263,7 +266,7 @@ class StaticValues:
     return self._pushed
 
 
-def constant(node: Any) -> Values:
+def constant(node: NodeDef) -> Values:
   """The elements of a Const of few whole numbers."""
   tensor = node.attr["value"].tensor
   count = math.prod(max(dim.size, 0) for dim in tensor.tensor_shape.dim)

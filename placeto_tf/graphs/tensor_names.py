@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
 from placeto_tf.graphs.computation_graph import CONTROL
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 Tensor = Tuple[str, int]  # op name and output port
 
@@ -29,11 +32,11 @@ def control_of(text: str) -> str:
   return f"^{op_of(text)}"
 
 
-def data_inputs(node: Any) -> List[str]:
+def data_inputs(node: NodeDef) -> List[str]:
   """Inputs of a NodeDef that carry tensors."""
   return [text for text in node.input if not text.startswith("^")]
 
 
-def control_inputs(node: Any) -> List[str]:
+def control_inputs(node: NodeDef) -> List[str]:
   """Inputs of a NodeDef that carry none."""
   return [text for text in node.input if text.startswith("^")]

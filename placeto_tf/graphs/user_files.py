@@ -18,7 +18,7 @@ import stat
 import tokenize
 import zipfile
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 import numpy as np
 
@@ -32,10 +32,11 @@ _MOST_INTEGER = 2**63  # what arrays hold
 _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+Path = Union[str, os.PathLike]
 
 
 def read_bytes(
-    path: Any, *, what: str, remedy: str, error_type: Type[PlacetoError] = PlacetoError,
+    path: Path, *, what: str, remedy: str, error_type: Type[PlacetoError] = PlacetoError,
     most_bytes: int = MOST_BYTES) -> bytes:
   """The content of a regular file.
 
@@ -77,7 +78,7 @@ def read_bytes(
   return content
 
 
-def read_text(path: Any, **options: Any) -> str:
+def read_text(path: Path, **options: Any) -> str:
   """The content of a regular file that holds UTF-8 text. Args: options: see `read_bytes`."""
   content = read_bytes(path, **options)
   try:
@@ -88,7 +89,7 @@ def read_text(path: Any, **options: Any) -> str:
         f"not UTF-8); {options['remedy']}") from None
 
 
-def read_json(path: Any, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -> Any:
+def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -> Any:
   """The content of a JSON file. Args: see `read_bytes`. Raises: as `parse_json` does."""
   text = read_text(path, most_bytes=most_bytes, **options)
   try:
@@ -99,7 +100,7 @@ def read_json(path: Any, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -
         f"{options['remedy']}") from None
 
 
-def read_json_object(path: Any, **options: Any) -> Dict[str, Any]:
+def read_json_object(path: Path, **options: Any) -> Dict[str, Any]:
   """The content of a JSON file, which has to be an object. Args: see `read_bytes`."""
   content = read_json(path, **options)
   if not isinstance(content, dict):
@@ -127,7 +128,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_arrays(
-    path: Any, *, most_bytes: int = MOST_ARRAY_BYTES, check: Optional[Callable] = None,
+    path: Path, *, most_bytes: int = MOST_ARRAY_BYTES, check: Optional[Callable] = None,
     **options: Any) -> Dict[str, np.ndarray]:
   """The arrays of an .npz file, by name.
 
@@ -168,7 +169,7 @@ def read_arrays(
   return found
 
 
-def check_regular(path: Any, *, what: str, remedy: str,
+def check_regular(path: Path, *, what: str, remedy: str,
                   error_type: Type[PlacetoError] = PlacetoError) -> None:
   """Raises if a path that other code is going to open exists but is no regular file."""
   special = _special(os.fspath(path))
@@ -181,7 +182,7 @@ def kind_of(mode: int) -> str:
   return next((name for test, name in _KINDS if test(mode)), "a special file")
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
   """A value as JSON, short enough for a message."""
   try:
     text = json.dumps(value, ensure_ascii=False, default=repr)
