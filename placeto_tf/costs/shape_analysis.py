@@ -10,7 +10,7 @@ Each shape found is given to grappler as an input, until no more shapes become k
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
@@ -18,6 +18,12 @@ from placeto_tf.costs.shape_guesses import Guesser
 from placeto_tf.costs.tensor_sizes import tensor_bytes
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 _MERGES = ("Merge", "RefMerge")
 _NEXT = ("NextIteration", "RefNextIteration")
@@ -36,11 +42,11 @@ class Analysis:
   """
 
   estimates: Mapping[str, OpEstimate]
-  outputs: Mapping[str, Sequence[Any]]
+  outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
   guessed: Sequence[Tensor] = ()
 
 
-def analyse(graph_def: Any, counts: bool = True) -> Analysis:
+def analyse(graph_def: GraphDef, counts: bool = True) -> Analysis:
   """Analyses every op of a GraphDef, those of loops as if they ran once.
 
   Args:
@@ -52,7 +58,7 @@ def analyse(graph_def: Any, counts: bool = True) -> Analysis:
   """
   straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
   guesser = Guesser(graph_def)
-  bound: Dict[Tensor, Any] = {}
+  bound: Dict[Tensor, OpInfo.TensorProperties] = {}
   guessed: List[Tensor] = []
   evaluated = False
   for _ in range(_MAX_PASSES):
@@ -72,7 +78,9 @@ def analyse(graph_def: Any, counts: bool = True) -> Analysis:
   return Analysis(question.estimates() if counts else {}, outputs, tuple(guessed))
 
 
-def _evaluated_shapes(graph_def: Any, outputs: Mapping[str, Sequence[Any]]) -> Dict[Tensor, Any]:
+def _evaluated_shapes(
+    graph_def: GraphDef, outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
+) -> Dict[Tensor, OpInfo.TensorProperties]:
   """Shapes that TensorFlow's shape functions find for tensors of unknown shape."""
   unknown = [(name, port) for name, tensors in outputs.items()
              for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
@@ -96,7 +104,7 @@ def _evaluated_shapes(graph_def: Any, outputs: Mapping[str, Sequence[Any]]) -> D
   return found
 
 
-def _without_feeds(graph_def: Any) -> Any:
+def _without_feeds(graph_def: GraphDef) -> GraphDef:
   """A copy with sources of known shape instead of placeholders.
 
   Grappler takes every placeholder for fed, and infers no shape from what is fed.
@@ -109,7 +117,7 @@ def _without_feeds(graph_def: Any) -> Any:
   return copy
 
 
-def _make_source(node: Any, dtype: int, shape: Any) -> None:
+def _make_source(node: NodeDef, dtype: int, shape: TensorShapeProto) -> None:
   """Turns a node into one whose only output has this type and shape."""
   kept = type(shape)()
   kept.CopyFrom(shape)  # it may be one of the attributes that go
@@ -120,7 +128,7 @@ def _make_source(node: Any, dtype: int, shape: Any) -> None:
   node.attr["shape"].shape.CopyFrom(kept)
 
 
-def _without_back_edges(graph_def: Any) -> Any:
+def _without_back_edges(graph_def: GraphDef) -> GraphDef:
   """Makes the graph acyclic, in place: Merge ops see only what enters the loop."""
   nexts = {node.name for node in graph_def.node if node.op in _NEXT}
   for node in graph_def.node if nexts else ():
@@ -133,13 +141,13 @@ def _without_back_edges(graph_def: Any) -> Any:
   return graph_def
 
 
-def _sinks(graph_def: Any) -> List[str]:
+def _sinks(graph_def: GraphDef) -> List[str]:
   """Ops that no other op needs: together they need every op of an acyclic graph."""
   needed = {op_of(name) for node in graph_def.node for name in node.input}
   return [node.name for node in graph_def.node if node.name not in needed]
 
 
-def _bind(graph_def: Any, bound: Mapping[Tensor, Any]) -> Any:
+def _bind(graph_def: GraphDef, bound: Mapping[Tensor, OpInfo.TensorProperties]) -> GraphDef:
   """A copy in which consumers of the bound tensors read sources of their shapes instead."""
   if not bound:
     return graph_def

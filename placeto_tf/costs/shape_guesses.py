@@ -13,10 +13,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
 
 from placeto_tf.costs.tensor_sizes import num_elements, origin, passed_on
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
@@ -29,18 +34,18 @@ _CANDIDATES = frozenset(
     _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
     + ("TensorListPopBack", "Reshape", "SplitV", "FusedBatchNormV3"))
 
-_Outputs = Mapping[str, Sequence[Any]]
+_Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]
 
 
 class Guesser:
   """Guesses for one graph, pass by pass."""
 
-  def __init__(self, graph_def: Any):
+  def __init__(self, graph_def: GraphDef):
     self._nodes = {node.name: node for node in graph_def.node}
     self._candidates = [node for node in graph_def.node if node.op in _CANDIDATES]
     self._pushed_on: Optional[Dict[str, Tensor]] = None
 
-  def guess(self, outputs: _Outputs) -> Dict[Tensor, Any]:
+  def guess(self, outputs: _Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
     """(op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
 
     Args:
@@ -60,7 +65,9 @@ class Guesser:
           found[node.name, port] = guess
     return found
 
-  def _dims(self, node: Any, port: int, tensor: Any, outputs: _Outputs) -> Optional[List[int]]:
+  def _dims(
+      self, node: NodeDef, port: int, tensor: OpInfo.TensorProperties, outputs: _Outputs
+  ) -> Optional[List[int]]:
     """Dimensions of an output whose shape is not known, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
       return [0] if port == 5 else None
@@ -88,7 +95,7 @@ class Guesser:
       rows *= size
     return [rows] + data[len(indices):]
 
-  def _pushed(self, pop: Any) -> Optional[Tensor]:
+  def _pushed(self, pop: NodeDef) -> Optional[Tensor]:
     """The tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
@@ -107,7 +114,7 @@ class Guesser:
     return origin(self._nodes, parse(input_name), ops, _passed_on)
 
 
-def _passed_on(node: Any, port: int) -> List[Tensor]:
+def _passed_on(node: NodeDef, port: int) -> List[Tensor]:
   """What is left of a list after a pop came from the same pushes."""
   return [parse(node.input[0])] if node.op == "TensorListPopBack" else passed_on(node, port)
 
@@ -120,7 +127,7 @@ def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
   return [dim.size for dim in tensors[port].shape.dim]
 
 
-def _reshaped(data: List[int], tensor: Any) -> Optional[List[int]]:
+def _reshaped(data: List[int], tensor: OpInfo.TensorProperties) -> Optional[List[int]]:
   """The output's dimensions where at most one is unknown; flat where not even the rank is known."""
   elements = 1
   for size in data:

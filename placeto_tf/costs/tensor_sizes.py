@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Container, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Container, Dict, List, Mapping, Sequence, Tuple
 
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 # What TensorFlow keeps for an element whose content is elsewhere; handles are never moved.
 _STRING_BYTES = 24
@@ -32,7 +37,7 @@ def item_bytes(dtype: int) -> int:
   return _STRING_BYTES if found.name == "string" else found.size
 
 
-def num_elements(shape: Any) -> Tuple[int, bool]:
+def num_elements(shape: TensorShapeProto) -> Tuple[int, bool]:
   """(elements, known) of a TensorShapeProto; an unknown dimension counts 1, as in grappler."""
   known, elements = not shape.unknown_rank, 1
   for dim in shape.dim:
@@ -43,7 +48,7 @@ def num_elements(shape: Any) -> Tuple[int, bool]:
   return elements, known
 
 
-def tensor_bytes(tensor: Any) -> Tuple[int, bool]:
+def tensor_bytes(tensor: OpInfo.TensorProperties) -> Tuple[int, bool]:
   """(bytes, known) of an `OpInfo.TensorProperties`."""
   size = item_bytes(tensor.dtype)
   if size == 0:
@@ -59,7 +64,9 @@ class VariableSizes:
     bytes_of: variable op's name -> (bytes, known).
   """
 
-  def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]]):
+  def __init__(
+      self, nodes: Mapping[str, NodeDef],
+      outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
     self._nodes = nodes
     self._memo: Dict[Tensor, str] = {}
     self.bytes_of: Dict[str, Tuple[int, bool]] = {}
@@ -83,8 +90,8 @@ class VariableSizes:
 
 
 def origin(
-    nodes: Mapping[str, Any], start: Tensor, ops: Container[str],
-    through: Callable[[Any, int], Sequence[Tensor]]) -> str:
+    nodes: Mapping[str, NodeDef], start: Tensor, ops: Container[str],
+    through: Callable[[NodeDef, int], Sequence[Tensor]]) -> str:
   """Name of the nearest op of one of these types that a tensor comes from, "" if from none.
 
   Args:
@@ -108,7 +115,7 @@ def origin(
   return ""
 
 
-def passed_on(node: Any, port: int) -> List[Tensor]:
+def passed_on(node: NodeDef, port: int) -> List[Tensor]:
   """(op, port) of the inputs that output `port` of the node may be."""
   if node.op not in PASS_ON:
     return []

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements
 from placeto_tf.errors import CostError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 _CALLS = frozenset("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall
@@ -67,7 +72,7 @@ class OpWork:
   notes: Tuple[str, ...] = ()
 
 
-def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
+def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
   """Counts the work of every op of a graph.
 
   Args:
@@ -129,7 +134,8 @@ def count_work(graph: ComputationGraph, graph_def: Any) -> OpWork:
 class _Counter:
   """Bytes of tensors and variables; remembers which were not known."""
 
-  def __init__(self, nodes: Mapping[str, Any], outputs: Mapping[str, Any]):
+  def __init__(self, nodes: Mapping[str, NodeDef],
+      outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
     self._outputs = outputs
     self._sizes: Dict[Tensor, Tuple[int, bool]] = {}
     self._variables = VariableSizes(nodes, outputs)
@@ -153,7 +159,7 @@ class _Counter:
       self.unknown_variables[name] = None
     return float(size)
 
-  def elementwise(self, node: Any) -> Tuple[float, float]:
+  def elementwise(self, node: NodeDef) -> Tuple[float, float]:
     """(flops, bytes) of an op that touches each element of its inputs and outputs once."""
     tensors = [parse(text) for text in data_inputs(node)]
     tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
@@ -161,7 +167,7 @@ class _Counter:
                 for name, port in tensors if port < len(self._outputs.get(name, ()))]
     return float(max(elements, default=0)), sum(self.tensor(*tensor) for tensor in tensors)
 
-  def variable_access(self, node: Any) -> Any:
+  def variable_access(self, node: NodeDef) -> Optional[Tuple[float, float]]:
     """(flops, bytes) of an op that reads or updates variables, None for any other op."""
     kind = _access_kind(node.op)
     if kind is None:
@@ -193,7 +199,7 @@ class _Counter:
     return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
 
 
-def _access_kind(op: str) -> Any:
+def _access_kind(op: str) -> Optional[str]:
   if op in ("AssignVariableOp", "Assign"):
     return "assign"
   if op in ("ResourceGather", "ResourceGatherNd"):
@@ -207,7 +213,7 @@ def _access_kind(op: str) -> Any:
   return None
 
 
-def _identity(node: Any) -> Tuple[str, ...]:
+def _identity(node: NodeDef) -> Tuple[str, ...]:
   shared = node.attr["shared_name"].s.decode("utf-8", "replace")
   # Without a shared name, the op's own is what tells variables apart.
   return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import concrete_of, read_concrete_function
 from placeto_tf.placements import PlacedFunction, Placement, place_function
 from placeto_tf.simulation import Simulator
+
+if TYPE_CHECKING:
+  from tensorflow.types.experimental import ConcreteFunction
 
 _SAME = 1e-6  # relative difference of two step times that are the same
 
@@ -40,7 +43,7 @@ class AppliedFunction:
   before_us: Optional[float] = None
 
   @property
-  def function(self) -> Any:
+  def function(self) -> ConcreteFunction:
     """The placed ConcreteFunction."""
     return self.placed.function
 
@@ -61,7 +64,7 @@ class AppliedFunction:
 
 def apply_checked(
     placement: Placement,
-    function: Any,
+    function: ConcreteFunction,
     graph: ComputationGraph,
     costs: OpCosts,
     cluster: Cluster,
@@ -92,7 +95,8 @@ def apply_checked(
   return applied
 
 
-def devices_now(function: Any, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+def devices_now(
+    function: ConcreteFunction, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """[N] int32 the cluster's device on which each op of a placed function runs.
 
   Args:

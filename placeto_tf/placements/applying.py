@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, listed
@@ -17,6 +17,9 @@ from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
 from placeto_tf.placements.placed_functions import place_function
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _META_GRAPH = "tensorflow.MetaGraphDef"
 _COST_GRAPH = "tensorflow.CostGraphDef"
@@ -109,13 +112,13 @@ class DeviceFunction:
     self._placement = placement
     self._canonical = canonical_devices(placement)
 
-  def __call__(self, op: Any) -> str:
+  def __call__(self, op: tf.Operation) -> str:
     """The device string that TensorFlow asks for while it makes the op."""
     device = self._placement.get(op.name)
     # An op that is not in the placement keeps what inner scopes said.
     return op.device if device is None else self._canonical[device]
 
-  def report(self, graph: Any) -> DeviceReport:
+  def report(self, graph: tf.Graph) -> DeviceReport:
     """Compares a finished `tf.Graph` with the placement."""
     missed: List[str] = []
     unknown: List[str] = []
@@ -131,7 +134,7 @@ class DeviceFunction:
     return DeviceReport(
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 
-  def place_missed(self, graph: Any) -> DeviceReport:
+  def place_missed(self, graph: tf.Graph) -> DeviceReport:
     """Places the ops that the scope missed, before the graph's first run; reports the rest."""
     for name in self.report(graph).missed:
       device = self._canonical[self._placement[name]]

@@ -5,15 +5,23 @@ Works with Keras 2 and Keras 3 without importing either.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import keras_models
 
+if TYPE_CHECKING:
+  import keras
+  import tensorflow as tf
+  from tensorflow.types.experimental import ConcreteFunction
 
-def as_batch(data: Any, floatx: str = "float32") -> Any:
+Batch = Any  # tensors, nested as the model takes them
+Specs = Any  # `tf.TypeSpec`s, nested as a batch is
+
+
+def as_batch(data: Any, floatx: str = "float32") -> Batch:
   """A batch with tensors for arrays, without sample weights where there are none.
 
   Args:
@@ -23,7 +31,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Any:
   """
   import tensorflow as tf
 
-  def convert(value: Any) -> Any:
+  def convert(value: object) -> Any:
     if value is None or isinstance(value, tf.experimental.Optional):
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -40,13 +48,14 @@ def as_batch(data: Any, floatx: str = "float32") -> Any:
   return data
 
 
-def is_composite(value: Any) -> bool:
+def is_composite(value: object) -> bool:
   """Whether a value is one of several tensors: ragged, sparse, a GraphTensor, ..."""
   return hasattr(value, "_type_spec")
 
 
 def specs_of(
-    batch: Any, data: Any = None, element_spec: Any = None, *, wide: bool = False) -> Any:
+    batch: Batch, data: Any = None, element_spec: Optional[Specs] = None, *, wide: bool = False
+) -> Specs:
   """The TypeSpecs of a batch, nested as it is; specs stay what they are, and None stays None.
 
   Args:
@@ -63,7 +72,7 @@ def specs_of(
     if len(values) == len(specs):
       wider = {id(value): spec for value, spec in zip(values, specs)}
 
-  def spec_of(value: Any) -> Any:
+  def spec_of(value: object) -> Optional[tf.TypeSpec]:
     if value is None or isinstance(value, tf.TypeSpec):
       return value
     own = tf.type_spec_from_value(value)
@@ -73,7 +82,7 @@ def specs_of(
   return tf.nest.map_structure(spec_of, batch)
 
 
-def draws_by_trace(model: Any) -> bool:
+def draws_by_trace(model: keras.Model) -> bool:
   """Whether each trace of the step draws random numbers of its own, as layers of Keras 2 do.
 
   Such a step is traced once for batches of all sizes, as Keras does, to draw the same numbers.
@@ -82,7 +91,7 @@ def draws_by_trace(model: Any) -> bool:
       hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
 
 
-def takes(specs: Any, others: Any) -> bool:
+def takes(specs: Specs, others: Specs) -> bool:
   """Whether a step traced for some specs takes batches of others."""
   import tensorflow as tf
 
@@ -95,7 +104,7 @@ def takes(specs: Any, others: Any) -> bool:
       for one, other in zip(tf.nest.flatten(specs), tf.nest.flatten(others)))
 
 
-def component_shapes(batch: Any) -> List[Tuple[int, ...]]:
+def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
   """The shapes of a batch's tensors, those of composite ones included, as functions take them."""
   import tensorflow as tf
 
@@ -103,7 +112,7 @@ def component_shapes(batch: Any) -> List[Tuple[int, ...]]:
           for value in tf.nest.flatten(batch, expand_composites=True) if value is not None]
 
 
-def cast_like(batch: Any, specs: Any) -> Any:
+def cast_like(batch: Batch, specs: Specs) -> Batch:
   """The batch with floating-point tensors in the dtypes of specs of the same structure."""
   import tensorflow as tf
 
@@ -112,7 +121,7 @@ def cast_like(batch: Any, specs: Any) -> Any:
   except (TypeError, ValueError):
     return batch
 
-  def cast(value: Any, spec: Any) -> Any:
+  def cast(value: object, spec: Any) -> Any:
     wanted = getattr(spec, "dtype", None)
     if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
         value.dtype.is_floating and wanted.is_floating):
@@ -122,7 +131,7 @@ def cast_like(batch: Any, specs: Any) -> Any:
   return tf.nest.map_structure(cast, batch, specs)
 
 
-def size_of(specs: Any) -> Any:
+def size_of(specs: Specs) -> Any:
   """The batch size that specs state, or None."""
   import tensorflow as tf
 
@@ -133,7 +142,7 @@ def size_of(specs: Any) -> Any:
   return None
 
 
-def divided(specs: Any, replicas: int) -> Any:
+def divided(specs: Specs, replicas: int) -> Specs:
   """The specs of one of R replicas: of a tensor's examples, a share.
 
   Raises:
@@ -144,7 +153,7 @@ def divided(specs: Any, replicas: int) -> Any:
 
   size = size_of(specs)
 
-  def part(spec: Any) -> Any:
+  def part(spec: Optional[tf.TypeSpec]) -> Optional[tf.TypeSpec]:
     if spec is None:
       return None
     shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) and spec.shape.rank else [None]
@@ -161,7 +170,7 @@ def divided(specs: Any, replicas: int) -> Any:
   return tf.nest.map_structure(part, specs)
 
 
-def check_trainable(model: Any) -> None:
+def check_trainable(model: object) -> None:
   """Raises GraphError for what is no Keras model whose training can be placed."""
   if not keras_models.is_keras_model(model):
     raise GraphError(
@@ -182,7 +191,7 @@ def check_trainable(model: Any) -> None:
         "make it outside of the strategy's scope")
 
 
-def without_xla(model: Any) -> Any:
+def without_xla(model: keras.Model) -> Any:
   """Has Keras run the model's functions op by op: XLA takes a step whole, on one device.
 
   Returns:
@@ -196,7 +205,7 @@ def without_xla(model: Any) -> Any:
   return found
 
 
-def trace_step(model: Any, specs: Any) -> Any:
+def trace_step(model: keras.Model, specs: Specs) -> ConcreteFunction:
   """A ConcreteFunction of the model's `train_step` on a batch of these specs.
 
   It is traced as `fit` traces it: variables of the optimizer and of metrics are made on the way,
@@ -207,7 +216,7 @@ def trace_step(model: Any, specs: Any) -> Any:
   """
   import tensorflow as tf
 
-  def step(data: Any) -> Any:
+  def step(data: Batch) -> Any:
     return model.train_step(data)
 
   # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.
@@ -224,7 +233,7 @@ def trace_step(model: Any, specs: Any) -> Any:
   return function
 
 
-def compiled_state(model: Any) -> Tuple[int, ...]:
+def compiled_state(model: keras.Model) -> Tuple[int, ...]:
   """What changes when a model is compiled again."""
   fields = vars(model)
   return tuple(
@@ -233,7 +242,7 @@ def compiled_state(model: Any) -> Tuple[int, ...]:
               "_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics"))))
 
 
-def steps_per_execution(model: Any) -> int:
+def steps_per_execution(model: keras.Model) -> int:
   """How many steps Keras wants of one call of the train function."""
   found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
   if not hasattr(found, "numpy"):

@@ -12,11 +12,14 @@ from __future__ import annotations
 import dataclasses
 import gc
 import weakref
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import captures
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ def local_device(device: str) -> str:
   return found
 
 
-def move_variables(moves: Sequence[Tuple[Any, str]]) -> Moved:
+def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
   """Moves variables to other devices; their Python objects stay the same.
 
   Args:
@@ -65,7 +68,7 @@ def move_variables(moves: Sequence[Tuple[Any, str]]) -> Moved:
       raise PlacementError(
           f"the variable {variable.name!r} cannot be moved to {device}, because {fixed}; place the "
           "function again, which plans with the variable where it is")
-  replaced: Dict[int, Tuple[Any, Any]] = {}  # id of the old handle -> (old, new)
+  replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]] = {}  # id of the old handle -> (old, new)
   old = {}
   try:
     for variable, device in moves:
@@ -92,7 +95,7 @@ def _check_devices(wanted: Sequence[str]) -> None:
           f"{', '.join(sorted(present))}; place on a cluster of these devices, such as 'local'")
 
 
-def _replace_handle(variable: Any, device: str) -> Any:
+def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   """Gives a variable a resource on another device, with its value; returns the new handle."""
   import tensorflow as tf
 
@@ -120,7 +123,7 @@ def _replace_handle(variable: Any, device: str) -> Any:
   return new
 
 
-def _empty_handle(variable: Any) -> Any:
+def _empty_handle(variable: tf.Variable) -> tf.Tensor:
   """A resource without a value."""
   from tensorflow.python.ops import resource_variable_ops
 
@@ -129,7 +132,7 @@ def _empty_handle(variable: Any) -> Any:
       name=variable.name.partition(":")[0]).handle
 
 
-def _rebind(replaced: Dict[int, Tuple[Any, Any]]) -> int:
+def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> int:
   """Replaces handles among the captures of every function in the process.
 
   Args:
@@ -157,7 +160,7 @@ def _rebind(replaced: Dict[int, Tuple[Any, Any]]) -> int:
   return count
 
 
-def _rebind_graph(graph: Any, replaced: Dict[int, Tuple[Any, Any]]) -> None:
+def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
   """Does the same for a graph, which passes its captures to functions built of it later."""
   container = graph.function_captures
   external = container.by_val_external
@@ -177,7 +180,8 @@ def _rebind_graph(graph: Any, replaced: Dict[int, Tuple[Any, Any]]) -> None:
   _ = graph.captures  # recomputes the container's cache, which has old handles
 
 
-def _substituted(inputs: List[Any], replaced: Dict[int, Tuple[Any, Any]]) -> Any:
+def _substituted(
+    inputs: List[tf.Tensor], replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> List[tf.Tensor]:
   if not any(id(tensor) in replaced for tensor in inputs):
     return inputs
   return type(inputs)(

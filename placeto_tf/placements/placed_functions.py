@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.captures import resource_captures
@@ -20,6 +20,11 @@ from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.graphs.node_table import read_nodes
 from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.types.experimental import ConcreteFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +55,12 @@ class PlacedFunction:
     variables: name of each recreated variable -> the copy, which starts with the same value.
   """
 
-  function: Any
+  function: ConcreteFunction
   in_place: Tuple[CapturedVariable, ...]
   moved: Tuple[CapturedVariable, ...]
   stayed: Tuple[CapturedVariable, ...]
   recreated: Tuple[CapturedVariable, ...]
-  variables: Dict[str, Any]
+  variables: Dict[str, tf.Variable]
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
     return self.function(*args, **kwargs)
@@ -76,7 +81,7 @@ class PlacedFunction:
 
 
 def place_function(
-    placement: Mapping[str, str], function: Any, *, move_variables: bool = True,
+    placement: Mapping[str, str], function: ConcreteFunction, *, move_variables: bool = True,
     recreate_variables: bool = False,
 ) -> PlacedFunction:
   """Makes a placed copy of a ConcreteFunction.
@@ -139,7 +144,8 @@ def place_function(
       placed, tuple(in_place), tuple(moved), tuple(stayed), tuple(recreated), copies)
 
 
-def trial_function(function: Any, placement: Optional[Mapping[str, str]] = None) -> Any:
+def trial_function(
+    function: ConcreteFunction, placement: Optional[Mapping[str, str]] = None) -> ConcreteFunction:
   """A copy of a ConcreteFunction whose steps change no variable of the original.
 
   Args:
@@ -164,7 +170,7 @@ def trial_function(function: Any, placement: Optional[Mapping[str, str]] = None)
   names = getattr(function, PLACED_NAMES, {})
   captures = {names.get(inner.op.name, inner.op.name): outer
               for outer, inner in function.graph.captures if inner.op.type != "Const"}
-  copies: Dict[str, Any] = {}
+  copies: Dict[str, tf.Variable] = {}
   try:
     for each in resource_captures(function):
       name = names.get(each.op, each.op)
@@ -178,7 +184,7 @@ def trial_function(function: Any, placement: Optional[Mapping[str, str]] = None)
   return _build(function, graph_def, captures, tuple(copies.values()))
 
 
-def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:
+def _keep_together(graph_def: GraphDef, moved: Dict[str, str]) -> None:
   """Puts the ops that touch a variable on its device, as TensorFlow would silently."""
   if not moved:
     return
@@ -190,7 +196,7 @@ def _keep_together(graph_def: Any, moved: Dict[str, str]) -> None:
       node.device = stays[label]
 
 
-def _copy(variable: Any, device: str) -> Any:
+def _copy(variable: tf.Variable, device: str) -> tf.Variable:
   """A variable with the same value on another device."""
   import tensorflow as tf
 
@@ -201,7 +207,8 @@ def _copy(variable: Any, device: str) -> Any:
 
 
 def _build(
-    function: Any, graph_def: Any, captures: Dict[str, Any], copies: Tuple[Any, ...]) -> Any:
+    function: ConcreteFunction, graph_def: GraphDef, captures: Dict[str, tf.Tensor],
+    copies: Tuple[tf.Variable, ...]) -> ConcreteFunction:
   """The ConcreteFunction of a GraphDef, called as `function` is.
 
   Args:
@@ -227,7 +234,7 @@ def _build(
   used.update(old_names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
   devices = {node.name: node.device for node in graph_def.node}
   graph = func_graph.FuncGraph(f"{original.name}_placed")
-  inner: Dict[str, Any] = {}
+  inner: Dict[str, tf.Tensor] = {}
   with graph.as_default():
     for i, (name, outer) in enumerate(captures.items()):
       # Under its old name "op/resource" it would take the name of "op", which is imported later.
@@ -238,7 +245,7 @@ def _build(
         body, name="",
         input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
 
-  def find(tensor: Any) -> Any:
+  def find(tensor: object) -> object:
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
     name = old_names.get(tensor.op.name, tensor.op.name)

@@ -6,13 +6,17 @@ the batch, which replicas join like any other: synchronized batch normalization.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
 from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication.nodes import INT32, NodeWriter
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
@@ -47,7 +51,7 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
   return load_graph(proto, **options)
 
 
-def _written_out(graph_def: Any, corrected: bool) -> Any:
+def _written_out(graph_def: GraphDef, corrected: bool) -> Optional[GraphDef]:
   """A new GraphDef, or None if there is nothing to write out."""
   if not any(_is_training(node) for node in graph_def.node):
     return None
@@ -64,13 +68,13 @@ def _written_out(graph_def: Any, corrected: bool) -> Any:
   return writer.graph_def
 
 
-def _is_training(node: Any) -> bool:
+def _is_training(node: NodeDef) -> bool:
   return node.op in (*_FORWARD, *_BACKWARD) and (
       "is_training" not in node.attr or node.attr["is_training"].b) and not _of_single_examples(
           node)
 
 
-def _of_single_examples(node: Any) -> bool:
+def _of_single_examples(node: NodeDef) -> bool:
   """Whether the op stands for layer normalization: tf-keras has examples as channels of one."""
   return "data_format" in node.attr and node.attr["data_format"].s == b"NCHW" and (
       "layer_norm" in node.name.lower())
@@ -79,7 +83,7 @@ def _of_single_examples(node: Any) -> bool:
 class _Norm:
   """One op, written out by its input, statistics and normalized input."""
 
-  def __init__(self, writer: NodeWriter, node: Any, x: str):
+  def __init__(self, writer: NodeWriter, node: NodeDef, x: str):
     self._writer, self._node, self._name = writer, node, node.name
     self._dtype = node.attr["T"].type
     self._stats = node.attr["U"].type if "U" in node.attr else self._dtype

@@ -158,7 +158,7 @@ def divided(batch: int, replicas: int, what: str) -> int:
   return batch // replicas
 
 
-def is_spec(source: Any) -> bool:
+def is_spec(source: object) -> bool:
   """Whether the source is a text that names graphs of the zoo."""
   return isinstance(source, str) and source.startswith(_ZOO)
 

@@ -8,14 +8,19 @@ replica's value.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple
 
 from placeto_tf.replication import op_roles
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.variable_pb2 import VariableDef
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 _COLLECTION = "local_variables"
 
 
-def add_local_copies(meta_graph: Any, originals: Mapping[str, str]) -> None:
+def add_local_copies(meta_graph: MetaGraphDef, originals: Mapping[str, str]) -> None:
   """Adds initializers and the collection to a MetaGraphDef.
 
   Args:
@@ -24,7 +29,7 @@ def add_local_copies(meta_graph: Any, originals: Mapping[str, str]) -> None:
   """
   from tensorflow.core.framework import variable_pb2
 
-  defs: Dict[str, Any] = {}
+  defs: Dict[str, VariableDef] = {}
   for collection in meta_graph.collection_def.values():
     for serialized in collection.bytes_list.value:
       found = variable_pb2.VariableDef()
@@ -43,7 +48,7 @@ def add_local_copies(meta_graph: Any, originals: Mapping[str, str]) -> None:
     meta_graph.collection_def[_COLLECTION].bytes_list.value.extend(made)
 
 
-def _local_copy(graph_def: Any, variable: Any, original: Any) -> bytes:
+def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDef) -> bytes:
   """Writes the initializer of a variable; returns its serialized VariableDef."""
   from tensorflow.core.framework import variable_pb2
 

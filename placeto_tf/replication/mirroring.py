@@ -15,7 +15,7 @@ Legend: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Set
+from typing import TYPE_CHECKING, AbstractSet, Dict, FrozenSet, List, Mapping, Set
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from placeto_tf.replication import op_roles
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow
 from placeto_tf.replication.propagation import Spread
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # They pass on a handle or reference.
 _CARRIERS = ("Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch")
@@ -163,7 +166,7 @@ class _Outside:
           raise self._unseen(node)
     return found
 
-  def _handles(self, node: Any) -> List[str]:
+  def _handles(self, node: NodeDef) -> List[str]:
     """The inputs that are handles or references."""
     return [text for text, dtype in zip(data_inputs(node), self._defs.signature(node).inputs)
             if _is_handle(dtype)]
@@ -175,7 +178,7 @@ class _Outside:
       way.append(_op(self._nodes[way[-1]].input[0]))
     return way
 
-  def _writing_functions(self, node: Any) -> bool:
+  def _writing_functions(self, node: NodeDef) -> bool:
     """Whether the op calls a function that changes a variable."""
     pending, seen = [node], set()
     while pending:
@@ -191,7 +194,7 @@ class _Outside:
             pending.append(inner)
     return False
 
-  def _unseen(self, node: Any) -> GraphError:
+  def _unseen(self, node: NodeDef) -> GraphError:
     return GraphError(
         f"op {node.name!r} ({node.op}) may write variables of the step in a way that cannot be "
         "followed, so that replicas cannot have variables of their own; take it out of the graph, "

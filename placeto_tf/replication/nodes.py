@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
 from placeto_tf.graphs.tensor_names import op_of
+
+if TYPE_CHECKING:
+  from numpy.typing import ArrayLike
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 INT32, INT64 = 3, 9
 _REDUCING = {"max": "Maximum", "min": "Minimum", "all": "LogicalAnd", "any": "LogicalOr"}
@@ -25,7 +30,7 @@ class NodeWriter:
     original_of: name of each op that copies an op of the source -> that op's name.
   """
 
-  def __init__(self, graph_def: Any):
+  def __init__(self, graph_def: GraphDef):
     self.graph_def = graph_def
     self.replica_of: Dict[str, int] = {}
     self.original_of: Dict[str, str] = {}
@@ -44,7 +49,7 @@ class NodeWriter:
     if r is not None:
       self.replica_of.update((node.name, r) for node in self.graph_def.node[first:])
 
-  def copy(self, original: Any, name: str, replica: Optional[int]) -> Any:
+  def copy(self, original: NodeDef, name: str, replica: Optional[int]) -> NodeDef:
     """A node of the source under another name, without inputs."""
     node = self.graph_def.node.add()
     node.CopyFrom(original)
@@ -55,7 +60,7 @@ class NodeWriter:
     self.original_of[name] = original.name
     return node
 
-  def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> Any:
+  def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> NodeDef:
     """A node; `types` are its attributes that are types."""
     node = self.graph_def.node.add(name=name, op=op, input=inputs)
     for key, dtype in types.items():
@@ -63,7 +68,7 @@ class NodeWriter:
     return node
 
   def constant(
-      self, name: str, value: Any, dtype: int = INT32, anchor: Optional[str] = None) -> str:
+      self, name: str, value: ArrayLike, dtype: int = INT32, anchor: Optional[str] = None) -> str:
     """A Const; `anchor` is an op in whose loop or branch it is."""
     import tensorflow as tf
 
@@ -98,7 +103,7 @@ class NodeWriter:
     return found
 
   def reduce(
-      self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Any,
+      self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Optional[ArrayLike],
       anchor: Optional[str] = None) -> str:
     """What the parts combine to, times a factor if it is not None; returns what combines them."""
     total = self.combine(f"{name}/sum", parts, dtype, how)
@@ -123,7 +128,8 @@ class NodeWriter:
     return name
 
   def scale(
-      self, name: str, tensor: str, factor: Any, dtype: int, anchor: Optional[str] = None) -> str:
+      self, name: str, tensor: str, factor: ArrayLike, dtype: int, anchor: Optional[str] = None
+  ) -> str:
     """A tensor times a constant."""
     self.new(name, "Mul", [tensor, self.constant(f"{name}/scale", factor, dtype, anchor)], T=dtype)
     return name

@@ -13,7 +13,7 @@ that is a multiple of the batch counts them.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -33,6 +33,12 @@ from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 # The input that states the shape of the result.
 _SHAPE_INPUT = {
@@ -73,7 +79,7 @@ class Rebatching:
     self._axes: Dict[Tensor, int] = {}  # tensors that depend on no feed -> axis of examples
     self._pending: List[Tuple[Tensor, int]] = []
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
-    self.nodes: Dict[int, Any] = {}
+    self.nodes: Dict[int, NodeDef] = {}
     self._check_reshapes()
     for op in range(len(flow.types)):
       self._look_at(op)
@@ -373,7 +379,7 @@ class Rebatching:
           -1 if size is None else self._resized(size) if not i else size
           for i, size in enumerate(shape)))
 
-  def _node(self, op: int) -> Any:
+  def _node(self, op: int) -> NodeDef:
     if op not in self.nodes:
       self.nodes[op] = type(self._flow.nodes[op])()
       self.nodes[op].CopyFrom(self._flow.nodes[op])
@@ -381,7 +387,7 @@ class Rebatching:
         del self.nodes[op].attr["_output_shapes"]
     return self.nodes[op]
 
-  def _set(self, node: Any, value: np.ndarray) -> None:
+  def _set(self, node: NodeDef, value: np.ndarray) -> None:
     import tensorflow as tf
 
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
@@ -464,7 +470,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     return None
 
 
-def _check_shapes(graph_def: Any) -> None:
+def _check_shapes(graph_def: GraphDef) -> None:
   """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
   import tensorflow as tf
 
@@ -482,7 +488,7 @@ def frozen(graph: ComputationGraph) -> ComputationGraph:
   return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
 
 
-def live_graph(meta_graph: Any) -> Any:
+def live_graph(meta_graph: MetaGraphDef) -> tf.Graph:
   """A `tf.Graph` of a MetaGraphDef, with its collections."""
   import tensorflow as tf
 

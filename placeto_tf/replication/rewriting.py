@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -32,6 +32,10 @@ from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter, tensor_name
 from placeto_tf.replication.propagation import Spread
 from placeto_tf.replication.scaling import Scaling
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _COLOCATED = b"loc:@"
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
@@ -53,7 +57,7 @@ class Rewritten:
     owned: names of variables that keep examples, of which each replica has its own.
   """
 
-  graph_def: Any
+  graph_def: GraphDef
   replica_of: Dict[str, int]
   original_of: Dict[str, str]
   divided: FrozenSet[str]
@@ -101,7 +105,7 @@ class _Writer:
     self._split: Set[int] = set()  # fed ops whose feed is divided
 
   @property
-  def _result(self) -> Any:
+  def _result(self) -> GraphDef:
     return self._writer.graph_def
 
   def run(self) -> Rewritten:
@@ -165,7 +169,7 @@ class _Writer:
     if op in self._spread.noise and r:
       self._other_noise(op, node, r)
 
-  def _set_rows(self, node: Any, op: int, r: int) -> None:
+  def _set_rows(self, node: NodeDef, op: int, r: int) -> None:
     """Gives replica r its rows of a constant."""
     import tensorflow as tf
 
@@ -174,7 +178,7 @@ class _Writer:
     node.attr["value"].tensor.CopyFrom(
         tf.make_tensor_proto(np.split(whole, self._replicas, axis=axis)[r]))
 
-  def _rename(self, node: Any, r: int, keys: Sequence[str]) -> None:
+  def _rename(self, node: NodeDef, r: int, keys: Sequence[str]) -> None:
     """Gives a replica's op loops and resources of its own."""
     for key in keys:
       if key in node.attr and node.attr[key].s:
@@ -225,7 +229,7 @@ class _Writer:
         [tensor_name(f"{self._names.joined}/{name}/split", r)], T=dtype)
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
-  def _make_placeholder(self, op: int, node: Any, shape: Any) -> None:
+  def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
     """Turns a fed op into a Placeholder; its batch stays unknown where it was."""
     from placeto_tf.graphs import shapes
 
@@ -238,7 +242,7 @@ class _Writer:
     node.attr["dtype"].type = dtype % 100
     shapes.set_shape(node.attr["shape"], shape)
 
-  def _other_noise(self, op: int, node: Any, r: int) -> None:
+  def _other_noise(self, op: int, node: NodeDef, r: int) -> None:
     """Gives replica r its own draws, from the op's seed."""
     kind = self._flow.types[op]
     if kind in op_roles.STATEFUL_NOISE:
@@ -256,7 +260,9 @@ class _Writer:
 
   # Ops that are no copies: they exist once, or are mirrored.
 
-  def _no_copy(self, original: Any, r: int, translate: Callable[[str], Sequence[str]]) -> Any:
+  def _no_copy(
+      self, original: NodeDef, r: int, translate: Callable[[str], Sequence[str]]
+  ) -> NodeDef:
     """The only one of an op, or replica r's."""
     name, owners = original.name, self._names.owners(original.name)
     node = self._writer.copy(original, self._names.once(name, r), r if len(owners) > 1 else None)
@@ -286,7 +292,7 @@ class _Writer:
     joined = self._joins.read.get((self._flow.graph.op_index[name], port))
     return (joined[r] if joined else tensor_name(self._names.once(name, r), port),)
 
-  def _outside(self, node: Any, frames: Set[bytes]) -> None:
+  def _outside(self, node: NodeDef, frames: Set[bytes]) -> None:
     """An op that the fetches do not need, with its twins."""
     handles = self._mirrors.outside.get(node.name, frozenset())
     for r in self._names.owners(node.name):
@@ -333,7 +339,7 @@ class _Writer:
         self._writer.new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._names.prefixes])
         self._writer.original_of[name] = name
 
-  def _colocate(self, node: Any, translate: Any) -> None:
+  def _colocate(self, node: NodeDef, translate: Callable[[str], Optional[str]]) -> None:
     """Keeps colocation with ops that still exist."""
     if "_class" not in node.attr:
       return

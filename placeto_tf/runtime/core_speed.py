@@ -13,7 +13,7 @@ import concurrent.futures
 import os
 import time
 import zlib
-from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class CoreSpeed:
   def __enter__(self) -> CoreSpeed:
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self.close()
 
   def factor(self) -> Optional[float]:

@@ -8,7 +8,7 @@ directly or through ops that only move values, determine the range; without such
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-Feeds = Union[str, Mapping[str, Any], Callable[[], Mapping[str, Any]]]
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from numpy.typing import ArrayLike
+
+Feeds = Union[str, Mapping[str, "ArrayLike"], Callable[[], Mapping[str, "ArrayLike"]]]
 
 _MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
@@ -46,7 +50,7 @@ def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
 
 
 def make_feeds(
-    graph: ComputationGraph, tf_graph: Any, feeds: Feeds = "random", seed: int = 0
+    graph: ComputationGraph, tf_graph: tf.Graph, feeds: Feeds = "random", seed: int = 0
 ) -> Dict[str, np.ndarray]:
   """Tensor name -> value for every feed of the graph.
 
@@ -96,7 +100,7 @@ def names(graph: ComputationGraph) -> List[str]:
   return list(_shapes(graph))
 
 
-def _shapes(graph: ComputationGraph) -> Dict[str, Any]:
+def _shapes(graph: ComputationGraph) -> Dict[str, Tuple[int, ...]]:
   """Tensor name -> shape of every feed."""
   known = graph.source.feed_shapes if graph.source is not None else {}
   return {_tensor_name(name): shape for name, shape in known.items()}
@@ -123,7 +127,8 @@ def _tensor_name(name: str) -> str:
   return name if ":" in name else f"{name}:0"
 
 
-def _random(tf_graph: Any, name: str, shape: Any, rng: np.random.Generator) -> np.ndarray:
+def _random(
+    tf_graph: tf.Graph, name: str, shape: Tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
   tensor = tf_graph.get_tensor_by_name(name)
   dtype = tensor.dtype.base_dtype
   if dtype.is_floating or dtype.is_complex:
@@ -138,7 +143,7 @@ def _random(tf_graph: Any, name: str, shape: Any, rng: np.random.Generator) -> n
       f"feed {name!r} is of type {dtype.name}, of which there are no random values; give feeds")
 
 
-def index_range(tensor: Any) -> int:
+def index_range(tensor: tf.Tensor) -> int:
   """The number of values that a tensor of indices may take, from the ops that it reaches."""
   found, seen, waiting = [], set(), [tensor]
   while waiting:
@@ -162,7 +167,7 @@ def index_range(tensor: Any) -> int:
   return min(found, default=_UNBOUNDED)
 
 
-def _indexed_size(op: Any, position: Any, axis: int) -> int:
+def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
   """Size of the indexed dimension; 0 where it is not known."""
   import tensorflow as tf
 
@@ -182,7 +187,7 @@ def _indexed_size(op: Any, position: Any, axis: int) -> int:
   return int(shape[axis] or 0) if shape.rank is not None and shape.rank > axis else 0
 
 
-def _constant(tensor: Any) -> int:
+def _constant(tensor: tf.Tensor) -> int:
   import tensorflow as tf
 
   value = tf.get_static_value(tensor)

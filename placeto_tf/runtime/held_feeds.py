@@ -9,17 +9,21 @@ the reading of a variable, into which the value is put once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.colocation import RESOURCE
 
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+
 _VARIANT = 21  # DT_VARIANT
 
 
-def hold(graph_def: Any, fed: Iterable[str]) -> Dict[str, str]:
+def hold(graph_def: GraphDef, fed: Iterable[str]) -> Dict[str, str]:
   """Makes placeholders on CPUs read variables, in place.
 
   Args:
@@ -58,8 +62,8 @@ def hold(graph_def: Any, fed: Iterable[str]) -> Dict[str, str]:
 
 
 def put(
-    tf_graph: Any, held: Mapping[str, str], values: Mapping[str, np.ndarray]
-) -> Tuple[List[Any], Dict[Any, np.ndarray]]:
+    tf_graph: tf.Graph, held: Mapping[str, str], values: Mapping[str, np.ndarray]
+) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
   """The ops that put values into the variables, and their feeds.
 
   Args:

@@ -160,7 +160,7 @@ class Measurer:
   def __enter__(self) -> Measurer:
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self.close()
 
   def close(self) -> None:

@@ -18,13 +18,16 @@ import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.protocol import Runtime
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 SMALL_BYTES, LARGE_BYTES = 64, 1 << 20
 _HOPS = 40
@@ -60,7 +63,7 @@ class Bench:
     self._runtime, self._runs, self._beat, self._speed = runtime, runs, beat, speed
     self._timeout_ms = int(timeout_seconds * 1.5e3)
 
-  def times_us(self, builders: Sequence[Callable[[], Any]]) -> List[float]:
+  def times_us(self, builders: Sequence[Callable[[], tf.Operation]]) -> List[float]:
     """One time for each of several graphs, whose steps take turns.
 
     Args:
@@ -87,7 +90,7 @@ class Bench:
     times = np.array([np.array(turn) / factor for turn, factor in turns])
     return (np.percentile(times, 25, axis=0) * 1e6).tolist()
 
-  def kernel_us(self, build: Callable[[], Any]) -> float:
+  def kernel_us(self, build: Callable[[], tf.Operation]) -> float:
     """The median time of the graph's kernels, by a traced step."""
     import tensorflow as tf
 
@@ -104,7 +107,9 @@ class Bench:
     return float(np.median(spent)) if spent else 0.0
 
   @contextlib.contextmanager
-  def _session(self, build: Callable[[], Any]) -> Iterator[Tuple[Any, Any]]:
+  def _session(
+      self, build: Callable[[], tf.Operation]
+  ) -> Iterator[Tuple[tf.compat.v1.Session, tf.Operation]]:
     """A session on a small graph, and the op to run."""
     import tensorflow as tf
 
@@ -150,7 +155,7 @@ def op_overhead_us(bench: Bench, device: str) -> float:
   return max(0.0, found)  # a tenth of a microsecond or so, less than a busy machine shows
 
 
-def _chain(device: str, length: int) -> Any:
+def _chain(device: str, length: int) -> tf.Operation:
   import tensorflow as tf
 
   with tf.device(device):
@@ -164,7 +169,7 @@ def _elements(size: int) -> int:
   return max(1, size // 4)
 
 
-def _ping_pong(here: str, there: str, size: int) -> Any:
+def _ping_pong(here: str, there: str, size: int) -> tf.Operation:
   """Ops that take turns on two devices; each makes a new tensor, as a kernel does."""
   import tensorflow as tf
 
@@ -176,7 +181,7 @@ def _ping_pong(here: str, there: str, size: int) -> Any:
   return value.op
 
 
-def _work(device: str) -> Any:
+def _work(device: str) -> tf.Operation:
   """A chain of ops that keeps a device busy for longer than the tensors take to be sent."""
   import tensorflow as tf
 
@@ -187,7 +192,7 @@ def _work(device: str) -> Any:
     return value.op
 
 
-def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> Any:
+def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> tf.Operation:
   """Work on one device, and tensors that are made on the source and, if sent, used on the target.
 
   A sender works after it has made and sent them, so that the target has time to receive them.

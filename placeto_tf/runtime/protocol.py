@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, TypeVar
+from typing import Optional, Tuple, TypeVar
 
 _Self = TypeVar("_Self", bound="Runtime")
 
@@ -40,7 +40,7 @@ class Runtime:
     self.start()
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self.close()
 
   def start(self) -> None:

@@ -8,13 +8,17 @@ before TensorFlow is first imported turns it off; `swaps_kernels` tells whether 
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Dict, Optional, Set
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
 
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.protobuf.config_pb2 import ConfigProto, RunMetadata, RunOptions
 
-def session_config(*, num_cpus: int = 1) -> Any:
+
+def session_config(*, num_cpus: int = 1) -> ConfigProto:
   """A ConfigProto with which devices are obeyed and the graph is run unchanged.
 
   Soft placement is off: an op without a kernel on its device is an error, not moved. Optimisers
@@ -39,7 +43,7 @@ def session_config(*, num_cpus: int = 1) -> Any:
   return config
 
 
-def abandon(session: Any) -> None:
+def abandon(session: tf.compat.v1.Session) -> None:
   """Lets go of a session that may have lost its workers.
 
   Closing one would ask its workers again and again until the operation's time-out, and block every
@@ -58,7 +62,7 @@ def swaps_kernels() -> bool:
   return bool(_pywrap_util_port.IsMklEnabled())
 
 
-def trace_options() -> Any:
+def trace_options() -> RunOptions:
   """RunOptions with which a run records its nodes, step by step, and its partition graphs."""
   import tensorflow as tf
 
@@ -66,7 +70,7 @@ def trace_options() -> Any:
       trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
 
 
-def executed_devices(run_metadata: Any) -> Dict[str, Set[str]]:
+def executed_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
   """Node name -> canonical devices on which it ran, by the trace of a run.
 
   Nodes of the runtime's own are among them (`_SOURCE`, sends and receives, casts of feeds). A
@@ -83,7 +87,7 @@ def executed_devices(run_metadata: Any) -> Dict[str, Set[str]]:
   return found
 
 
-def partitioned_devices(run_metadata: Any) -> Dict[str, Set[str]]:
+def partitioned_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
   """Node name -> canonical devices of the partitions that hold it, by the graphs that were run."""
   found: Dict[str, Set[str]] = {}
   for partition in run_metadata.partition_graphs:

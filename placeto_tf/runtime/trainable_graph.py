@@ -7,7 +7,7 @@ import math
 import re
 import time
 import zlib
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import DRAW_SHAPE
 from placeto_tf.replication.rebatching import frozen
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
@@ -72,10 +77,10 @@ class TrainableGraph:
       if double:
         raise NotRunnable(f"an op has no double precision ({problem})") from None
       raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
-    self._setters: Dict[str, Tuple[Any, Any]] = {}
-    self._readers: Dict[str, Any] = {}
+    self._setters: Dict[str, Tuple[tf.Operation, tf.Tensor]] = {}
+    self._readers: Dict[str, tf.Tensor] = {}
     self._draws = self._draw_setters()
-    self.session: Any = None
+    self.session: tf.compat.v1.Session = None
 
   def again(self) -> TrainableGraph:
     """The same graph for another session."""
@@ -83,7 +88,9 @@ class TrainableGraph:
     other.session = None
     return other
 
-  def open(self, init: Sequence[Any] = (), fed: Optional[Mapping[Any, Any]] = None) -> None:
+  def open(
+      self, init: Sequence[tf.Operation] = (), fed: Optional[Mapping[tf.Tensor, np.ndarray]] = None
+  ) -> None:
     """Begins a session."""
     import tensorflow as tf
 
@@ -151,7 +158,7 @@ class TrainableGraph:
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]
 
-  def _draw_setters(self) -> List[Tuple[Any, Any, Tuple[float, float]]]:
+  def _draw_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
     """(op, its feed, both numbers) for each variable that holds what is drawn."""
     import tensorflow as tf
 
@@ -191,7 +198,7 @@ def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
   return found
 
 
-def _stand_in(graph_def: Any, node: Any) -> None:
+def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   """Turns an op that draws into one that gives a fixed number."""
   kind = node.op
   if kind == "RandomShuffle":
@@ -226,7 +233,7 @@ def _stand_in(graph_def: Any, node: Any) -> None:
   node.attr["T"].type, node.attr["index_type"].type = dtype, index
 
 
-def _to_double(graph_def: Any) -> None:
+def _to_double(graph_def: GraphDef) -> None:
   """Makes float64 of what is float32, in functions, too."""
   import tensorflow as tf
 
@@ -247,7 +254,7 @@ def _to_double(graph_def: Any) -> None:
             tf.make_ndarray(attr.tensor).astype(np.float64)))
 
 
-def _fixed_draw(graph_def: Any, name: str, kind: str, dtype: int, after: str) -> str:
+def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:
   """Adds ops that give the fixed number of an op that draws; `after`: in whose loop or branch."""
   import tensorflow as tf
 

@@ -7,17 +7,22 @@ that is added to the graph, on the variable's device.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
+if TYPE_CHECKING:
+  import tensorflow as tf
+
 INIT_OPS = ("init", "initialize", "global_variables_initializer")
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
-def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dict[Any, np.ndarray]]:
+def initializers(
+    graph: ComputationGraph, tf_graph: tf.Graph
+) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
   """The ops that initialise every variable of the graph, and their feeds.
 
   Args:
@@ -41,7 +46,7 @@ def initializers(graph: ComputationGraph, tf_graph: Any) -> Tuple[List[Any], Dic
     if init is not None and init.type == "NoOp":
       left = _not_reached(left, [init])
       ops.append(init)
-  fed: Dict[Any, np.ndarray] = {}
+  fed: Dict[tf.Tensor, np.ndarray] = {}
   for name in left:
     ops.append(_assign_random(tf_graph, name, fed))
   return ops, fed
@@ -69,7 +74,7 @@ def _own_initializers(graph: ComputationGraph) -> Dict[str, str]:
   return found
 
 
-def _find(tf_graph: Any, name: Any) -> Any:
+def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:
   if not name:
     return None
   try:
@@ -78,7 +83,7 @@ def _find(tf_graph: Any, name: Any) -> Any:
     return None
 
 
-def _not_reached(names: List[str], ops: List[Any]) -> List[str]:
+def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
   """The names of ops from which none of `ops` is reached."""
   seen, waiting = set(), list(ops)
   while waiting:
@@ -89,7 +94,7 @@ def _not_reached(names: List[str], ops: List[Any]) -> List[str]:
   return [name for name in names if name not in seen]
 
 
-def _assign_random(tf_graph: Any, name: str, fed: Dict[Any, np.ndarray]) -> Any:
+def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarray]) -> tf.Operation:
   """Adds an op that assigns values to a variable, which are fed."""
   import tensorflow as tf
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence, Tuple
+from typing import TYPE_CHECKING, Sequence, Tuple
 
 from placeto_tf.zoo import convolutional as layers
 from placeto_tf.zoo.registry import Model, integer, model
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _CLASSES = 1000  # ImageNet
 
@@ -61,7 +64,9 @@ def amoebanet(batch: int, image: int, cells: int, filters: int) -> Model:
   return Model(loss=loss, feeds=(images, labels), updates=norms.updates)
 
 
-def _cell(norms: layers.BatchNorms, before: Any, last: Any, width: int, reduces: bool) -> Any:
+def _cell(
+    norms: layers.BatchNorms, before: tf.Tensor, last: tf.Tensor, width: int, reduces: bool
+) -> tf.Tensor:
   """Builds one cell on the outputs of the two cells before it."""
   import tensorflow as tf
 
@@ -79,7 +84,8 @@ def _cell(norms: layers.BatchNorms, before: Any, last: Any, width: int, reduces:
   return tf.concat([states[i] for i in output], axis=3)
 
 
-def _operation(norms: layers.BatchNorms, operation: str, images: Any, stride: int) -> Any:
+def _operation(
+    norms: layers.BatchNorms, operation: str, images: tf.Tensor, stride: int) -> tf.Tensor:
   width = layers.channels(images)
   if operation == "identity":
     return images if stride == 1 else layers.halve(norms, operation, images, width)

@@ -6,12 +6,17 @@ convolution, then batch norm, as in the NASNet, AmoebaNet and ENAS papers.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Sequence, Tuple
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _DECAY = 0.9  # of the batch norms' moving averages
 
 
-def variable(name: str, shape: Sequence[int], initializer: Any, trainable: bool = True) -> Any:
+def variable(
+    name: str, shape: Sequence[int], initializer: tf.initializers.Initializer,
+    trainable: bool = True) -> tf.Variable:
   """A resource variable in the current variable scope."""
   import tensorflow as tf
 
@@ -19,7 +24,7 @@ def variable(name: str, shape: Sequence[int], initializer: Any, trainable: bool 
       name, shape, tf.float32, initializer, trainable=trainable, use_resource=True)
 
 
-def kernel(name: str, shape: Sequence[int]) -> Any:
+def kernel(name: str, shape: Sequence[int]) -> tf.Variable:
   """The weights of a convolution, normally distributed by its fan-in."""
   import tensorflow as tf
 
@@ -30,9 +35,9 @@ class BatchNorms:
   """Makes batch norms in training mode and gathers the updates of their moving averages."""
 
   def __init__(self) -> None:
-    self.updates: List[Any] = []
+    self.updates: List[tf.Tensor] = []
 
-  def __call__(self, images: Any) -> Any:
+  def __call__(self, images: tf.Tensor) -> tf.Tensor:
     """Normalises over the batch; variables go into the current variable scope."""
     import tensorflow as tf
 
@@ -50,14 +55,14 @@ class BatchNorms:
     return normed
 
 
-def channels(images: Any) -> int:
+def channels(images: tf.Tensor) -> int:
   """Number of channels: the last dimension."""
   return images.shape.as_list()[-1]
 
 
 def conv(
-    norms: BatchNorms, name: str, images: Any, filters: int, size: Tuple[int, int] = (1, 1),
-    stride: Tuple[int, int] = (1, 1), relu: bool = True) -> Any:
+    norms: BatchNorms, name: str, images: tf.Tensor, filters: int, size: Tuple[int, int] = (1, 1),
+    stride: Tuple[int, int] = (1, 1), relu: bool = True) -> tf.Tensor:
   """ReLU, convolution, batch norm; "SAME" padding."""
   import tensorflow as tf
 
@@ -69,7 +74,8 @@ def conv(
 
 
 def separable(
-    norms: BatchNorms, name: str, images: Any, filters: int, size: int, stride: int = 1) -> Any:
+    norms: BatchNorms, name: str, images: tf.Tensor, filters: int, size: int,
+    stride: int = 1) -> tf.Tensor:
   """ReLU, depthwise and pointwise convolution, batch norm, twice; only the first has the stride."""
   import tensorflow as tf
 
@@ -87,7 +93,7 @@ def separable(
   return images
 
 
-def pool(name: str, kind: str, images: Any, size: int, stride: int = 1) -> Any:
+def pool(name: str, kind: str, images: tf.Tensor, size: int, stride: int = 1) -> tf.Tensor:
   """Pools by "avg" or "max"."""
   import tensorflow as tf
 
@@ -95,7 +101,7 @@ def pool(name: str, kind: str, images: Any, size: int, stride: int = 1) -> Any:
   return function(images, ksize=size, strides=stride, padding="SAME", name=name)
 
 
-def halve(norms: BatchNorms, name: str, images: Any, filters: int) -> Any:
+def halve(norms: BatchNorms, name: str, images: tf.Tensor, filters: int) -> tf.Tensor:
   """Factorised reduction: two convolutions on every other pixel, the second shifted by one."""
   import tensorflow as tf
 
@@ -113,14 +119,15 @@ def halve(norms: BatchNorms, name: str, images: Any, filters: int) -> Any:
     return norms(tf.concat(halves, axis=3))
 
 
-def fit(norms: BatchNorms, name: str, images: Any, like: Any, filters: int) -> Any:
+def fit(
+    norms: BatchNorms, name: str, images: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tensor:
   """Gives images `filters` channels and the size of `like`, which is equal or half."""
   if images.shape[1] != like.shape[1]:
     return halve(norms, name, images, filters)
   return conv(norms, name, images, filters)
 
 
-def classify(images: Any, labels: Any, classes: int) -> Any:
+def classify(images: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
   """Mean loss (a scalar) of a classifier: global average, one matrix, softmax."""
   import tensorflow as tf
 

@@ -6,11 +6,14 @@ Pham et al. 2018 (arXiv:1802.03268), sections 2.2 and 2.4 for the spaces.
 from __future__ import annotations
 
 import random
-from typing import Any, List, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
 from placeto_tf.zoo import convolutional as layers
 from placeto_tf.zoo import recurrent
 from placeto_tf.zoo.registry import Model, integer, model
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _OPERATIONS = ("sep_3x3", "sep_5x5", "avg_pool", "max_pool", "identity")
 _ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
@@ -53,15 +56,15 @@ def enas_conv(
 
 def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
   """Draws two earlier states and two operations for every node."""
-  def half(states: Any) -> Any:
+  def half(states: int) -> Tuple[int, str]:
     return rng.randrange(states), rng.choice(_OPERATIONS)
 
   return [(half(2 + node), half(2 + node)) for node in range(nodes)]
 
 
 def _conv_cell(
-    norms: layers.BatchNorms, shape: _ConvCell, before: Any, last: Any, filters: int, stride: int
-) -> Any:
+    norms: layers.BatchNorms, shape: _ConvCell, before: tf.Tensor, last: tf.Tensor, filters: int,
+    stride: int) -> tf.Tensor:
   """Builds a cell; returns the states that none of its nodes reads, concatenated."""
   import tensorflow as tf
 
@@ -83,7 +86,8 @@ def _conv_cell(
 
 
 def _conv_operation(
-    norms: layers.BatchNorms, operation: str, images: Any, filters: int, stride: int) -> Any:
+    norms: layers.BatchNorms, operation: str, images: tf.Tensor, filters: int, stride: int
+) -> tf.Tensor:
   if operation == "identity":
     return images if stride == 1 else layers.halve(norms, operation, images, filters)
   kind, _, size = operation.partition("_")
@@ -120,7 +124,8 @@ def _sample_recurrent_cell(rng: random.Random, nodes: int) -> List[Tuple[int, st
       (rng.randrange(node) if node else -1, rng.choice(_ACTIVATIONS)) for node in range(nodes)]
 
 
-def _recurrent_layer(shape: List[Tuple[int, str]], inputs: List[Any], hidden: int) -> List[Any]:
+def _recurrent_layer(
+    shape: List[Tuple[int, str]], inputs: List[tf.Tensor], hidden: int) -> List[tf.Tensor]:
   """Outputs of every step, [B, H] each; every variable is read once."""
   import tensorflow as tf
 
@@ -134,7 +139,7 @@ def _recurrent_layer(shape: List[Tuple[int, str]], inputs: List[Any], hidden: in
   read = {source for source, _ in shape}
   outputs = []
   for step, step_inputs in enumerate(inputs):
-    states: List[Any] = []
+    states: List[tf.Tensor] = []
     for node, (source, activation) in enumerate(shape):
       with v1.name_scope(f"step_{step}/node_{node}"):
         value = tf.concat([step_inputs, output], axis=1) if node == 0 else states[source]
@@ -150,7 +155,7 @@ def _recurrent_layer(shape: List[Tuple[int, str]], inputs: List[Any], hidden: in
   return outputs
 
 
-def _activate(name: str, value: Any) -> Any:
+def _activate(name: str, value: tf.Tensor) -> tf.Tensor:
   import tensorflow as tf
 
   if name == "identity":

@@ -5,11 +5,14 @@ Legend: B batch, H hidden size.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import TYPE_CHECKING, List, Sequence
 
 from placeto_tf.zoo import recurrent
 from placeto_tf.zoo.attention import AdditiveAttention
 from placeto_tf.zoo.registry import Model, integer, model
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 @model(
@@ -54,18 +57,18 @@ def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: 
   return Model(loss=loss, feeds=(source, target, labels), clip_norm=5.0)
 
 
-def _run(stack: recurrent.LstmStack, inputs: Sequence[Any]) -> List[Any]:
+def _run(stack: recurrent.LstmStack, inputs: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   """The outputs [B, H] of every step."""
   return [stack.step(step_inputs) for step_inputs in inputs]
 
 
-def _add(left: Sequence[Any], right: Sequence[Any]) -> List[Any]:
+def _add(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   return [a + b for a, b in zip(left, right)]
 
 
 def _decode(
-    words: Sequence[Any], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
-    drop: float) -> List[Any]:
+    words: Sequence[tf.Tensor], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
+    drop: float) -> List[tf.Tensor]:
   """The top layer's output of every step, [B, H] each."""
   import tensorflow as tf
 

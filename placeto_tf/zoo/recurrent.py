@@ -5,12 +5,15 @@ Legend: B batch, T steps, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Sequence, Tuple
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _SCALE = 0.08  # initial weights are uniform in [-_SCALE, _SCALE] (Sutskever et al. 2014)
 
 
-def weight(name: str, shape: Sequence[int]) -> Any:
+def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   """A trainable resource variable in the current variable scope."""
   import tensorflow as tf
 
@@ -19,14 +22,14 @@ def weight(name: str, shape: Sequence[int]) -> Any:
       name, shape, tf.float32, v1.random_uniform_initializer(-_SCALE, _SCALE), use_resource=True)
 
 
-def tokens(name: str, batch: int, steps: int) -> Any:
+def tokens(name: str, batch: int, steps: int) -> tf.Tensor:
   """A placeholder of token ids, [B, T] int32."""
   import tensorflow as tf
 
   return tf.compat.v1.placeholder(tf.int32, [batch, steps], name=name)
 
 
-def embed(ids: Any, vocab: int, hidden: int) -> List[Any]:
+def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
   """Looks token ids [B, T] up in a table [V, H] of their own: T tensors [B, H]."""
   import tensorflow as tf
 
@@ -34,7 +37,7 @@ def embed(ids: Any, vocab: int, hidden: int) -> List[Any]:
     return tf.unstack(tf.nn.embedding_lookup(weight("table", [vocab, hidden]), ids), axis=1)
 
 
-def cross_entropy(outputs: Sequence[Any], labels: Any, vocab: int) -> Any:
+def cross_entropy(outputs: Sequence[tf.Tensor], labels: tf.Tensor, vocab: int) -> tf.Tensor:
   """Mean loss (a scalar) over labels [B, T] of T outputs [B, H], projected to V words at once."""
   import tensorflow as tf
 
@@ -69,7 +72,7 @@ class LstmStack:
     self._dropout = dropout
     self._steps = 0
     self._weights = []
-    self.state: List[Tuple[Any, Any]] = []  # (cell, output) of each layer, [B, H] each
+    self.state: List[Tuple[tf.Tensor, tf.Tensor]] = []  # (cell, output) of each layer, [B, H] each
     for layer in range(layers):
       with tf.compat.v1.variable_scope(f"layer_{layer}"):
         width = (inputs if layer == 0 else hidden) + hidden
@@ -80,7 +83,7 @@ class LstmStack:
         self.state.append((tf.zeros([batch, hidden], name="cell"),
                            tf.zeros([batch, hidden], name="output")))
 
-  def step(self, inputs: Any) -> Any:
+  def step(self, inputs: tf.Tensor) -> tf.Tensor:
     """Runs all layers one step: inputs [B, inputs] -> the top layer's output [B, H]."""
     import tensorflow as tf
 

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.zoo import families, training
 from placeto_tf.zoo.zoo_graph import ZooGraph
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _MODULES = (
     "amoebanet", "bert", "enas", "gnmt", "image_models", "nmt", "rnnlm", "transformer_xl",
@@ -85,9 +88,9 @@ class Model:
     clip_norm: global norm that gradients are clipped to, or None.
   """
 
-  loss: Any
-  feeds: Tuple[Any, ...]
-  updates: Sequence[Any] = ()
+  loss: tf.Tensor
+  feeds: Tuple[tf.Tensor, ...]
+  updates: Sequence[tf.Operation] = ()
   clip_norm: Optional[float] = None
 
 
@@ -101,10 +104,10 @@ _ENTRIES: Dict[str, _Entry] = {}
 _COMMON = {"optimizer": word(*training.OPTIMIZERS), "seed": integer(0, minimum=0)}
 
 
-def model(name: str, **options: Option) -> Callable[[Any], Any]:
+def model(name: str, **options: Option) -> Callable[[Callable], Callable]:
   """Decorator that registers a model function under `name` with the options it takes."""
 
-  def enter(function: Any) -> Any:
+  def enter(function: Callable) -> Callable:
     _ENTRIES[name] = _Entry(function, {**options, **_COMMON})
     return function
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
 
 from placeto_tf.zoo.zoo_graph import TRAIN_OP
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 # Learning rates are those of common recipes; a placement does not depend on them.
 OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
@@ -40,8 +43,8 @@ def python_seed(seed: int) -> Iterator[None]:
 
 
 def add_training(
-    loss: Any, updates: Sequence[Any], clip_norm: Optional[float], optimizer: str
-) -> Any:
+    loss: tf.Tensor, updates: Sequence[tf.Operation], clip_norm: Optional[float], optimizer: str
+) -> tf.Operation:
   """Adds gradients of all trainable variables, clipping and the optimizer; returns the train op.
 
   Gradient ops are not tied to their forward ops (`colocate_gradients_with_ops` is off), so they
@@ -63,7 +66,7 @@ def add_training(
   return train_op
 
 
-def _optimizer(name: str) -> Any:
+def _optimizer(name: str) -> tf.compat.v1.train.Optimizer:
   import tensorflow as tf
 
   train = tf.compat.v1.train

@@ -5,12 +5,15 @@ Legend: B batch, T positions, H hidden size.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _STDDEV = 0.02  # of initial weights (Devlin et al. 2018)
 
 
-def weight(name: str, shape: Any) -> Any:
+def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   """A trainable resource variable in the current variable scope, normally distributed."""
   import tensorflow as tf
 
@@ -19,7 +22,7 @@ def weight(name: str, shape: Any) -> Any:
       name, shape, tf.float32, v1.truncated_normal_initializer(stddev=_STDDEV), use_resource=True)
 
 
-def constant_weight(name: str, shape: Any, value: float) -> Any:
+def constant_weight(name: str, shape: Sequence[int], value: float) -> tf.Variable:
   """A trainable resource variable in the current variable scope, all of one value."""
   import tensorflow as tf
 
@@ -29,8 +32,8 @@ def constant_weight(name: str, shape: Any, value: float) -> Any:
 
 
 def dense(
-    name: str, inputs: Any, width: int, activation: Optional[Callable[[Any], Any]] = None,
-    bias: bool = True) -> Any:
+    name: str, inputs: tf.Tensor, width: int,
+    activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = None, bias: bool = True) -> tf.Tensor:
   """Multiplies the last dimension with a matrix: [..., inputs] -> [..., width]."""
   import tensorflow as tf
 
@@ -45,7 +48,7 @@ def dense(
     return tf.reshape(flat, shape[:-1] + [width])
 
 
-def layer_norm(name: str, inputs: Any) -> Any:
+def layer_norm(name: str, inputs: tf.Tensor) -> tf.Tensor:
   """Layer normalisation over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
   import tensorflow as tf
 
@@ -57,21 +60,21 @@ def layer_norm(name: str, inputs: Any) -> Any:
         constant_weight("scale", width, 1.0), 1e-12)
 
 
-def dropout(inputs: Any, rate: float) -> Any:
+def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
   """Drops a share of the inputs; no op where the share is 0."""
   import tensorflow as tf
 
   return tf.nn.dropout(inputs, rate=rate) if rate else inputs
 
 
-def gelu(inputs: Any) -> Any:
+def gelu(inputs: tf.Tensor) -> tf.Tensor:
   """The Gaussian error linear unit, by its tanh approximation (arXiv:1606.08415)."""
   import tensorflow as tf
 
   return 0.5 * inputs * (1.0 + tf.tanh(0.7978845608 * (inputs + 0.044715 * inputs**3)))
 
 
-def split_heads(inputs: Any, heads: int) -> Any:
+def split_heads(inputs: tf.Tensor, heads: int) -> tf.Tensor:
   """[B, T, H] -> [B, heads, T, H / heads]."""
   import tensorflow as tf
 
@@ -79,7 +82,7 @@ def split_heads(inputs: Any, heads: int) -> Any:
   return tf.transpose(tf.reshape(inputs, [batch, steps, heads, width // heads]), [0, 2, 1, 3])
 
 
-def join_heads(inputs: Any) -> Any:
+def join_heads(inputs: tf.Tensor) -> tf.Tensor:
   """[B, heads, T, H / heads] -> [B, T, H]."""
   import tensorflow as tf
 
@@ -87,7 +90,7 @@ def join_heads(inputs: Any) -> Any:
   return tf.reshape(tf.transpose(inputs, [0, 2, 1, 3]), [batch, steps, heads * width])
 
 
-def mean_cross_entropy(logits: Any, labels: Any) -> Any:
+def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   """The mean loss of logits [..., V] over labels [...], a scalar."""
   import tensorflow as tf
 

@@ -5,10 +5,13 @@ Legend: B batch, T positions of a segment, M remembered positions, H hidden size
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Tuple
 
 from placeto_tf.zoo import recurrent, transformer
 from placeto_tf.zoo.registry import Model, integer, model
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 @model(
@@ -59,7 +62,7 @@ def transformer_xl(
   return Model(loss=loss, feeds=(words, labels), updates=updates, clip_norm=0.25)
 
 
-def _positions(count: int, hidden: int) -> Any:
+def _positions(count: int, hidden: int) -> tf.Tensor:
   """Sinusoids of the distances count-1, ..., 0: [1, M+T, H]."""
   import tensorflow as tf
 
@@ -70,8 +73,8 @@ def _positions(count: int, hidden: int) -> Any:
 
 
 def _layer(
-    value: Any, context: Any, positions: Any, biases: Tuple[Any, Any], later: Any, inner: int,
-    drop: float) -> Any:
+    value: tf.Tensor, context: tf.Tensor, positions: tf.Tensor, biases: Tuple[tf.Tensor, tf.Tensor],
+    later: tf.Tensor, inner: int, drop: float) -> tf.Tensor:
   """One decoder layer: value [B, T, H] looks at context [B, M+T, H] -> [B, T, H]."""
   import tensorflow as tf
 
@@ -98,7 +101,7 @@ def _layer(
   return transformer.layer_norm("norm", value + outer)
 
 
-def relative_shift(scores: Any) -> Any:
+def relative_shift(scores: tf.Tensor) -> tf.Tensor:
   """Moves scores by distance to the positions they are of (appendix B of the paper).
 
   Args:

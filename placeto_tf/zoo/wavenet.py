@@ -5,10 +5,13 @@ Legend: B batch, T samples, C channels.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from placeto_tf.zoo import recurrent, transformer
 from placeto_tf.zoo.registry import Model, integer, model
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 @model(
@@ -46,7 +49,7 @@ def wavenet(
   return Model(loss=loss, feeds=(audio, labels))
 
 
-def _gated(value: Any, dilation: int) -> Any:
+def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
   """The gated convolution of a layer, [B, T, C] -> [B, T, C]."""
   import tensorflow as tf
 
@@ -57,7 +60,7 @@ def _gated(value: Any, dilation: int) -> Any:
   return tf.tanh(content) * tf.sigmoid(gate)
 
 
-def delay(value: Any, steps: int) -> Any:
+def delay(value: tf.Tensor, steps: int) -> tf.Tensor:
   """Shifts [B, T, C] by `steps` to the future, zeros first: the second tap of a causal filter."""
   import tensorflow as tf
 
