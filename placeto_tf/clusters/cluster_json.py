@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def _expect_object(
-    value: Any, what: str, required: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
+    value: object, what: str, required: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
   """Raises ClusterError unless `value` is an object with these fields and no others."""
   if not isinstance(value, Mapping):
     raise ClusterError(f"{what} is {value!r:.60}; expected an object")

@@ -88,7 +88,7 @@ class Device:
             for kind, fields in self.product_peaks.items()}
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
   """A finite real number; JSON's true and false are not numbers."""
   return (isinstance(value, (int, float, np.integer, np.floating))
           and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

@@ -16,13 +16,16 @@ idle, not the sum of the parts.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters import presets
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
+
+if TYPE_CHECKING:
+  from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 # Compute capability -> multiprocessors of 64 cores that equal one. Consumer cards, and all cards
 # since 8.6, have 128 cores; data-center cards multiply float32 matrices on tensor cores, in TF32,
@@ -56,7 +59,7 @@ def found_devices() -> Dict[str, Any]:
   import tensorflow as tf
 
   found = {named.name.rpartition("device:")[2]: named.properties for named in _grappler_devices()}
-  logical: List[Tuple[str, Any]] = []
+  logical: List[Tuple[str, DeviceProperties]] = []
   for kind in ("GPU", "CPU"):
     number = 0
     for physical in tf.config.list_physical_devices(kind):
@@ -69,7 +72,7 @@ def found_devices() -> Dict[str, Any]:
   return from_properties(logical)
 
 
-def from_properties(named: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
+def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, Any]:
   """The fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
 
   Raises:
@@ -104,7 +107,7 @@ def from_properties(named: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
       op_overhead_us=overhead, **sharing)
 
 
-def _grappler_devices() -> List[Any]:
+def _grappler_devices() -> List[DeviceProperties]:
   """NamedDevices of this machine."""
   from tensorflow.python.grappler import cluster as grappler_cluster
 
@@ -115,7 +118,7 @@ def _grappler_devices() -> List[Any]:
     cluster.Shutdown()
 
 
-def _gpu(name: str, properties: Any) -> Tuple[Device, presets.Preset]:
+def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Preset]:
   capability = _capability(properties.environment.get("architecture", ""))
   preset = presets.preset(next(
       (known for limit, known in _GENERATIONS if capability < limit), _NEWEST))
@@ -137,7 +140,9 @@ def _gpu(name: str, properties: Any) -> Tuple[Device, presets.Preset]:
       name, "GPU", memory_bytes, preset.efficiency, fields, product_peaks=peaks), preset
 
 
-def _cpu(name: str, properties: Any, sharing: int, host: bool) -> Tuple[Device, presets.Preset]:
+def _cpu(
+    name: str, properties: DeviceProperties, sharing: int, host: bool
+) -> Tuple[Device, presets.Preset]:
   """Args: sharing, the number of CPU devices that share the memory."""
   fields = _fields(properties)
   fields["numCores"] = max(1, properties.num_cores) * _flops_a_cycle()
@@ -150,7 +155,7 @@ def _cpu(name: str, properties: Any, sharing: int, host: bool) -> Tuple[Device, 
   return Device(name, "CPU", memory_bytes, _CPU_EFFICIENCY, fields, host), presets.preset("cpu")
 
 
-def _fields(properties: Any) -> Dict[str, Any]:
+def _fields(properties: DeviceProperties) -> Dict[str, Any]:
   """Proto JSON, its 64-bit integers as numbers."""
   from google.protobuf import json_format
 

@@ -24,7 +24,7 @@ Legend: N ops, K device kinds, O outputs of all ops together.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,6 +33,10 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.cost_graph_pb2 import CostGraphDef
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpPerformanceList
 
 
 @dataclasses.dataclass
@@ -76,7 +80,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
       temporary, _unknown_sizes(unknown))
 
 
-def of_cost_graph(cost_graph: Any) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
+def of_cost_graph(cost_graph: CostGraphDef) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
   """Op name -> what a CostGraphDef says, and notes.
 
   Raises:
@@ -89,7 +93,7 @@ def of_cost_graph(cost_graph: Any) -> Tuple[Dict[str, List[Measurement]], Tuple[
   return found, _unknown_sizes(unknown)
 
 
-def of_op_performances(performances: Any) -> Dict[str, List[Measurement]]:
+def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measurement]]:
   """Op name -> what an OpPerformanceList says.
 
   Raises:
@@ -122,7 +126,7 @@ def device_type(name: str) -> str:
   return ""
 
 
-def _of_cost_node(node: Any, unknown: List[str]) -> Measurement:
+def _of_cost_node(node: CostGraphDef.Node, unknown: List[str]) -> Measurement:
   """Appends the node's name to `unknown` where sizes of its outputs are not known."""
   for field in ("compute_cost", "temporary_memory_size", "persistent_memory_size"):
     if getattr(node, field) < 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Callable, Union
+from typing import Callable, Union
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   return work
 
 
-def _check_given(graph: ComputationGraph, cluster: Cluster, costs: Any) -> None:
+def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> None:
   """Raises CostError where what a callable returned does not fit."""
   if not isinstance(costs, OpCosts):
     raise CostError(f"the source of costs returned {type(costs).__name__}; expected OpCosts")

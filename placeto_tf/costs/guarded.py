@@ -24,12 +24,15 @@ import tempfile
 import threading
 import warnings
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, Optional
+from typing import TYPE_CHECKING, BinaryIO, Optional
 
 from placeto_tf.costs import analysis_server, shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.functions import recursive_function
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times what it takes
@@ -41,7 +44,7 @@ _SERVER = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
            "from placeto_tf.costs import analysis_server; analysis_server.main()")
 
 
-def analyse(graph_def: Any, counts: bool = True) -> shape_analysis.Analysis:
+def analyse(graph_def: GraphDef, counts: bool = True) -> shape_analysis.Analysis:
   """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Raises:
@@ -90,7 +93,7 @@ def prepare() -> None:
 class _Server:
   """The process that analyses, and the connection to it."""
 
-  def __init__(self, pid: int, connection: Connection, said: Optional[Any] = None,
+  def __init__(self, pid: int, connection: Connection, said: Optional[BinaryIO] = None,
                process: Optional[subprocess.Popen[bytes]] = None):
     self.owner = os.getpid()
     self.asked = False
@@ -124,7 +127,7 @@ class _Server:
           env={**os.environ, **_ONE_THREAD})
     return cls(process.pid, ours, said, process)
 
-  def ask(self, graph_def: Any, counts: bool, limit_s: float) -> bytes:
+  def ask(self, graph_def: GraphDef, counts: bool, limit_s: float) -> bytes:
     """The analysis of a graph.
 
     Raises:

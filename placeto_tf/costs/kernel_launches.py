@@ -11,7 +11,10 @@ An op launches none for one of two reasons:
 from __future__ import annotations
 
 import functools
-from typing import Any, FrozenSet, Tuple
+from typing import TYPE_CHECKING, FrozenSet, Tuple
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _NEVER = frozenset("""
     Const HostConst ImmutableConst Placeholder PlaceholderV2 PlaceholderWithDefault _Arg _Retval
@@ -33,14 +36,14 @@ _NEVER = frozenset("""
     """.split())
 
 
-def launches_kernel(node: Any, device_type: str) -> bool:
+def launches_kernel(node: NodeDef, device_type: str) -> bool:
   """Whether the op of a NodeDef launches a kernel on a device of the type."""
   if node.op in _NEVER:
     return False
   return device_type != "GPU" or not _outputs_in_host_memory(node)
 
 
-def _outputs_in_host_memory(node: Any) -> bool:
+def _outputs_in_host_memory(node: NodeDef) -> bool:
   """Whether the op has outputs, and the GPU kernel it would get puts all of them on the host."""
   outputs, kernels = _gpu_kernels(node.op)
   return bool(outputs) and any(

@@ -95,7 +95,7 @@ def _make(
   rows = _claim(config, out)
   unfinished = os.path.join(out, _UNFINISHED)
   os.makedirs(unfinished, exist_ok=True)
-  made: List[Any] = []
+  made: List[Row] = []
   for spec in config.specs:
     name = config.file_name(spec)
     example = os.path.join(unfinished, name + ".example")
@@ -115,7 +115,7 @@ def _make(
   return made
 
 
-def _encode(meta_graph: Any, cluster: Cluster, config: GraphSetConfig):
+def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
   """The serialized GraphTensor of a graph on its best single device, and its row."""
   import tensorflow_gnn as tfgnn
 
@@ -169,7 +169,7 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
   return rows
 
 
-def _check_row(row: Any) -> None:
+def _check_row(row: Row) -> None:
   """Raises TypeError or KeyError where a row does not say what rows do."""
   kinds: Dict[str, Any] = {
       "spec": str, "file": str, "ops": int, "groups": int, "single_device_us": (int, float),

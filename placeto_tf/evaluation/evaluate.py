@@ -199,7 +199,7 @@ def digest_of(row: Row, out: str) -> str:
   return digest.hexdigest()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
   """A row in the form of results.csv."""
   return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 

@@ -163,7 +163,7 @@ def _difference(case: _Case, row: Row, directory: str) -> str:
   result = problem.simulator.simulate(placement.indices(problem.graph, problem.cluster))
   if case.bound_us is None:
     case.bound_us = float(lower_bound_us(problem))
-  checks: Tuple[Tuple[str, Callable[[], Any]], ...] = (
+  checks: Tuple[Tuple[str, Callable[[], object]], ...] = (
       ("step_time_us", lambda: float(result.step_time_us)), ("fits", lambda: bool(result.fits)),
       ("peak_memory_bytes", lambda: float(result.peak_memory_bytes.max())),
       ("lower_bound_us", lambda: case.bound_us), ("method", lambda: placement.method),

@@ -139,6 +139,6 @@ def _is(each: object, kind: Union[type, Tuple[type, ...]]) -> bool:
 
 def _parent(handle: tf.Tensor) -> Optional[tf.Variable]:
   """The variable that made a handle, where it is alive."""
-  owner: Callable[[], Any] = getattr(handle, "_parent_trackable", lambda: None)
+  owner: Callable = getattr(handle, "_parent_trackable", lambda: None)
   parent = owner()
   return parent if hasattr(parent, "assign") else None  # tables have handles, too

@@ -15,7 +15,7 @@ Legend: M nodes of the file.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Hashable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.traversal import UnionFind
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 RESOURCE = 20  # DT_RESOURCE
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
@@ -48,7 +51,7 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))]
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
-  firsts: Dict[Any, int] = {}
+  firsts: Dict[Hashable, int] = {}
   for i, node in enumerate(nodes):
     attrs = node.attr
     if "_class" in attrs:
@@ -69,7 +72,8 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
 
 
 def _moved(
-    nodes: Sequence[Any], producers: np.ndarray, consumers: np.ndarray) -> List[Tuple[int, int]]:
+    nodes: Sequence[NodeDef], producers: np.ndarray, consumers: np.ndarray
+) -> List[Tuple[int, int]]:
   """Pairs of ops that TensorFlow puts on one device because of loops and branches.
 
   Args:

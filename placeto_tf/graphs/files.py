@@ -164,7 +164,7 @@ def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
   return proto, implausible(proto, format)
 
 
-def _implausible_op(node: Any) -> str:
+def _implausible_op(node: Message) -> str:
   name = repr(node.name[:80])
   if not node.op:
     return f"node {name} has no op type"
@@ -173,7 +173,7 @@ def _implausible_op(node: Any) -> str:
   return f"some fields of node {name} are of another proto" if _misread_fields(node) else ""
 
 
-def _implausible_costs(node: Any) -> str:
+def _implausible_costs(node: Message) -> str:
   name = repr(node.name[:80])
   if node.device and "/" not in node.device and ":" not in node.device:
     return f"node {name} has {node.device[:80]!r} where a device should be"

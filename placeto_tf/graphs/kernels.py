@@ -5,7 +5,7 @@ Legend: K kernel device types.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Hashable, List, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF, OpDefs
 
@@ -37,7 +37,7 @@ class KernelSupport:
   def __init__(self, op_defs: OpDefs):
     self._op_defs = op_defs
     self._kernels: Dict[str, Tuple[List[KernelDef], List[str]]] = {}
-    self._answers: Dict[Tuple[Any, ...], Tuple[bool, ...]] = {}
+    self._answers: Dict[Tuple[Hashable, ...], Tuple[bool, ...]] = {}
     self.assumes_gpu = not any(
         kernel.device_type == "GPU" for kernel in _registered_kernels("MatMul"))
 
@@ -95,7 +95,7 @@ def _registered_kernels(op_type: str) -> Sequence[KernelDef]:
   return kernels.get_registered_kernels_for_op(op_type).kernel
 
 
-def _values(value: AttrValue) -> Tuple[Any, ...]:
+def _values(value: AttrValue) -> Tuple[Hashable, ...]:
   """What an AttrValue holds, of the kinds that kernels are registered for."""
   held = value.WhichOneof("value")
   if held == "list":

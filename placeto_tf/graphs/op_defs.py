@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Hashable, Iterable, Optional, Tuple
 
 from placeto_tf.errors import GraphError
 
@@ -75,7 +75,7 @@ class OpDefs:
             f"function {name!r} is defined twice in the graph's library; keep one definition")
       self.functions[name] = function
     self._schemas: Dict[str, _Schema] = {}
-    self._signatures: Dict[Tuple[Any, ...], Signature] = {}
+    self._signatures: Dict[Tuple[Hashable, ...], Signature] = {}
 
   def schema(self, node: NodeDef) -> _Schema:
     """The schema of the node's op.
@@ -288,7 +288,7 @@ def _item_size(dtype: int) -> int:
   return size if isinstance(size, int) and size > 0 else 0
 
 
-def _plain(value: AttrValue) -> Any:
+def _plain(value: AttrValue) -> Hashable:
   """The value of an AttrValue that is a number, type or list of types."""
   kind = value.WhichOneof("value")
   return tuple(value.list.type) if kind == "list" else getattr(value, kind or "i")

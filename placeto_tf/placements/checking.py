@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.kernels import KERNEL_TYPES
-from placeto_tf.placements.coverage import file_ops
+from placeto_tf.placements.coverage import FileOps, file_ops
 from placeto_tf.placements.placement import Placement
 
 _MOST = 20  # problems of one kind that are listed
@@ -55,7 +55,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
 
 
-def _without_kernel(ops: Any, devices: np.ndarray, cluster: Cluster) -> List[str]:
+def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List[str]:
   found = []
   for j, device in enumerate(cluster.devices):
     if device.type not in KERNEL_TYPES:

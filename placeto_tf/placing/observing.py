@@ -25,7 +25,7 @@ class Observer:
   def say(self, text: str) -> None:
     """Is told something for the user to read, in a line."""
 
-  def stage(self, name: str) -> ContextManager[Any]:
+  def stage(self, name: str) -> ContextManager[None]:
     """Entered around long work that is no search."""
     return contextlib.nullcontext()
 
@@ -62,7 +62,7 @@ class Terminal(Observer):
     """See `Observer`."""
     print(text, file=sys.stderr, flush=True)
 
-  def stage(self, name: str) -> ContextManager[Any]:
+  def stage(self, name: str) -> ContextManager[None]:
     """See `Observer`."""
     return _stage(name)
 
@@ -104,11 +104,11 @@ class _ProgressBar:
   def __enter__(self) -> _ProgressBar:
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     if self._bar is not None:
       self._bar.close()
 
-  def __call__(self, problem: Any, stage_name: str) -> None:
+  def __call__(self, problem: PlacementProblem, stage_name: str) -> None:
     """Shows the progress of the search, a few times per second."""
     now = time.monotonic()
     if stage_name == self._shown[0] and now - self._shown[1] < _REFRESH_SECONDS:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import PlacetoError, listed
@@ -21,6 +21,7 @@ from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.placements import Placement, keras_batches, place_function
 from placeto_tf.placements.applied import AppliedFunction
 from placeto_tf.placements.following import placed_alike
+from placeto_tf.placements.keras_batches import Batch, Specs
 from placeto_tf.placements.placed_functions import trial_function
 from placeto_tf.placing import training_plans
 from placeto_tf.placing.result import PlacingResult
@@ -28,6 +29,10 @@ from placeto_tf.placing.training_plans import TrainingPlan
 from placeto_tf.replication import replicate
 from placeto_tf.replication.op_roles import PIPELINES, may_be_copied
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
+
+if TYPE_CHECKING:
+  import keras
+  from tensorflow.types.experimental import ConcreteFunction
 
 _CALLS = frozenset("If While Case PartitionedCall StatefulPartitionedCall".split())
 _NO_GAIN = 0.999  # of the step as it is: what takes as long is not worth a trial
@@ -46,8 +51,8 @@ class BatchStep:
   """
 
   batch_size: Optional[int]
-  specs: Any
-  function: Callable[[Any], Any]
+  specs: Specs
+  function: Callable[[Batch], Any]
   how: str
   replicas: int = 1
 
@@ -67,7 +72,7 @@ class PlacedTraining:
   """
 
   def __init__(
-      self, model: Any, cluster: Cluster, options: Dict[str, Any], *,
+      self, model: keras.Model, cluster: Cluster, options: Dict[str, Any], *,
       placement: Optional[Placement] = None, verify: bool = True,
       clock: Callable[[], float] = time.perf_counter):
     """Args: see `compile_placed`; clock: of the trial, in seconds."""
@@ -114,7 +119,7 @@ class PlacedTraining:
                          "give compile_placed a batch_size")
     self.plan.save(path)
 
-  def make_plan(self, specs: Any, shapes: Sequence[Tuple[int, ...]]) -> None:
+  def make_plan(self, specs: Specs, shapes: Sequence[Tuple[int, ...]]) -> None:
     """Searches a placement for batches of these specs, or takes the one that was given.
 
     Args:
@@ -129,7 +134,7 @@ class PlacedTraining:
     if reason is not None:
       self._place(self.plan, f"Not measured, because {reason}; placed as simulated.")
 
-  def run_step(self, data: Any, element_spec: Any = None) -> Any:
+  def run_step(self, data: Any, element_spec: Optional[Specs] = None) -> Any:
     """Trains on one batch; returns the logs of the model's `train_step`.
 
     Args:
@@ -155,7 +160,7 @@ class PlacedTraining:
       counter.assign_add(1)
     return logs
 
-  def train_function(self, iterator: Any) -> Any:
+  def train_function(self, iterator: Iterator) -> Any:
     """Called by Keras: trains on the next batches, as many as one call should."""
     import tensorflow as tf
 
@@ -170,7 +175,7 @@ class PlacedTraining:
       logs = self.run_step(data, getattr(iterator, "element_spec", None))
     return logs
 
-  def make_train_function(self, force: bool = False) -> Any:
+  def make_train_function(self, force: bool = False) -> Callable:
     """Replaces the model's own method, which Keras calls before it trains."""
     if keras_batches.compiled_state(self.model) != self._compiled:
       warnings.warn(
@@ -207,7 +212,7 @@ class PlacedTraining:
       return f"each step does what cannot be taken back ({listed(effects)})"
     return None
 
-  def _plan_for(self, plan: TrainingPlan, specs: Any, batch: Any) -> TrainingPlan:
+  def _plan_for(self, plan: TrainingPlan, specs: Specs, batch: Batch) -> TrainingPlan:
     """The plan for the first batch: that of another size or type follows the one that was made."""
     if not keras_batches.takes(plan.specs, specs):
       try:
@@ -221,7 +226,7 @@ class PlacedTraining:
                           "trains as before.")
     return self.plan or plan
 
-  def _decide(self, plan: TrainingPlan, batch: Any) -> None:
+  def _decide(self, plan: TrainingPlan, batch: Batch) -> None:
     """Has the step as it was and the placed one run in turns; the faster one stays."""
     if self.verdict:
       return
@@ -265,10 +270,10 @@ class PlacedTraining:
       self.undo()
       self.model.make_train_function()
 
-  def _part(self, specs: Any, replicas: int) -> ComputationGraph:
+  def _part(self, specs: Specs, replicas: int) -> ComputationGraph:
     return training_plans.part_of(self.model, specs, replicas)
 
-  def _follow(self, plan: TrainingPlan, specs: Any) -> BatchStep:
+  def _follow(self, plan: TrainingPlan, specs: Specs) -> BatchStep:
     """The step for another shape, such as a partial last batch: as the first one is."""
     size, replicas = keras_batches.size_of(specs), plan.replicas
     if self.applied is None:
@@ -295,7 +300,7 @@ class PlacedTraining:
     return BatchStep(size, specs, function, "unplaced")
 
 
-def _synchronous(function: Any, batch: Any, xla: bool = False) -> Callable[[], None]:
+def _synchronous(function: Callable, batch: Batch, xla: bool = False) -> Callable[[], None]:
   """One step of a function on a batch that is over when it returns."""
   import tensorflow as tf
 
@@ -309,7 +314,7 @@ def _synchronous(function: Any, batch: Any, xla: bool = False) -> Callable[[], N
   return step
 
 
-def _effects(function: Any) -> List[str]:
+def _effects(function: ConcreteFunction) -> List[str]:
   """Types of ops that change more than variables, such as a py_function or an iterator."""
   graph_def = function.graph.as_graph_def()
   bodies = graph_def.library.function

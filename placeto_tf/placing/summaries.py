@@ -24,7 +24,7 @@ import io
 import itertools
 import os
 import time
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -36,6 +36,10 @@ from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import SimulationResult, timeline
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
 RUN_METADATA_TAG = "simulated step"
 _FLUSH_SECONDS = 5
@@ -160,11 +164,11 @@ class Recorded(Observer):
   def __enter__(self) -> Recorded:
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     if self._events is not None:
       self._events.close()
 
-  def stage(self, name: str) -> ContextManager[Any]:
+  def stage(self, name: str) -> ContextManager[None]:
     """See `Observer`."""
     return self._observer.stage(name)
 
@@ -206,7 +210,7 @@ def _hparams(result: PlacingResult) -> Dict[str, Any]:
   return found
 
 
-def without_constants(graph_def: Any) -> Any:
+def without_constants(graph_def: GraphDef) -> GraphDef:
   """The GraphDef without larger values of constants and other attributes, in place; shapes stay."""
   from tensorboard.backend import process_graph
 
@@ -222,7 +226,8 @@ def without_constants(graph_def: Any) -> Any:
   return graph_def
 
 
-def run_metadata(graph: ComputationGraph, costs: OpCosts, simulated: SimulationResult) -> Any:
+def run_metadata(
+    graph: ComputationGraph, costs: OpCosts, simulated: SimulationResult) -> RunMetadata:
   """A simulated step as the RunMetadata that TensorFlow would return for a real one.
 
   Times are whole microseconds, at least 1 for an op that takes any time; the memory of an op is

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
 from placeto_tf.placements import Placement, coverage, keras_batches
 from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
+from placeto_tf.placements.keras_batches import Specs
 from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
@@ -31,6 +32,10 @@ from placeto_tf.replication import (
   replicated_costs,
 )
 from placeto_tf.simulation import Simulator
+
+if TYPE_CHECKING:
+  import keras
+  from tensorflow.types.experimental import ConcreteFunction
 
 _NUMBER = re.compile(r"_?\d+")
 _FREE = 32  # stands in an error for a dimension that is not known
@@ -54,10 +59,10 @@ class TrainingPlan:
     result: of the search; None for a placement that was loaded.
   """
 
-  specs: Any
+  specs: Specs
   shapes: Sequence[Tuple[int, ...]]
-  function: Any
-  placed_function: Any
+  function: ConcreteFunction
+  placed_function: ConcreteFunction
   graph: ComputationGraph
   costs: OpCosts
   cluster: Cluster
@@ -117,7 +122,7 @@ class TrainingPlan:
 
 
 def plan_training(
-    model: Any,
+    model: keras.Model,
     cluster: Union[Cluster, str],
     *,
     batch_size: Optional[int] = None,
@@ -150,7 +155,7 @@ def plan_training(
 
 
 def search(
-    model: Any, specs: Any, shapes: Sequence[Tuple[int, ...]], cluster: Cluster,
+    model: keras.Model, specs: Specs, shapes: Sequence[Tuple[int, ...]], cluster: Cluster,
     options: Dict[str, Any]) -> TrainingPlan:
   """Searches a plan for batches of these specs.
 
@@ -160,7 +165,7 @@ def search(
     options: of `place()`.
   """
   function = keras_batches.trace_step(model, specs)
-  graph: Any = _graph_of(function, shapes)
+  graph: Union[ComputationGraph, ReplicaSource] = _graph_of(function, shapes)
   if is_divided(options):
     graph = ReplicaSource(
         graph, part=lambda count: part_of(model, specs, count),
@@ -177,7 +182,7 @@ def search(
 
 
 def follow(
-    model: Any, specs: Any, shapes: Sequence[Tuple[int, ...]], cluster: Cluster,
+    model: keras.Model, specs: Specs, shapes: Sequence[Tuple[int, ...]], cluster: Cluster,
     placement: Placement) -> TrainingPlan:
   """The plan of a placement that was found before, perhaps in another process.
 
@@ -227,7 +232,7 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
   return dataclasses.replace(placement, op_devices={new: placement[old] for old, new in pairs})
 
 
-def part_of(model: Any, specs: Any, replicas: int) -> ComputationGraph:
+def part_of(model: keras.Model, specs: Specs, replicas: int) -> ComputationGraph:
   """The step of one of R replicas of a batch."""
   return load_graph(keras_batches.trace_step(model, keras_batches.divided(specs, replicas)))
 
@@ -237,14 +242,14 @@ def is_divided(options: Mapping[str, Any]) -> bool:
   return options.get("replicas", 1) != 1
 
 
-def is_wide(model: Any, options: Mapping[str, Any]) -> bool:
+def is_wide(model: keras.Model, options: Mapping[str, Any]) -> bool:
   """Whether one trace of the step is for batches of any size."""
   return keras_batches.draws_by_trace(model) and not is_divided(options)
 
 
 def read_example(
-    model: Any, batch_size: Optional[int], data: Any, *, wide: bool = False,
-) -> Optional[Tuple[Any, Sequence[Tuple[int, ...]]]]:
+    model: keras.Model, batch_size: Optional[int], data: Any, *, wide: bool = False,
+) -> Optional[Tuple[Specs, Sequence[Tuple[int, ...]]]]:
   """What a user says of the batches: (specs, shapes of the tensors); None without a word.
 
   Args:
@@ -281,7 +286,7 @@ def read_example(
           keras_batches.component_shapes(batch))
 
 
-def _as_code(specs: Any) -> str:
+def _as_code(specs: Specs) -> str:
   """Python that makes nested TensorSpecs, with a number for each dimension that is not known."""
   if isinstance(specs, Mapping):
     return f"{{{', '.join(f'{name!r}: {_as_code(spec)}' for name, spec in specs.items())}}}"
@@ -306,13 +311,13 @@ def check_devices(cluster: Cluster) -> None:
         "\"local\", or plan for devices elsewhere with placeto_tf.plan_training")
 
 
-def floatx(model: Any) -> str:
+def floatx(model: keras.Model) -> str:
   """The floating-point type of the model's Keras."""
   package = keras_models.package_of(model)
   return package.backend.floatx() if hasattr(package.backend, "floatx") else "float32"
 
 
-def function_of(graph: ComputationGraph) -> Any:
+def function_of(graph: ComputationGraph) -> ConcreteFunction:
   """The ConcreteFunction that a graph was read from."""
   assert graph.source is not None
   return graph.source.tf_graph
@@ -323,7 +328,7 @@ def short_names(cluster: Cluster) -> str:
   return listed([device_names.short_name(name) for name in cluster.device_names], most=8)
 
 
-def _graph_of(function: Any, shapes: Sequence[Tuple[int, ...]]) -> ComputationGraph:
+def _graph_of(function: ConcreteFunction, shapes: Sequence[Tuple[int, ...]]) -> ComputationGraph:
   """The graph of a step, with the shapes of a batch where its arguments leave them open."""
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}

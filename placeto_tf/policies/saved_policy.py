@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +14,7 @@ class _NoMetadata(dict):
     return True  # PolicySaver would take a plain one instead
 
 
-def save_server(network: Any, directory: str) -> None:
+def save_server(network: tf.Module, directory: str) -> None:
   """Writes a SavedModel that needs TensorFlow alone, to place graphs of all kinds.
 
   Its signature and its function `place` take a serialized GraphTensor of `encoding/schema.pbtxt`,
@@ -32,7 +31,7 @@ def save_server(network: Any, directory: str) -> None:
   tf.saved_model.save(module, directory, signatures=module.place)
 
 
-def save_policy(policy: Any, directory: str) -> None:
+def save_policy(policy: tf.Module, directory: str) -> None:
   """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""
   from tf_agents.policies import policy_saver
   _unwrap(policy)
@@ -42,7 +41,7 @@ def save_policy(policy: Any, directory: str) -> None:
     policy_saver.PolicySaver(policy, metadata=_NoMetadata()).save(directory)
 
 
-def _unwrap(policy: Any) -> None:
+def _unwrap(policy: tf.Module) -> None:
   """Has a policy keep its dictionary of observations as it is, without tf.Module's wrapper.
 
   TensorFlow 2.15 cannot trace a wrapped one beside typing-extensions 4.6 and later.

@@ -99,7 +99,7 @@ def _check_finite(name: str, array: np.ndarray) -> None:
         f"the array {name!r} holds NaN or infinity: take those of an earlier checkpoint")
 
 
-def _check_like(field: Any, default: Any, value: Any) -> None:
+def _check_like(field: dataclasses.Field, default: object, value: object) -> None:
   if value is None and (default is None or "Optional" in str(field.type)):
     return
   expected: Tuple[type, ...] = {

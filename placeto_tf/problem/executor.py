@@ -16,7 +16,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-from typing import Any, Callable, Deque, Iterator, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Hashable, Iterator, Mapping, Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import SetupError
 from placeto_tf.simulation.simulator import num_cores
@@ -29,7 +29,7 @@ class Lost(SetupError):
 class Shared:
   """A value that calls are given."""
 
-  def __init__(self, value: Any):
+  def __init__(self, value: object):
     self._value = value
 
   def get(self) -> Any:
@@ -43,9 +43,9 @@ class Calls:
   Those that have not ended are given up on leaving the context.
   """
 
-  def __init__(self, function: Callable[..., Any]):
+  def __init__(self, function: Callable):
     self._function = function
-    self._calls: Deque[Tuple[Any, Tuple[Any, ...]]] = collections.deque()
+    self._calls: Deque[Tuple[Hashable, Tuple[object, ...]]] = collections.deque()
 
   def __enter__(self) -> Calls:
     return self
@@ -58,7 +58,7 @@ class Calls:
     """Whether results have not been given out yet."""
     return bool(self._calls)
 
-  def submit(self, key: Any, name: str, *arguments: Any) -> None:
+  def submit(self, key: Hashable, name: str, *arguments: object) -> None:
     """Adds a call; who watches sees it under this name."""
     self._calls.append((key, arguments))
 
@@ -76,7 +76,7 @@ class Calls:
 class _Threads(Calls):
   """Calls on a thread each; leaving waits for all, so something else must tell them to end."""
 
-  def __init__(self, function: Callable[..., Any], count: int):
+  def __init__(self, function: Callable, count: int):
     super().__init__(function)
     self._threads = concurrent.futures.ThreadPoolExecutor(count)
     self._running: Set[concurrent.futures.Future] = set()
@@ -88,7 +88,7 @@ class _Threads(Calls):
   def pending(self) -> bool:
     return bool(self._running)
 
-  def submit(self, key: Any, name: str, *arguments: Any) -> None:
+  def submit(self, key: Hashable, name: str, *arguments: object) -> None:
     self._running.add(self._threads.submit(lambda: (key, self._function(*arguments))))
 
   def done(self, seconds: Optional[float] = None) -> Iterator[Tuple[Any, Any]]:
@@ -108,7 +108,7 @@ class Workers:
   context.
   """
 
-  def __init__(self, held: Callable[..., Any]):
+  def __init__(self, held: Callable):
     self._calls = Calls(held)
 
   def __enter__(self) -> Workers:
@@ -117,7 +117,7 @@ class Workers:
   def __exit__(self, *exception: object) -> None:
     """Nothing runs once nobody asks."""
 
-  def submit(self, name: str, *arguments: Any) -> None:
+  def submit(self, name: str, *arguments: object) -> None:
     """Adds a call; who watches sees it under this name."""
     self._calls.submit(None, name, *arguments)
 
@@ -142,29 +142,29 @@ class Executor:
     """Args: cores: by default those of this machine."""
     self.cores = cores or num_cores()
 
-  def share(self, value: Any) -> Shared:
+  def share(self, value: object) -> Shared:
     """The value in a form that travels once to each process."""
     return Shared(value)
 
-  def share_all(self, values: Sequence[Any]) -> Sequence[Any]:
+  def share_all(self, values: Sequence[object]) -> Sequence[Any]:
     """The same of several values, each of which travels when it is first used."""
     return values
 
-  def tasks(self, function: Callable[..., Any], *, cpus: float = 1.0) -> Calls:
+  def tasks(self, function: Callable, *, cpus: float = 1.0) -> Calls:
     """For calls that know nothing of one another. Args: cpus: that each takes."""
     return Calls(function)
 
-  def together(self, function: Callable[..., Any], count: int) -> Calls:
+  def together(self, function: Callable, count: int) -> Calls:
     """For `count` calls that all run at one time, also where there are fewer cores."""
     return _Threads(function, count)
 
   @contextlib.contextmanager
-  def meeting(self, count: int, make: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+  def meeting(self, count: int, make: Callable, *arguments: object) -> Iterator[Any]:
     """What `make` returns, whose methods `count` calls may use at one time, wherever they run."""
     yield make(*arguments)
 
   def workers(
-      self, name: str, count: int, make: Callable[..., Callable[..., Any]], *arguments: Any,
+      self, name: str, count: int, make: Callable[..., Callable], *arguments: object,
       environment: Mapping[str, str]) -> Workers:
     """Workers that each hold what `make` returns, to be called; in this process one.
 

@@ -192,7 +192,7 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
     **options: more keyword arguments for it.
   """
 
-  def load() -> Callable[..., Any]:
+  def load() -> Callable:
     # Gym, which tf-agents brings, advertises its successor on stderr.
     with contextlib.redirect_stderr(io.StringIO()):
       found = importlib.import_module(module)

@@ -15,11 +15,17 @@ import pickle
 import signal
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+import typing
+from types import ModuleType
+from typing import Any, Callable, Dict, Hashable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import PlacetoError, SetupError
 from placeto_tf.problem.executor import Calls, Executor, Lost, Shared, Workers
 from placeto_tf.simulation.simulator import num_cores
+
+if typing.TYPE_CHECKING:
+  from ray import ObjectRef
+  from ray.actor import ActorHandle
 
 LOCAL = "local"
 # Ray gives the processes of a node 15 to 30 s to start. On a busy machine that can be too short;
@@ -34,7 +40,7 @@ _KEPT = 256  # shared values that a process has at a time
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def import_ray() -> Any:
+def import_ray() -> ModuleType:
   """The module. Raises: SetupError where it is not installed."""
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   # As future versions do: a task that asks for no accelerator still sees those that are there.
@@ -49,7 +55,7 @@ def import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Any]:
+def connected(address: str) -> Iterator[ModuleType]:
   """The module `ray`, connected; what was started or connected is ended on leaving.
 
   A program that is connected already stays so.
@@ -81,7 +87,7 @@ def connected(address: str) -> Iterator[Any]:
     ray.shutdown()
 
 
-def _init(ray: Any, address: str) -> None:
+def _init(ray: ModuleType, address: str) -> None:
   """Connects, or starts Ray with a task for each core."""
   environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
   here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
@@ -109,7 +115,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _raised_here(ray: Any) -> Iterator[None]:
+def _raised_here(ray: ModuleType) -> Iterator[None]:
   """Has errors of tasks and actors be those that they would be here.
 
   Raises:
@@ -133,14 +139,14 @@ class _Shared(Shared, Sequence[Any]):
   A process keeps the last ones it used, so that it need not have room for all.
   """
 
-  def __init__(self, ray: Any, values: Sequence[Any]):
+  def __init__(self, ray: ModuleType, values: Sequence[object]):
     self.__setstate__([ray.put(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
                        for value in values])
 
-  def __getstate__(self) -> Any:
+  def __getstate__(self) -> List[ObjectRef]:
     return self._references
 
-  def __setstate__(self, references: Any) -> None:
+  def __setstate__(self, references: List[ObjectRef]) -> None:
     self._references = references
     self._fetched = functools.lru_cache(maxsize=_KEPT)(self._fetch)
 
@@ -164,11 +170,11 @@ class _Tasks(Calls):
   """Tasks of one function; with one whose node dies Ray begins again elsewhere, `RETRIES` times."""
 
   def __init__(
-      self, ray: Any, function: Callable[..., Any], cpus: float, grace_seconds: float = 0.0):
+      self, ray: ModuleType, function: Callable, cpus: float, grace_seconds: float = 0.0):
     self._ray, self._grace_seconds = ray, grace_seconds
     self._remote = ray.remote(
         num_cpus=cpus, max_retries=RETRIES, scheduling_strategy="SPREAD")(function)
-    self._running: Dict[Any, Any] = {}
+    self._running: Dict[ObjectRef, Hashable] = {}
 
   def __exit__(self, *exception: object) -> None:
     left = list(self._running)
@@ -181,7 +187,7 @@ class _Tasks(Calls):
   def pending(self) -> bool:
     return bool(self._running)
 
-  def submit(self, key: Any, name: str, *arguments: Any) -> None:
+  def submit(self, key: Hashable, name: str, *arguments: object) -> None:
     self._running[self._remote.options(name=name).remote(*arguments)] = key
 
   def done(self, seconds: Optional[float] = None) -> Iterator[Tuple[Any, Any]]:
@@ -202,14 +208,14 @@ class _Tasks(Calls):
 class _Meeting:
   """An object that is an actor, whose methods are called wherever this travels to."""
 
-  def __init__(self, actor: Any):
+  def __init__(self, actor: ActorHandle):
     self._actor = actor
 
-  def __getattr__(self, name: str) -> Callable[..., Any]:
+  def __getattr__(self, name: str) -> Callable:
     if name.startswith("_"):
       raise AttributeError(name)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> Any:
       ray = import_ray()
       with _raised_here(ray):
         return ray.get(self._actor.call.remote(name, *arguments))
@@ -220,10 +226,10 @@ class _Meeting:
 class _Held:
   """The actor of a meeting: has the methods of an object."""
 
-  def __init__(self, make: Callable[..., Any], arguments: Tuple[Any, ...]):
+  def __init__(self, make: Callable, arguments: Tuple[object, ...]):
     self._held = make(*arguments)
 
-  def call(self, name: str, *arguments: Any) -> Any:
+  def call(self, name: str, *arguments: object) -> Any:
     return getattr(self._held, name)(*arguments)
 
 
@@ -232,13 +238,13 @@ class _Worker:
 
   def __init__(self, name: str, number: int):
     self._name, self._number = name, number
-    self._held: Optional[Callable[..., Any]] = None
+    self._held: Optional[Callable] = None
 
   def __repr__(self) -> str:
     """What Ray's dashboard shows."""
     return f"{self._name} {self._number}"
 
-  def call(self, number: int, made_of: Sequence[Any], *arguments: Any) -> Tuple[int, Any]:
+  def call(self, number: int, made_of: Sequence[ObjectRef], *arguments: object) -> Tuple[int, Any]:
     """The number, and the result. Args: made_of: one reference, to `make` and its arguments."""
     if self._held is None:
       make, of = import_ray().get(made_of[0])
@@ -254,8 +260,8 @@ class _Workers(Workers):
   """
 
   def __init__(
-      self, ray: Any, name: str, count: int, make: Callable[..., Callable[..., Any]],
-      arguments: Tuple[Any, ...], environment: Mapping[str, str]):
+      self, ray: ModuleType, name: str, count: int, make: Callable[..., Callable],
+      arguments: Tuple[object, ...], environment: Mapping[str, str]):
     from ray.util.actor_pool import ActorPool
 
     self._ray = ray
@@ -263,10 +269,10 @@ class _Workers(Workers):
         num_cpus=1 / MOST_WORKERS_A_CORE, max_restarts=-1, max_task_retries=RETRIES,
         scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Worker)
     self._made_of = [ray.put((make, arguments))]
-    self._actors: List[Any] = [remote.remote(name, number) for number in range(count)]
+    self._actors: List[ActorHandle] = [remote.remote(name, number) for number in range(count)]
     self._pool = ActorPool(self._actors)
     self._submitted, self._given = 0, 0
-    self._under_way: Dict[int, Any] = {}
+    self._under_way: Dict[int, ObjectRef] = {}
     self._ended: Dict[int, Any] = {}
 
   def __exit__(self, *exception: object) -> None:
@@ -276,8 +282,8 @@ class _Workers(Workers):
       for actor in self._actors:
         self._ray.kill(actor)
 
-  def submit(self, name: str, *arguments: Any) -> None:
-    def begin(actor: Any, number: int) -> Any:
+  def submit(self, name: str, *arguments: object) -> None:
+    def begin(actor: ActorHandle, number: int) -> ObjectRef:
       reference = self._under_way[number] = actor.call.options(name=name).remote(
           number, self._made_of, *arguments)
       return reference
@@ -301,31 +307,31 @@ class OnRay(Executor):
   beside = True
   watch_seconds = 1.0
 
-  def __init__(self, ray: Any):
+  def __init__(self, ray: ModuleType):
     """Args: ray: the module, connected."""
     self._ray = ray
     self.cores = int(ray.cluster_resources().get("CPU", 0))
 
-  def share(self, value: Any) -> _Shared:
+  def share(self, value: object) -> _Shared:
     """See `Executor`."""
     return _Shared(self._ray, [value])
 
-  def share_all(self, values: Sequence[Any]) -> _Shared:
+  def share_all(self, values: Sequence[object]) -> _Shared:
     """See `Executor`."""
     return _Shared(self._ray, values)
 
-  def tasks(self, function: Callable[..., Any], *, cpus: float = 1.0) -> _Tasks:
+  def tasks(self, function: Callable, *, cpus: float = 1.0) -> _Tasks:
     """See `Executor`."""
     return _Tasks(self._ray, function, cpus)
 
-  def together(self, function: Callable[..., Any], count: int) -> _Tasks:
+  def together(self, function: Callable, count: int) -> _Tasks:
     """See `Executor`; each asks for as much of a core as leaves room for all."""
     cpus = min(1.0, int(1000 * max(1, self.cores) / count) / 1000)
     return _Tasks(self._ray, function, cpus, GRACE_SECONDS)
 
   @contextlib.contextmanager
   def meeting(
-      self, count: int, make: Callable[..., Any], *arguments: Any) -> Iterator[_Meeting]:
+      self, count: int, make: Callable, *arguments: object) -> Iterator[_Meeting]:
     """See `Executor`; it is on the node of this process, which ends with it anyway."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -340,7 +346,7 @@ class OnRay(Executor):
         self._ray.kill(actor)
 
   def workers(
-      self, name: str, count: int, make: Callable[..., Callable[..., Any]], *arguments: Any,
+      self, name: str, count: int, make: Callable[..., Callable], *arguments: object,
       environment: Mapping[str, str]) -> _Workers:
     """See `Executor`."""
     return _Workers(self._ray, name, count, make, arguments, environment)

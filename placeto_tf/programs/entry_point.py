@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, List
+from typing import Callable, List
 
 from absl import app, flags, logging
 
@@ -106,14 +106,14 @@ def _open_streams() -> None:
 _received: List[int] = []  # signals that are to end the program
 
 
-def _terminated(number: int, _: Any) -> None:
+def _terminated(number: int, _: object) -> None:
   """Ends the program at the next step of Python."""
   signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
   _received.append(number)
   sys.exit(128 + number)
 
 
-def _interrupted(number: int, _: Any) -> None:
+def _interrupted(number: int, _: object) -> None:
   """Ctrl-C, remembered."""
   _received.append(number)
   raise KeyboardInterrupt

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, BinaryIO, Dict
+from typing import BinaryIO, Callable, Dict, Union
 
 from placeto_tf.errors import SetupError
 
@@ -76,7 +76,7 @@ def _begin_child(parent: int, ended_end: int, held_end: int) -> None:
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
   """The child's return code; signals are handed on until it ends."""
-  before: Dict[int, Any] = {}
+  before: Dict[int, Union[Callable, int, None]] = {}
   try:
     for number in _FORWARDED:
       if signal.getsignal(number) is not signal.SIG_IGN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class AxisRules:
   def _result(self, op: int, port: int = 0) -> Tuple[Optional[int], ...]:
     return self._known(self._flow.shape((op, port)))
 
-  def _known(self, shape: Any) -> Tuple[Optional[int], ...]:
+  def _known(self, shape: Optional[Tuple[Optional[int], ...]]) -> Tuple[Optional[int], ...]:
     if shape is None:
       raise NotFollowed(_NO_SHAPE)
     return shape
@@ -405,7 +405,7 @@ class AxisRules:
       raise NotFollowed(MIXES_ROWS)
     return Rows(axis, sum(kind.outer for kind in rows))
 
-  def _split(self, op: int, kinds: Sequence[Kind]) -> Any:
+  def _split(self, op: int, kinds: Sequence[Kind]) -> Union[Kind, List[Rows]]:
     sized = self._flow.types[op] == "SplitV"
     i = 0 if sized else 1
     rows, rank = self._rows(kinds[i]), len(self._shape(op, i))

@@ -112,7 +112,7 @@ class Unclear:
 class Box:
   """A container of tensors of one kind."""
 
-  content: Any
+  content: Kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Either:
   """
 
   predicate: Tuple[int, int]
-  true: Any
-  false: Any
+  true: Kind
+  false: Kind
 
 
 Kind = Union[Same, Rows, Whole, Partial, Own, Sparse, Sizes, Box, Either, Unclear]

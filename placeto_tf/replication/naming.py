@@ -5,7 +5,7 @@ Legend: R replicas.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import List, Sequence, Set
 
 from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor
@@ -62,7 +62,7 @@ class Names:
     return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self.prefixes]
 
 
-def _fresh(name: str, taken: Any) -> str:
+def _fresh(name: str, taken: Set[str]) -> str:
   found, count = name, 0
   while found in taken:
     count += 1

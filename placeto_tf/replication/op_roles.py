@@ -5,13 +5,17 @@ Legend: N needed ops.
 
 from __future__ import annotations
 
-from typing import Any, FrozenSet, List, Optional, Tuple
+from typing import TYPE_CHECKING, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # They draw from a state of their own, which the seeds in their attributes start.
 STATEFUL_NOISE = frozenset((
@@ -80,7 +84,7 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
   return flow.inputs[op][names.index(values)], flow.inputs[op][names.index("indices")]
 
 
-def seeded(node: Any) -> bool:
+def seeded(node: NodeDef) -> bool:
   """Whether an op that draws from its own state has a seed."""
   return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
 
@@ -129,7 +133,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   return batch, sorted({*found, *pipelines})
 
 
-def captured_ops(source: Any) -> FrozenSet[str]:
+def captured_ops(source: GraphSource) -> FrozenSet[str]:
   """Captures of a function, which are inputs like arguments but the same for every batch."""
   if source.format != "concrete_function":
     return frozenset()

@@ -24,7 +24,7 @@ def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
   return f"{replicas} mirrored" if mirrored else str(replicas)
 
 
-def pipeline_form(text: Any) -> Optional[Tuple[int, int]]:
+def pipeline_form(text: object) -> Optional[Tuple[int, int]]:
   """(groups, micro-batches) of "2 x 8"; None for what is no such form."""
   found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
   if found is None or int(found[1]) < 1 or int(found[2]) < 2:

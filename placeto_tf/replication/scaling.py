@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import numpy as np
 
@@ -173,6 +173,6 @@ class Scaling:
     return all(name in self._there for name in self._names)
 
 
-def empty(flow: Dataflow) -> Any:
+def empty(flow: Dataflow) -> Scaling:
   """For one replica: nothing grows."""
   return Scaling(flow, flow, 1)

@@ -35,7 +35,7 @@ from placeto_tf.runtime import statistics
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.feeds import Feeds, read_feeds
-from placeto_tf.runtime.placed_runs import PlacedRun, open_with_beat
+from placeto_tf.runtime.placed_runs import Execution, PlacedRun, open_with_beat
 from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise
 
@@ -231,7 +231,7 @@ class Measurer:
         folded_ops=len(execution.folded), moved_ops=len(execution.moved),
         steady=steady)
 
-  def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Any:
+  def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Execution:
     """Warm-up steps, the last of them traced; returns what the trace shows."""
     for _ in range(self.config.warmup_runs - 1):
       run.step()

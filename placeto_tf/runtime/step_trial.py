@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, Callable, List, Tuple
+from typing import Callable, List, Tuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class StepTrial:
 
 
 def in_turns(
-    before: Callable[[], Any], after: Callable[[], Any], *,
+    before: Callable[[], object], after: Callable[[], object], *,
     clock: Callable[[], float] = time.perf_counter, max_seconds: float = 30.0,
 ) -> StepTrial:
   """Times two steps in turns until it is known which is faster.
@@ -55,7 +55,7 @@ def in_turns(
     for _ in range(_WARM_UP):
       step()
 
-  def timed(step: Callable[[], Any]) -> float:
+  def timed(step: Callable[[], object]) -> float:
     began = clock()
     step()
     return clock() - began

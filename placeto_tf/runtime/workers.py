@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import BinaryIO, List, Optional, Sequence, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
@@ -57,7 +57,7 @@ class LocalWorkers(Runtime):
     self.num_workers, self.startup_seconds = num_workers, startup_seconds
     self.ports: Tuple[int, ...] = ()
     self.processes: List[subprocess.Popen] = []
-    self._logs: List[Any] = []
+    self._logs: List[BinaryIO] = []
 
   @property
   def target(self) -> str:

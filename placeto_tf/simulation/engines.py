@@ -5,7 +5,7 @@ Legend: N ops, S segments, E edges, O outputs, D devices, B placements, T transf
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -30,13 +30,13 @@ class ReferenceEngine:
   def __init__(self, tables: SimulationTables):
     self._tables = tables
 
-  def workspace(self) -> Tuple[Any, ...]:
+  def workspace(self) -> Tuple[event_loop.Workspace, np.ndarray]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.output_bytes), t.num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
-  def arguments(self, workspace) -> Tuple[Any, ...]:
+  def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:
     """What `compiled_step` takes."""
     return self._tables, workspace[0]
 
@@ -83,14 +83,16 @@ class ExtendedEngine:
     self._tables = tables
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
-  def workspace(self) -> Tuple[Any, ...]:
+  def workspace(self) -> Tuple[extended_loop.Workspace, np.ndarray]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
     return extended_loop.Workspace.make(
         t.num_ops, len(t.edge_consumers), len(t.output_bytes), t.num_devices,
         self._extensions), np.empty((1, t.num_ops))
 
-  def arguments(self, workspace) -> Tuple[Any, ...]:
+  def arguments(
+      self, workspace
+  ) -> Tuple[SimulationTables, extended_loop.Extensions, extended_loop.Workspace]:
     """Like those of `ReferenceEngine`."""
     return self._tables, self._extensions, workspace[0]
 

@@ -66,7 +66,7 @@ class Collecting:
   def __enter__(self) -> Collecting:
     return self
 
-  def __exit__(self, *exception: Any) -> None:
+  def __exit__(self, *exception: object) -> None:
     self._workers.__exit__(*exception)
 
   def submit(self, name: str, version: int, weights: Any, spec: Any) -> None:

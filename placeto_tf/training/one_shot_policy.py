@@ -13,7 +13,7 @@ Legend: B placements side by side, A decisions per placement, G groups, D device
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Callable, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -101,7 +101,7 @@ class OneShotPolicy(network.DistributionNetwork):
     """[B, G] int32 device of each of the environment's groups."""
     return decisions
 
-  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
+  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
     """What `driving.play` asks: observations [B] -> decisions [B, A] and no information.
     """
     return lambda observation: (self.draw(rng, len(observation)), ())

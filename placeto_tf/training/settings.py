@@ -48,7 +48,7 @@ def describe(config: Any) -> List[str]:
   return [f"{field.name}={to_text(field.value)}" for field in fields(config).values()]
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
   """A value in the form that `changed` takes."""
   if value is None or isinstance(value, bool):
     return str(value).lower()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 
-def adam(learning_rate: float, clip: float, variables: Sequence[tf.Variable]) -> Any:
+def adam(
+    learning_rate: float, clip: float, variables: Sequence[tf.Variable]
+) -> tf.keras.optimizers.Optimizer:
   """Keras' Adam, with its slots; `clip` is the largest norm of all gradients together.
 
   Without slots the first update would be traced twice, with and without making them.
@@ -18,7 +20,7 @@ def adam(learning_rate: float, clip: float, variables: Sequence[tf.Variable]) ->
   return optimizer
 
 
-def optimizer_variables(optimizer: Any) -> List[tf.Variable]:
+def optimizer_variables(optimizer: tf.keras.optimizers.Optimizer) -> List[tf.Variable]:
   """Slots and step of an optimizer of either Keras."""
   variables = optimizer.variables
   return list(variables() if callable(variables) else variables)

@@ -5,15 +5,18 @@ Legend: B batch, S source steps, H hidden size.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from placeto_tf.zoo import recurrent
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 class AdditiveAttention:
   """Attention over the S outputs of an encoder (Bahdanau et al. 2014, arXiv:1409.0473)."""
 
-  def __init__(self, encoded: Sequence[Any], hidden: int):
+  def __init__(self, encoded: Sequence[tf.Tensor], hidden: int):
     """Makes the variables and the keys; `encoded` are S tensors [B, H]."""
     import tensorflow as tf
 
@@ -26,7 +29,7 @@ class AdditiveAttention:
       self._query = tf.convert_to_tensor(recurrent.weight("query", [hidden, hidden]))
       self._score = tf.convert_to_tensor(recurrent.weight("score", [hidden]))
 
-  def context(self, query: Any) -> Any:
+  def context(self, query: tf.Tensor) -> tf.Tensor:
     """[B, H] mean of the memory, weighted by how well each position matches the query [B, H]."""
     import tensorflow as tf
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Tuple
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 TRAIN_OP = "train_op"  # tf.compat.v1.GraphKeys.TRAIN_OP; grappler finds its fetches there
 
@@ -22,7 +26,7 @@ class ZooGraph:
   """
 
   name: str
-  graph: Any
+  graph: tf.Graph
   train_op: str
   loss: str
   init_op: str
@@ -34,7 +38,7 @@ class ZooGraph:
     variables = self.graph.get_collection("trainable_variables")
     return sum(variable.shape.num_elements() for variable in variables)
 
-  def meta_graph_def(self) -> Any:
+  def meta_graph_def(self) -> MetaGraphDef:
     """The MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
     import tensorflow as tf
 
