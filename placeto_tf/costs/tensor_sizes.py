@@ -65,8 +65,7 @@ class VariableSizes:
   """
 
   def __init__(
-      self, nodes: Mapping[str, NodeDef],
-      outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
+      self, nodes: Mapping[str, NodeDef], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
     self._nodes = nodes
     self._memo: Dict[Tensor, str] = {}
     self.bytes_of: Dict[str, Tuple[int, bool]] = {}

@@ -134,8 +134,8 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
 class _Counter:
   """Bytes of tensors and variables; remembers which were not known."""
 
-  def __init__(self, nodes: Mapping[str, NodeDef],
-      outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
+  def __init__(
+      self, nodes: Mapping[str, NodeDef], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
     self._outputs = outputs
     self._sizes: Dict[Tensor, Tuple[int, bool]] = {}
     self._variables = VariableSizes(nodes, outputs)

@@ -35,7 +35,7 @@ class BatchNorms:
   """Makes batch norms in training mode and gathers the updates of their moving averages."""
 
   def __init__(self) -> None:
-    self.updates: List[tf.Tensor] = []
+    self.updates: List[tf.Operation] = []
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     """Normalises over the batch; variables go into the current variable scope."""
