@@ -40,7 +40,7 @@ def test_a_second_device_pays_and_faster_links_pay_more(capsys):
 def test_a_live_keras_model_trains_and_is_planned_for_other_devices(tmp_path):
   done = subprocess.run(
       [sys.executable, str(EXAMPLES / "train_a_keras_model.py")], cwd=tmp_path, check=False,
-      capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=600)
+      capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=3600)
   assert done.returncode == 0, done.stderr[-3000:]
   training, plan = done.stdout.strip().split("\n\n")
   assert "A step" in training and training.endswith("tensorboard --logdir=live")

@@ -14,13 +14,13 @@ _START = (f"import gc, runpy, sys; gc.set_threshold(*{gc.get_threshold()}); "
           "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
 
 
-def run(program, *arguments, timeout=900, without=(), **variables):
+def run(program, *arguments, timeout=3600, without=(), **variables):
   """What a program prints; fails with the end of its messages.
 
   Args:
     program: its path.
     *arguments: of its command line.
-    timeout: in seconds.
+    timeout: in seconds: of what hangs, not of what a busy machine takes long for.
     without: environment variables that it is not to see.
     **variables: environment variables it is to see besides.
   """

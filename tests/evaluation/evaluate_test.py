@@ -215,7 +215,7 @@ def _rewrite(out, change):
     ("peak_memory_bytes", lambda text: repr(float(text) / 2)),
     ("lower_bound_us", lambda text: repr(float(text) * 2)), ("method", lambda text: "heft"),
     ("seed", lambda text: "7"), ("cluster", lambda text: "k80:3"),
-    ("evaluations", lambda text: "29"), ("seconds", lambda text: "0.001"),
+    ("evaluations", lambda text: "29"), ("seconds", lambda text: repr(float(text) + 1)),
     ("start_us", lambda text: "5.0"), ("fits", lambda text: "False"),
     ("digest", lambda text: text[::-1]), ("digest", lambda text: ""),
     ("placement", lambda text: text.replace("metis", "single")),

@@ -19,7 +19,7 @@ import subprograms
 _PROGRAM = pathlib.Path(__file__).with_name("keras_proof.py")
 
 
-def _prove(version, devices, *names, timeout=1500):
+def _prove(version, devices, *names, timeout=3600):
   if version == "3":
     pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
     return subprograms.run(
@@ -56,4 +56,4 @@ def test_models_train_alike_and_take_what_was_promised(version, devices, name):
     pytest.skip(f"needs the package {package}")
   if package == "transformers" and version == "3":
     pytest.skip("the TensorFlow models of transformers are of Keras 2")
-  _check(_prove(version, devices, name, timeout=3000)[name], devices)
+  _check(_prove(version, devices, name, timeout=9000)[name], devices)

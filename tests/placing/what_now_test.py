@@ -71,7 +71,7 @@ def _run(code, cwd):
   code += "\nimport sys; assert not any(name.startswith('placeto') for name in sys.modules)\n"
   environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd,
-                        env=environment, check=False, timeout=300)
+                        env=environment, check=False, timeout=900)
   assert done.returncode == 0, done.stderr[-3000:]
   return done.stdout
 
