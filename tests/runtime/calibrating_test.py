@@ -58,15 +58,13 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
       runs=3, graph_runs=4, warmup_runs=1, placements=2, placement_seconds=0.1)
   matmul = graph.op_types.index("MatMul")
 
-  def replayed():
-    """Its step on one device, over the shortest and the longest one that were measured."""
+  def calibrated():
+    """The shortest hop; the step on one device over the shortest and longest that was measured."""
     stages = []
     found = calibrate(  # at whatever speed the cores are
         cluster, workers, graph, config, speed=CoreSpeed(()), progress=stages.append)
     assert len(stages) == 9 and set(found.links) == {(0, 1), (1, 0)}
     assert len(found.placements) == 4 and min(us for _, us in found.placements) > 0
-    for times in found.links.values():
-      assert min(times.hop_us) > 0
     path = str(tmp_path / "costs.pb")
     calibrating.write_costs(graph, found.cluster, found.compute_us, path)
     costs = estimate_costs(graph, found.cluster, source=path, cache=False)
@@ -75,9 +73,13 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
     simulator = Simulator(graph, costs, found.cluster)
     simulated_us = simulator.simulate(single.indices(graph, cluster)).step_time_us
     alone_us = [us for _, us in found.placements[:2]]
-    return simulated_us / min(alone_us), simulated_us / max(alone_us)
+    hop_us = min(min(times.hop_us) for times in found.links.values())
+    return hop_us, simulated_us / min(alone_us), simulated_us / max(alone_us)
+
+  def is_right(hop_us, over_shortest, over_longest):
+    return hop_us > 0 and over_shortest > 0.6 and over_longest < 1.4
 
   seen = []
-  while not seen or not (0.6 < seen[-1][0] and seen[-1][1] < 1.4):
+  while not seen or not is_right(*seen[-1]):
     assert len(seen) < 5, seen  # a machine whose speed changes on the way is given another try
-    seen.append(replayed())
+    seen.append(calibrated())
