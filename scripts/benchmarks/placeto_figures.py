@@ -37,6 +37,7 @@ flags.DEFINE_list("parts", ["curves", "families"], "Which of the two.")
 flags.DEFINE_string("graph", "family:nmt[40:41]", "The graph of the curves.")
 flags.DEFINE_string("cluster", "k80:2+p100:2", "Its cluster, and that of the families.")
 flags.DEFINE_list("families", ["cifar10", "nmt", "ptb"], "Families.")
+flags.DEFINE_list("policies", ["zero-shot", "optimized", "mixed", "tied"], "Of the families.")
 flags.DEFINE_list("variants", None, "Curves that are drawn, by default all.")
 flags.DEFINE_integer("iterations", 240, "Updates of a run, from 8 episodes each.", lower_bound=1)
 flags.DEFINE_integer("max_groups", 24, "Groups of a graph.", lower_bound=1)
@@ -73,11 +74,18 @@ def train(
   return root_dir
 
 
-def train_tied(graphs: str, held_out: str, seed: int, name: str) -> str:
-  """`train` by the default preset, with as many simulations: a decision simulates each device."""
-  devices = int(problem_makers(graphs)[0]().allowed.sum(axis=1).max())
-  return train([graphs], [held_out], seed, ("placeto.environment.num_episodes=8",), name,
-               preset=None, iterations=max(1, FLAGS.iterations // devices))
+def train_on(kind: str, family: str, seed: int) -> str:
+  """`train`s a policy of --policies, as the module says."""
+  seen, held_out = f"family:{family}[0:8]", f"family:{family}[24:32]"
+  if kind == "mixed":
+    return train([f"family:{each}[0:8]" for each in FLAGS.families],
+                 [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), kind)
+  if kind == "tied":  # a decision simulates every device
+    devices = int(problem_makers(seen)[0]().allowed.sum(axis=1).max())
+    return train([seen], [held_out], seed, ("placeto.environment.num_episodes=8",),
+                 f"{family} {kind}", preset=None, iterations=max(1, FLAGS.iterations // devices))
+  return train([held_out if kind == "optimized" else seen], [held_out], seed, (),
+               f"{family} {kind}")
 
 
 def problem_makers(specs: str) -> List[Any]:
@@ -169,28 +177,20 @@ def families(seeds: Sequence[int]) -> str:
   lines = ["| family | | " + " | ".join(map(str, seeds)) + " | mean |",
            "|---|---|" + "---:|" * (len(seeds) + 1)]
   for panel, family in zip(panels, FLAGS.families):
-    tested = f"family:{family}[24:32]"
     by_row: Dict[str, List[List[float]]] = {}
     for seed in seeds:
       path = os.path.join(FLAGS.out, f"{family}_s{seed}.json")
       if not os.path.exists(path):
-        runs = (
-            train([f"family:{family}[0:8]"], [tested], seed, (), f"{family} zero-shot"),
-            train([tested], [tested], seed, (), f"{family} optimized"),
-            train([f"family:{each}[0:8]" for each in FLAGS.families],
-                  [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), "mixed"),
-            train_tied(f"family:{family}[0:8]", tested, seed, f"{family} tied"))
-        makers = problem_makers(tested)
-        zero_shot, optimized, mixed, tied = (placeto_rows.rows(
-            makers, PlacetoWeights.load(run), [count], seed, rivals=run is runs[0])
-                                         for run in runs)
-        rows = {name.partition(",")[0]: zero_shot[name] for name in (
-            f"zero-shot, {count}", "greedy (known start)",
-            f"uniform moves, {count}", "uniform placements")}
-        rows["optimized"] = optimized[f"zero-shot, {count}"]
-        rows["mixed, zero-shot"] = mixed[f"zero-shot, {count}"]
-        rows["tied, zero-shot"] = tied[f"zero-shot, {count}"]
-        rows["tied, greedy (known start)"] = tied["greedy (known start)"]
+        runs = {kind: train_on(kind, family, seed) for kind in FLAGS.policies}
+        makers = problem_makers(f"family:{family}[24:32]")
+        rows: Dict[str, List[Tuple[float, float]]] = {}
+        for kind, run in runs.items():
+          found = placeto_rows.rows(
+              makers, PlacetoWeights.load(run), [count], seed, rivals=not rows)
+          rows[kind] = found[f"zero-shot, {count}"]
+          rows[f"{kind}, greedy"] = found["greedy (known start)"]
+          rows.update({name.partition(",")[0]: found[name] for name in (
+              f"uniform moves, {count}", "uniform placements") if name in found})
         ratios = {row: [ratio for ratio, _ in values] for row, values in rows.items()}
         ratios.update({
             name: [best_of_search(make, name, count, seed) for make in makers]
