@@ -201,8 +201,9 @@ def families(seeds: Sequence[int]) -> str:
         for row, values in json.load(file).items():
           by_row.setdefault(row, []).append(values)
     for row, values in by_row.items():
-      xs = np.sort(np.concatenate(values))
-      panel.step(xs, np.arange(1, len(xs) + 1) / len(xs), where="post", label=row)
+      if row != "uniform placements":  # two to three times as slow as all others
+        xs = np.sort(np.concatenate(values))
+        panel.step(xs, np.arange(1, len(xs) + 1) / len(xs), where="post", label=row)
       means = np.exp(np.log(values).mean(axis=1))
       lines.append(f"| {family} | {row} | " + " | ".join(f"{mean:.3f}" for mean in means)
                    + f" | {mean_and_deviation(means)} |")
@@ -225,7 +226,7 @@ def _finish(figure: Any, panels: Any, across: str, up: str, name: str) -> None:
     panel.set_xlabel(across)
     panel.grid(color="0.9")
   panels[0].set_ylabel(up)
-  panels[-1].legend(fontsize=8)
+  panels[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
   figure.savefig(os.path.join(FLAGS.out, name))
 
 

@@ -76,7 +76,7 @@ def draw(
   axes.set_xlabel(label)
   if logarithmic:
     axes.set_xscale("log")
-  axes.legend(fontsize=8, ncols=min(len(columns), 7), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+  axes.legend(fontsize=8, ncols=min(len(columns), 6), loc="lower center", bbox_to_anchor=(0.5, 1.0))
   figure.tight_layout()
   figure.savefig(path)
 
