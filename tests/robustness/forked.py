@@ -108,21 +108,27 @@ class Program:
     self._began, self._mark = time.monotonic(), f"{os.getpid()}-{time.monotonic_ns()}"
     sys.stdout.flush()
     sys.stderr.flush()
+    # The fork may be killed before it does anything.
+    descriptor = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     # Nothing may be raised in the fork where it is still this program.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     self.pid = os.fork()
     if not self.pid:
-      self._run(path, command[1:], prepare, anew, unblocked)
+      self._run(path, command[1:], prepare, anew, descriptor, unblocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    os.close(descriptor)
 
   def _run(
       self, path: str, arguments: Sequence[str], prepare: Callable[[], None], anew: bool,
-      unblocked: Collection[signal.Signals]) -> None:
-    """What the fork does; never returns. `unblocked`: the signals that are blocked in programs."""
+      descriptor: int, unblocked: Collection[signal.Signals]) -> None:
+    """What the fork does; never returns.
+
+    `descriptor`: of the file for what it says; `unblocked`: the signals that are blocked in
+    programs.
+    """
     code, is_program = 1, False
     try:
       os.setsid()
-      descriptor = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
       os.dup2(descriptor, 1)
       os.dup2(descriptor, 2)
       signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
