@@ -1,6 +1,6 @@
 """Measures links and overheads of real workers, and with --graph the costs of its ops on them.
 
-  scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \
+  scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \\
       --graph=zoo:rnnlm:batch=8 --out=calibrated
 
 Writes cluster.json and, with --graph, costs.pb: for --cluster and --costs of all other programs.

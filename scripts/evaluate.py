@@ -1,7 +1,7 @@
 """Runs every method on every graph and cluster with every seed, at equal budgets.
 
-  scripts/with_env python scripts/evaluate.py --graphs=zoo:inception_v3,zoo:rnnlm \
-      --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \
+  scripts/with_env python scripts/evaluate.py --graphs=zoo:inception_v3,zoo:rnnlm \\
+      --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \\
       --seeds=0,1,2 --out=runs/table
 
 --replicas=auto adds a row to each graph and cluster, placement with replicas, and a table of it

@@ -1,6 +1,6 @@
 """Times placements in real TensorFlow sessions, beside the prediction: one JSON line for each.
 
-  scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \
+  scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \\
       --placement=placed/placement.json,other.json --workers=local:2
 
 Runs on workers where --workers or the cluster's device names say so, else in this process. Times

@@ -1,6 +1,6 @@
 """Simulates placements of a graph: one JSON line for each, on stdout.
 
-  scripts/with_env python scripts/simulate.py --graph=zoo:inception_v3 --cluster=k80:4 \
+  scripts/with_env python scripts/simulate.py --graph=zoo:inception_v3 --cluster=k80:4 \\
       --placement=placed/placement.json,other.json
 
 A CostGraphDef file as --graph is simulated with its own costs. A placement that was made for

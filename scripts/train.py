@@ -1,19 +1,19 @@
 """Trains a policy on one graph, or on a set of graphs and clusters.
 
-  scripts/with_env python scripts/train.py --policy=device_pointer \
-      --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \
+  scripts/with_env python scripts/train.py --policy=device_pointer \\
+      --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \\
       --clusters='k80:4,random[1]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
 
-  scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \
+  scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \\
       --held_out='family:ptb[24:32]' --set max_groups=32 --root_dir=runs/placeto
 
-  scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \
+  scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \\
       --clusters=k80:2,k80:4 --held_out=zoo:nmt --root_dir=runs/gdp
 
-  scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \
+  scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \\
       --root_dir=runs/rnn
 
-  scripts/with_env python scripts/train.py --policy=device_pointer --graphs='family:ptb[0:8]' \
+  scripts/with_env python scripts/train.py --policy=device_pointer --graphs='family:ptb[0:8]' \\
       --set episodes=8 --root_dir=runs/pointer --ray=auto
 
 rnn and hierarchical are made for one graph: the result of a run is the best placement.json.

@@ -139,8 +139,8 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
         f"of {remedy}")
   if not whole and port >= table.num_outputs[node]:
     raise GraphError(
-        f"{what} {name!r} asks for output {port} of an op ({table.types[node]}) with "
-        f"{int(table.num_outputs[node])} outputs")
+        f"{what} {name!r} asks for output {port} of an op ({table.types[node]}) that "
+        f"has {int(table.num_outputs[node])}")
   return Endpoint(name, node, None if whole else port)
 
 

@@ -56,7 +56,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   if code is not None and not trusted:
     raise GraphError(
         f"the Keras model {path!r} holds code of its own ({code}), which would be run; load it "
-        "with trusted=True if you trust where it comes from")
+        "with trusted=True (--trusted) if you trust where it comes from")
   keras = _keras_of(version, path)
   try:
     if keras.__version__ < "3" and path.lower().endswith(".keras"):

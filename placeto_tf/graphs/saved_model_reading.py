@@ -71,8 +71,9 @@ def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (
-        f"only the signature {key!r} is placed; what {', '.join(map(repr, others))} run besides "
-        "goes with the variables it uses, or else to the host",)
+        f"only the signature {key!r} is placed; what "
+        f"{', '.join(map(repr, others))} {'runs' if len(others) == 1 else 'run'} besides goes with "
+        "the variables it uses, or else to the host",)
   return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 

@@ -23,6 +23,11 @@ _SHOWN = 3  # devices, links and ops that are named
 _Pair = Tuple[int, int]
 
 
+def ms_text(us: float, digits: int = 1) -> str:
+  """A time in ms with so many decimals; below 1 ms, where small steps are, with three."""
+  return f"{us / 1e3:,.{3 if us < 1e3 else digits}f} ms"
+
+
 @dataclasses.dataclass(frozen=True)
 class Explanation:
   """Where the time of a step goes, along its critical path; the times sum up to the step.
@@ -73,10 +78,10 @@ class Explanation:
     line = ", ".join(f"{self._share(us)} {text}" for us, text in parts
                      if us >= 0.005 * self.step_time_us)
     if self.alone and self.alone_us >= 0.05 * self.step_time_us:
-      line += f"; {self.alone} works {self.alone_us / 1e3:,.1f} ms before anything runs beside it"
+      line += f"; {self.alone} works {ms_text(self.alone_us)} before anything runs beside it"
     if self.costliest:
       line += "; costliest: " + ", ".join(
-          f"{op} ({us / 1e3:,.2f} ms)" for op, _, us in self.costliest)
+          f"{op} ({ms_text(us, 2)})" for op, _, us in self.costliest)
     return line
 
   def _share(self, us: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional, Union
 import numpy as np
 from tqdm import auto as tqdm_auto
 
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -126,7 +127,7 @@ class _ProgressBar:
     self._bar.set_description_str(f"Placing ({stage_name})", refresh=False)
     if np.isfinite(account.best_objective_us):
       self._bar.set_postfix_str(
-          f"best {account.best_objective_us / 1e3:,.1f} ms, {account.evaluations:,} evaluated",
+          f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
           refresh=False)
     self._bar.update(0)
 

@@ -24,6 +24,7 @@ from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import Batch, Specs
 from placeto_tf.placements.placed_functions import trial_function
 from placeto_tf.placing import training_plans
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.training_plans import TrainingPlan
 from placeto_tf.replication import replicate
@@ -197,7 +198,7 @@ class PlacedTraining:
   def _waiting(self) -> str:
     if self.plan is None:
       return "the training step is placed when the first batch comes"
-    return (f"planned, {self.plan.step_time_us / 1e3:,.1f} ms a step as simulated; measured when "
+    return (f"planned, {ms_text(self.plan.step_time_us)} a step as simulated; measured when "
             "the first batch comes")
 
   def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
@@ -231,7 +232,7 @@ class PlacedTraining:
     if self.verdict:
       return
     if plan.before_us is not None and plan.step_time_us > plan.before_us * _NO_GAIN:
-      self._leave(plan, f"A step takes {_ms(plan.before_us)}, as simulated, and no placement found "
+      self._leave(plan, f"A step takes {ms_text(plan.before_us)}, as simulated, and no placement "
                         "is faster. The model trains as before.")
       return
     try:
@@ -245,13 +246,13 @@ class PlacedTraining:
                         f"{' '.join(str(error).split())[:200]}); placed as simulated.")
       return
     found = self.trial
-    times = f"before {_ms(found.before_us)} (measured, {found.steps} steps each; " \
-            f"{_ms(plan.step_time_us)} were simulated)"
+    times = f"before {ms_text(found.before_us)} (measured, {found.steps} steps each; " \
+            f"{ms_text(plan.step_time_us)} were simulated)"
     if found.faster:
-      self._place(plan, f"A step takes {_ms(found.after_us)}, {times}. Kept.")
+      self._place(plan, f"A step takes {ms_text(found.after_us)}, {times}. Kept.")
     else:
-      self._leave(plan, f"A step placed takes {_ms(found.after_us)}, {times}. Not faster here: the "
-                        "model trains as before.")
+      self._leave(plan, f"A step placed takes {ms_text(found.after_us)}, {times}. Not faster here: "
+                        "the model trains as before.")
 
   def _place(self, plan: TrainingPlan, verdict: str) -> None:
     self.applied, self.verdict = plan.apply(), verdict
@@ -322,7 +323,3 @@ def _effects(function: ConcreteFunction) -> List[str]:
            for node in nodes} - {each.signature.name for each in bodies}
   return sorted(kind for kind in kinds if kind in PIPELINES or kind.startswith("Print")
                 or not (may_be_copied(kind) or kind in _CALLS or kind.startswith("CudnnRNN")))
-
-
-def _ms(us: float) -> str:
-  return f"{us / 1e3:,.1f} ms"

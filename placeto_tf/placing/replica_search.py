@@ -250,7 +250,7 @@ def _make(
         continue
       with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
         replicated = source.replicas(count, mirrored, cluster)
-      with stage(f"Estimating costs of {named} replicas"):
+      with stage(f"Estimating costs of {named} replica{'s' if count > 1 else ''}"):
         problem = _problem(replicated.graph, replicated, cluster, config)
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables; where nobody asked, sharing stays.

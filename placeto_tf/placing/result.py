@@ -18,7 +18,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
 from placeto_tf.placing import tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import Explanation, explain
+from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -197,10 +197,10 @@ class PlacingResult:
   def __repr__(self) -> str:
     """The result in one line."""
     current_us = self.baselines["current"].step_time_us
-    gain = f"{current_us / self.step_time_us:.2f}x of {current_us / 1e3:,.1f} ms, " if (
+    gain = f"{current_us / self.step_time_us:.2f}x of {ms_text(current_us)}, " if (
         current_us and self.step_time_us) else ""
-    return (f"PlacingResult({self.step_time_us / 1e3:,.1f} ms a step, {gain}"
-            f"at best {self.lower_bound_us / 1e3:,.1f} ms; method={self.config.method!r}, "
+    return (f"PlacingResult({ms_text(self.step_time_us)} a step, {gain}"
+            f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
             f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
             f"{', ...' if self.cluster.num_devices > 4 else ''}, "
             f"{self.evaluations:,} placements evaluated)")

@@ -31,6 +31,7 @@ import numpy as np
 from placeto_tf.clusters import device_names
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.observing import Observer, Progress
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.budget import Budget
@@ -132,7 +133,7 @@ class PlacingSummaries:
     for name, (simulated, step) in pictured.items():
       figure = timeline.timeline_figure(
           simulated, graph=result.graph, costs=result.costs,
-          title=f"One step: {simulated.step_time_us / 1e3:.1f} ms")
+          title=f"One step: {ms_text(simulated.step_time_us)}")
       png = io.BytesIO()
       figure.savefig(png, format="png")
       width, height = figure.canvas.get_width_height()

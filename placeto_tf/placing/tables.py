@@ -15,6 +15,7 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.placing import registry
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.problem import ledger
 from placeto_tf.simulation import timeline
@@ -169,7 +170,7 @@ def verdict(result: Any) -> str:
   gain = 1 - result.step_time_us / current.step_time_us if current.step_time_us else 0.0
   if gain < NOTHING_TO_GAIN:
     return (f"Nothing to gain was found: the graph already takes {_ms(current.step_time_us)} a "
-            f"step, the best placement found {_ms(result.step_time_us)}, and {bound}.{stopped}")
+            f"step, the best placement found {_ms(result.step_time_us)}; {bound}.{stopped}")
   return (f"A step takes {_ms(result.step_time_us)} instead of {_ms(current.step_time_us)} "
           f"({ratio(current.step_time_us, result.step_time_us):.2f}x) after "
           f"{result.evaluations:,} placements evaluated; {bound}.{stopped}")
@@ -197,7 +198,7 @@ def _times(over: Optional[float], under: Optional[float]) -> str:
 def _ms(us: Optional[float]) -> str:
   if us is None:
     return "-"
-  return f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e3:,.0f} ms"
+  return ms_text(us, 1 if us < 1e6 else 0)
 
 
 def _align(rows: List[List[str]]) -> List[str]:

@@ -23,6 +23,7 @@ from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import Specs
 from placeto_tf.placing import tables
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import (
@@ -106,8 +107,8 @@ class TrainingPlan:
         path)
 
   def __repr__(self) -> str:
-    before = "" if self.before_us is None else f" instead of {self.before_us / 1e3:,.1f} ms"
-    return (f"TrainingPlan({self.step_time_us / 1e3:,.1f} ms a step{before}, simulated; "
+    before = "" if self.before_us is None else f" instead of {ms_text(self.before_us)}"
+    return (f"TrainingPlan({ms_text(self.step_time_us)} a step{before}, simulated; "
             f"{self.replicas} replica{'s' * (self.replicas > 1)}, {self.graph.num_ops:,} ops on "
             f"{short_names(self.cluster)})")
 

@@ -6,6 +6,7 @@ from typing import Any, List
 
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.errors import listed
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.training_plans import short_names
 
 
@@ -23,11 +24,11 @@ def describe(training: Any) -> str:
            f"{short_names(training.cluster)}.",
            training.verdict or f"{plan!r}: measured when the first batch comes."]
   before = plan.before_us
-  gain = f", {before / 1e3:,.1f} ms as it was ({before / plan.step_time_us:.2f}x)" if (
+  gain = f", {ms_text(before)} as it was ({before / plan.step_time_us:.2f}x)" if (
       before and plan.step_time_us) else ""
   result = plan.result
-  bound = f", no placement is below {result.lower_bound_us / 1e3:,.1f} ms" if result else ""
-  lines.append(f"Simulated: {plan.step_time_us / 1e3:,.1f} ms placed{gain}{bound}.")
+  bound = f", no placement is below {ms_text(result.lower_bound_us)}" if result else ""
+  lines.append(f"Simulated: {ms_text(plan.step_time_us)} placed{gain}{bound}.")
   if result is not None:
     lines.append(f"What bounds it, as simulated: {result.explanation.causes}.")
   lines += _replicas(plan)
@@ -58,7 +59,7 @@ def _replicas(plan: Any) -> List[str]:
   if found is None:
     return []
   tried = {row.replicas: row.step_time_us for row in found.rows.values()}
-  others = [f"{count} take {us / 1e3:,.1f} ms" for count, us in sorted(tried.items()) if count > 1]
+  others = [f"{count} take {ms_text(us)}" for count, us in sorted(tried.items()) if count > 1]
   why = found.refused or ", ".join(others)
   return [f"Replicas: one, each batch whole{f' ({why})' if why else ''}."]
 

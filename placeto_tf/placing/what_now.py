@@ -15,6 +15,7 @@ from placeto_tf.placements.writing import placed_name
 from placeto_tf.runtime.variables import INIT_OPS
 
 _MOST_FETCHES = 8
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 
 def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
@@ -26,9 +27,13 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
     out: the directory that was written.
   """
   lines = [f"  {line}" for line in run_lines(graph, devices, out)]
+  file = os.path.join(out, "README.md")
   if lines:
-    lines = ["To run it, where TensorFlow has these devices:", *lines,
-             f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}"]
+    first = _values_first(graph, placed_name(graph))
+    lines = [f"To run it, where TensorFlow has these devices{first and ', ' + first}:", *lines,
+             f"Feeds, checkpoints and how to measure it: {file}"]
+  elif _captures(graph):
+    lines = [f"To apply the placement to the model or function: {file}"]
   return "\n".join([
       *lines, f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
 
@@ -74,6 +79,15 @@ def _initialize(graph: ComputationGraph, name: str) -> str:
   known = {node.name for node in graph.origin.graph_def.node}
   found = next((name for name in INIT_OPS if name in known), None)
   return f"session.run({found!r}); " if found else ""
+
+
+def _values_first(graph: ComputationGraph, name: str) -> str:
+  """What to do before the lines run, where no op of the graph initializes its variables."""
+  nodes = graph.origin.graph_def.node
+  if "meta" in name or _initialize(graph, name) or not any(
+      node.op in _VARIABLES for node in nodes):
+    return ""
+  return "once its variables have values (the graph has no op `init`)"
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:
@@ -129,33 +143,40 @@ def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
     devices: names of the cluster's devices.
   """
   name = placed_name(graph)
-  path = graph.source.path if graph.source is not None and graph.source.path else "GRAPH"
-  what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and "
+  path = graph.source.path if graph.source is not None else None
+  what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and\n"
           f"devices alone. Its devices are {listed(devices, most=8)}.")
   if "cost_graph" in name:
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
+  first = _values_first(graph, name)
   code = "\n".join(part for line in run_lines(graph, devices, "") for part in line.split("; "))
   if not code:
     code = """import placeto_tf as placeto  # this graph's variables are a live model's
 placement = placeto.Placement.load("placement.json")
-placed = placement.apply(function)  # the tf.function or ConcreteFunction that was placed"""
+# The ConcreteFunction that was placed; of a Keras model, its inference with the same inputs:
+# function = tf.function(model).get_concrete_function(tf.TensorSpec([None, ...]))
+placed = placement.apply(function)"""
+  needs = "" if _captures(graph) else (
+      "Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the\n"
+      "zeros stand for your data." + (f" It runs {first}." if first else "") + "\n")
   restore = """
 Values from a checkpoint instead of the initializer: `saver.restore(session, "your/checkpoint")`.
 """ if "meta" in name else ""
+  stand_in = ("GRAPH and CLUSTER stand for\nthe graph and the cluster that were given"
+              if path is None else
+              "CLUSTER stands for the\ncluster that was given, the graph's path is as it was given")
   return f"""# A placed graph
 
-{what} Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the zeros
-stand for your data.
-
+{what}
+{needs}
 ```python
 {code}
 ```
 {restore}
-To time it beside the prediction, where placeto_tf is installed (CLUSTER is what it was placed for;
-the graph's path is as it was given):
+To time it beside the prediction, where placeto_tf is installed ({stand_in}):
 
 ```sh
-python scripts/measure.py --graph={path}{_reading_flags(graph)} \\
+python scripts/measure.py --graph={path or "GRAPH"}{_reading_flags(graph)} \\
     --cluster=CLUSTER --placement=placement.json
 ```
 

@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/benchmarks/benchmark_gdp.py --nodes=50000
   scripts/with_env python scripts/benchmarks/benchmark_gdp.py --graph=zoo:gnmt:layers=8 \\
-      --cluster=k80:8 \
+      --cluster=k80:8 \\
       --policy_weights=runs/gdp --metis
 
 Prints a JSON line. Without --policy_weights the network is untrained, which takes as long.

@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/benchmarks/benchmark_large.py
   scripts/with_env python scripts/benchmarks/benchmark_large.py --graphs=zoo:rnnlm \\
-      --cost_graph_ops= \
+      --cost_graph_ops= \\
       --evaluations=300
 
 With --evaluations the shipped policy places, and the last column is its step time over that of the

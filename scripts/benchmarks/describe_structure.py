@@ -1,6 +1,6 @@
 """Prints how cyclic graphs of groups are, and which part of them policies see.
 
-  scripts/with_env python scripts/benchmarks/describe_structure.py \
+  scripts/with_env python scripts/benchmarks/describe_structure.py \\
       --graphs='zoo:inception_v3,family:ptb[0:4]' --max_groups=16,48,128
 
 A row for each graph and number of groups: groups and edges between them; `cyclic`, the share of

@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/benchmarks/tune.py --out=runs/tuning
   scripts/with_env python scripts/benchmarks/tune.py --methods=hierarchical,gdp --seeds=0,1,2 \\
-      --budgets=3200 \
+      --budgets=3200 \\
       --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
 
 Fields are tried one after the other, each value with the best values of the fields before it. A

@@ -6,7 +6,7 @@ import pytest
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placing.explaining import explain
+from placeto_tf.placing.explaining import explain, ms_text
 from placeto_tf.simulation import Simulator
 
 
@@ -23,6 +23,11 @@ def _explain(compute_us, edges, output_bytes, placement, bound_us=None, overhead
   return explain(graph, simulated, bound_us)
 
 
+def test_times_below_a_millisecond_keep_their_microseconds():
+  assert [ms_text(us) for us in (0, 49.2, 999, 1000, 20_349, 1_270_000)] == [
+      "0.000 ms", "0.049 ms", "0.999 ms", "1.0 ms", "20.3 ms", "1,270.0 ms"]
+
+
 def test_a_chain_on_two_devices_is_compute_and_a_transfer():
   """op0 0-100 on GPU:0, 500 bytes at 10 a us: 100-150, op1 150-200 on GPU:1."""
   found = _explain([100, 50], [(0, 1)], [500, 0], [0, 1], bound_us=150)
@@ -33,9 +38,9 @@ def test_a_chain_on_two_devices_is_compute_and_a_transfer():
   assert (found.alone, found.alone_us) == ("GPU:0", 150)
   assert found.costliest == (("op0", "GPU:0", 100.0), ("op1", "GPU:1", 50.0))
   assert str(found) == (
-      "75 % compute (GPU:0 50 %, GPU:1 25 %), 25 % transfers GPU:0 -> GPU:1; GPU:0 works 0.1 ms "
-      "before anything runs beside it; costliest: op0 (0.10 ms), op1 (0.05 ms); at most 33 % above "
-      "the best possible")
+      "75 % compute (GPU:0 50 %, GPU:1 25 %), 25 % transfers GPU:0 -> GPU:1; GPU:0 works 0.150 "
+      "ms before anything runs beside it; costliest: op0 (0.100 ms), op1 (0.050 ms); at most 33 % "
+      "above the best possible")
   assert str(found).startswith(found.causes) and "possible" not in found.causes
 
 

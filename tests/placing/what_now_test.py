@@ -117,3 +117,24 @@ def test_the_last_lines_open_tensorboard_and_name_the_readme(tmp_path):
   last = what_now.last_lines(graph, devices, out)
   assert last.endswith(f"tensorboard --logdir={os.path.join(out, 'tensorboard')}")
   assert os.path.join(out, "README.md") in last
+
+
+def test_a_graph_that_cannot_initialize_its_variables_says_so():
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, [3, 4], name="x")
+    tf.matmul(x, tf.compat.v1.get_variable("weights", [4, 2]), name="y")
+    without = placeto.load_graph(tf_graph.as_graph_def(), fetches=["y:0"])
+    tf.compat.v1.global_variables_initializer()
+    initialized = placeto.load_graph(tf_graph.as_graph_def(), fetches=["y:0"])
+  for graph, says in ((without, True), (initialized, False)):
+    for text in (what_now.last_lines(graph, ["/CPU:0"], "out"),
+                 what_now.readme(graph, ["/CPU:0"])):
+      assert ("once its variables have values" in text) is says
+
+
+def test_a_live_function_is_told_where_to_read_on():
+  weights = tf.Variable(tf.ones([4, 2]))
+  graph = placeto.load_graph(tf.function(lambda x: tf.matmul(x, weights)).get_concrete_function(
+      tf.TensorSpec([3, 4])))
+  assert os.path.join("out", "README.md") in what_now.last_lines(graph, ["/CPU:0"], "out")
+  assert "placement.apply(function)" in what_now.readme(graph, ["/CPU:0"])
