@@ -10,6 +10,7 @@ import numpy as np
 
 from placeto_tf.errors import ClusterError
 
+_KINDS = ("CPU", "GPU")
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
 MOST = 1e15  # of bytes, microseconds, and bytes or flops per microsecond
@@ -55,6 +56,7 @@ class Device:
       raise ClusterError(
           f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
           f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
+    self._check_kinds()
     if not is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
       raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
                          f"than 0 and at most {MOST:g} bytes")
@@ -69,6 +71,15 @@ class Device:
       if not is_number(value) or not 0 < value <= 1:
         raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
                            "speed, more than 0 and at most 1")
+
+  def _check_kinds(self) -> None:
+    """TensorFlow finds no kernels of a "gpu", and grappler takes it for a slow device."""
+    properties = self.properties if isinstance(self.properties, Mapping) else {}
+    for field, kind in (("type", self.type), ("properties['type']", properties.get("type"))):
+      written = str(kind).upper()
+      if kind != written in _KINDS:
+        raise ClusterError(
+            f"{field} of {self.name} is {kind!r}; expected {written!r}, as TensorFlow writes it")
 
   def _checked_peaks(self) -> Dict[str, Any]:
     """The efficiency of each type in `product_peaks`, whose other fields are checked."""

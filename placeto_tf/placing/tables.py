@@ -124,7 +124,7 @@ def replica_table(replication: Any) -> List[str]:
     forms = [form for form, other in replication.not_made.items() if other == why]
     rows.append([", ".join(forms), *["-"] * 6, f"not tried: {why}"])
   lines = _align(rows)
-  lines.insert(1, "-" * max(map(len, lines)))
+  lines.insert(1, "-" * len(lines[0]))
   return [*batch_lines(replication), *lines]
 
 
@@ -203,5 +203,6 @@ def _ms(us: Optional[float]) -> str:
 
 def _align(rows: List[List[str]]) -> List[str]:
   widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-  return ["  ".join(cell.ljust(w) if j == 0 else cell.rjust(w)
+  words = {0, *(j for j, title in enumerate(rows[0]) if not title)}  # the others hold numbers
+  return ["  ".join(cell.ljust(w) if j in words else cell.rjust(w)
                     for j, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows]

@@ -88,6 +88,8 @@ def test_matrix_of_wrong_shape_is_named_with_the_shape_it_should_have():
     (dict(properties=[1]), "properties of /GPU:0"),
     (dict(name=""), "name is ''"),
     (dict(type=3), "type is 3"),
+    (dict(type="gpu"), "type of /GPU:0 is 'gpu'; expected 'GPU'"),
+    (dict(properties={"type": "gpu"}), r"properties\['type'\] of /GPU:0 is 'gpu'; expec"),
     (dict(name="GPU:0"), "is called 'GPU:0'; expected a name"),
     (dict(name="/CPU:0"), "of type GPU is called '/CPU:0'"),
     (dict(name="/job:worker/GPU"), "is called '/job:worker/GPU'"),

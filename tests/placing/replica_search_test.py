@@ -82,6 +82,9 @@ def test_the_table_has_a_row_for_each_form_and_the_check(placed):
   assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
   assert [line.split("  ")[0] for line in lines if "placed; checked: 5 steps" in line] == [
       placed.replication.chosen.form]
+  begins = {line.index(said) for line in lines for said in ("placed; ", "mirrored variables, ")
+            if said in line}
+  assert len(begins) == 1 and len(lines[1]) < begins.pop()  # what is said does not widen the table
   assert "data parallelism" in table(placed)
 
 

@@ -16,6 +16,7 @@ from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing import measured_search, registry, run
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
 
@@ -98,7 +99,7 @@ def test_a_bar_is_shown_where_somebody_sees_it_or_wants_it(
 def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
   assert repr(graph).startswith(f"ComputationGraph({graph.num_ops} ops, ")
   assert "fetches=['train'], feeds=['features:0', 'labels:0']" in repr(graph)
-  assert f"{automatic.step_time_us / 1e3:,.1f} ms a step" in repr(automatic)
+  assert f"{ms_text(automatic.step_time_us)} a step" in repr(automatic)
   for shown in (graph, automatic, automatic.placement, graph.source):
     assert len(repr(shown)) < 1000 and "\n" not in repr(shown)
 
