@@ -77,7 +77,7 @@ class Explanation:
     parts.sort(key=lambda part: -part[0])
     line = ", ".join(f"{self._share(us)} {text}" for us, text in parts
                      if us >= 0.005 * self.step_time_us)
-    if self.alone and self.alone_us >= 0.05 * self.step_time_us:
+    if self.alone and 0.05 * self.step_time_us <= self.alone_us < self.step_time_us:
       line += f"; {self.alone} works {ms_text(self.alone_us)} before anything runs beside it"
     if self.costliest:
       line += "; costliest: " + ", ".join(
