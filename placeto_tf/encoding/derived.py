@@ -103,9 +103,9 @@ class GraphTable:
         raise PlacetoError(
             f"graph {i} is on {graph.num_devices} devices, graph 0 on {self.num_devices}; the "
             "graphs of one network need clusters of one size")
-    edges = max(len(graph.flow_sources) for graph in graphs)
+    edges = max(int(graph.flow.sum()) for graph in graphs)
     self.padded = any(
-        (graph.num_groups, len(graph.flow_sources)) != (self.num_groups, edges)
+        (graph.num_groups, graph.flow.sum()) != (self.num_groups, edges)
         for graph in graphs)
     allowed = np.concatenate([graph.allowed for graph in graphs])
     self.choices = float(np.median(allowed.sum(axis=1)))

@@ -1,9 +1,15 @@
 """`GroupedGraph`: a graph of groups on a cluster as arrays, all that a policy knows of a problem.
 
-It holds what no placement changes. Two groups may feed each other, because a group's ops need not
-be neighbours. So `sources` and `targets`, which determine costs, may have cycles. `flow_sources`
-and `flow_targets` are the acyclic part of them that policies see; see `encoding.structure`. Groups
-are numbered by their first ops, as `Grouping` numbers them; `order` is that of their main ops.
+It holds what no placement changes. Groups are numbered by their first ops, as `Grouping` numbers
+them; `order` is that of their main ops.
+
+Two groups may feed each other, because a group's ops need not be neighbours. Ops that must share a
+device are one unit: a variable, the ops that read it, and the op that applies its gradient at the
+end of the step. A group that holds such a unit both feeds the forward pass and is fed by the
+backward one, so in a training graph nearly all groups lie on one cycle and each is an ancestor of
+all others. So policies see only the edges that agree with the order of the groups' main ops, the
+ops that compute longest; an edge that runs against that order, such as a gradient's into the update
+of a variable, is left out. Costs and simulation keep every edge.
 
 Legend: N ops, G groups, E edges between groups, F of them that policies see, D devices, L links
 (ordered pairs of devices).
@@ -20,9 +26,9 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.encoding import structure
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -93,34 +99,8 @@ class GroupedGraph:
   @functools.cached_property
   def flow(self) -> np.ndarray:
     """[E] bool: edges that policies see, which agree with `order`."""
-    positions = np.empty(self.num_groups, dtype=np.int64)
-    positions[self.order] = np.arange(self.num_groups)
-    return structure.agreeing(positions, self.sources, self.targets)
-
-  @property
-  def flow_sources(self) -> np.ndarray:
-    """[F] int32."""
-    return self.sources[self.flow]
-
-  @property
-  def flow_targets(self) -> np.ndarray:
-    """[F] int32."""
-    return self.targets[self.flow]
-
-  @functools.cached_property
-  def ancestors(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups from which a path of the flow leads to g."""
-    return structure.reachable(self.num_groups, self.flow_sources, self.flow_targets).T
-
-  @property
-  def descendants(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups to which a path of the flow leads from g."""
-    return self.ancestors.T
-
-  @functools.cached_property
-  def parallel(self) -> np.ndarray:
-    """[G, G] bool: row g marks the groups that no path of the flow connects with g."""
-    return ~(self.ancestors | self.descendants | np.eye(self.num_groups, dtype=bool))
+    positions = np.argsort(self.order)
+    return positions[self.sources] < positions[self.targets]
 
   @functools.cached_property
   def link_sources(self) -> np.ndarray:
@@ -157,11 +137,7 @@ class GroupedGraph:
         [total(costs.compute_us[:, kind]) for kind in cluster.device_kinds], axis=1)
     sources, targets, edge_bytes, output_bytes = _group_edges(graph, costs, group_of_op, g)
 
-    rank = np.empty(graph.num_ops, dtype=np.int64)
-    rank[graph.topological_order] = np.arange(graph.num_ops)
-    by_weight = np.lexsort((rank, -costs.compute_us.max(axis=1), group_of_op))
-    first = np.cumsum(np.bincount(group_of_op, minlength=g))[:-1]
-    main_op = by_weight[np.concatenate([[0], first])]
+    main_op = main_ops(graph, costs, grouping)
     output_rank, output_dims = output_shapes(graph, main_op)
     return cls(
         compute_us=compute_us,
@@ -175,7 +151,7 @@ class GroupedGraph:
             dtype=np.int32),
         output_rank=output_rank,
         output_dims=output_dims,
-        order=np.argsort(rank[main_op]).astype(np.int32),
+        order=np.argsort(topological_rank(graph)[main_op]).astype(np.int32),
         sources=sources,
         targets=targets,
         edge_bytes=edge_bytes,
@@ -186,6 +162,13 @@ class GroupedGraph:
         is_host=np.array([device.host for device in cluster.devices], dtype=bool),
         op_overhead_us=float(cluster.op_overhead_us),
     )
+
+
+def main_ops(graph: ComputationGraph, costs: OpCosts, grouping: Grouping) -> np.ndarray:
+  """[G] each group's op that computes longest, the first of equals in topological order."""
+  by_weight = np.lexsort(
+      (topological_rank(graph), -costs.compute_us.max(axis=1), grouping.group_of_op))
+  return by_weight[np.unique(grouping.group_of_op[by_weight], return_index=True)[1]]
 
 
 def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

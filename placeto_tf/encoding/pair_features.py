@@ -2,13 +2,12 @@
 
 All are free of scale: times over the step time or over the mean time of a group, bytes over
 memory limits or over all bytes of the group, so that one set of weights serves any graph and any
-cluster. Loads and communication are updated with every move. The results of a simulation (starts,
-waits, when devices were busy) are those of the last one, so there may be several moves between two.
+cluster.
 
 Times in units of a group's mean compute time go through `squash`, sign(x) log(1 + |x|).
 
-Legend: B placements side by side, N ops, G groups, D devices, K bins of the step's time, F
-features. For group g on device d, `without` means the device as if g were not on it.
+Legend: N ops, G groups, M of them, D devices, K bins of the step's time, F features. For group g on
+device d, `without` means the device as if g were not on it.
 
   0 stays          1 if g is on d now
   1 compute        of g on d, in units
@@ -47,7 +46,7 @@ features. For group g on device d, `without` means the device as if g were not o
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -59,10 +58,6 @@ NAMES: Tuple[str, ...] = (
     "comm_out", "comm_rise", "local_in", "local_out", "local_groups", "bus", "bus_here", "memory",
     "memory_share", "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later",
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
-# The features that come from a simulation, for ablations.
-TIMING: Tuple[str, ...] = (
-    "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later", "slack", "late",
-    "queue")
 NUM_FEATURES = len(NAMES)
 BINS = 32
 _CLIP = 8.0
@@ -129,37 +124,6 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
       to = place[out_groups[e]]
       if to != d:
         bus[d] += out_bytes[e] * us_per_byte[d, to] + latency_us[d, to]
-
-
-@compiled(nogil=True)
-def move(g, to, pair, state):
-  """Puts group g on device `to` in a state: loads, buses and memory at once, times unchanged."""
-  (compute_us, _, in_offsets, in_groups, in_bytes, out_offsets, out_groups, out_bytes, us_per_byte,
-   latency_us, held_bytes, _, _, _, _) = pair
-  placement, _, _, _, load, bus, memory, work, busy, _, _ = state
-  here = placement[g]
-  if to == here:
-    return
-  load[here] -= compute_us[g, here]
-  load[to] += compute_us[g, to]
-  memory[here] -= held_bytes[g]
-  memory[to] += held_bytes[g]
-  for k in range(BINS):
-    busy[here, k] -= work[g, k]
-    busy[to, k] += work[g, k]
-  for e in range(in_offsets[g], in_offsets[g + 1]):
-    source = placement[in_groups[e]]
-    if source != here:
-      bus[source] -= in_bytes[e] * us_per_byte[source, here] + latency_us[source, here]
-    if source != to:
-      bus[source] += in_bytes[e] * us_per_byte[source, to] + latency_us[source, to]
-  for e in range(out_offsets[g], out_offsets[g + 1]):
-    target = placement[out_groups[e]]
-    if target != here:
-      bus[here] -= out_bytes[e] * us_per_byte[here, target] + latency_us[here, target]
-    if target != to:
-      bus[to] += out_bytes[e] * us_per_byte[to, target] + latency_us[to, target]
-  placement[g] = to
 
 
 @compiled(nogil=True)
@@ -290,43 +254,24 @@ def features_of(groups, pair, state, scratch, out):
 
 
 class PairState:
-  """B placements of one problem's groups, and the features of their pairs.
+  """A placement of a problem's groups as it was simulated, and the features of their pairs."""
 
-  Attributes:
-    tables: of the problem.
-    placement: [B, G] int32, moves since the last `observe` included.
-  """
-
-  def __init__(self, tables: PairTables, rows: int):
+  def __init__(self, tables: PairTables):
     g, d = tables.num_groups, tables.num_devices
-    self.tables = tables
     self._pair, self._op = tables.pair_arguments, tables.op_arguments
-    self.states = [
-        (np.zeros(g, np.int32), np.zeros(g), np.zeros(g), np.zeros(g), np.zeros(d), np.zeros(d),
-         np.zeros(d), np.zeros((g, BINS)), np.zeros((d, BINS)), np.zeros((d, BINS)), np.ones(1))
-        for _ in range(rows)]
-    self._scratch = np.zeros((6, d))
-
-  @property
-  def placement(self) -> np.ndarray:
-    """[B, G] int32."""
-    return np.stack([state[0] for state in self.states])
+    self._state = (
+        np.zeros(g, np.int32), np.zeros(g), np.zeros(g), np.zeros(g), np.zeros(d), np.zeros(d),
+        np.zeros(d), np.zeros((g, BINS)), np.zeros((d, BINS)), np.zeros((d, BINS)), np.ones(1))
 
   def observe(
-      self, row: int, placement: np.ndarray, start_us: np.ndarray, step_us: float,
-      peak_bytes: np.ndarray) -> None:
+      self, placement: np.ndarray, start_us: np.ndarray, step_us: float, peak_bytes: np.ndarray
+  ) -> None:
     """Takes over a simulated placement [G]: start_us [N], peak_bytes [D]."""
-    observe(placement, start_us, float(step_us), peak_bytes, self._pair, self._op, self.states[row])
+    observe(placement, start_us, float(step_us), peak_bytes, self._pair, self._op, self._state)
 
-  def move(self, row: int, group: int, device: int) -> None:
-    """Moves a group without simulating."""
-    move(int(group), int(device), self._pair, self.states[row])
-
-  def features(self, groups: np.ndarray, out: Optional[np.ndarray] = None) -> np.ndarray:
-    """[B, D, F] float32 of one group per row; further devices in `out` are left as they are."""
-    d = self.tables.num_devices
-    if out is None:
-      out = np.zeros((len(self.states), d, NUM_FEATURES), np.float32)
-    for row, state in enumerate(self.states):
-      features(int(groups[row]), self._pair, state, self._scratch, out[row, :d])
-    return out
+  def features(self, groups: np.ndarray) -> np.ndarray:
+    """[M, D, F] float32 of what it would mean for each of the groups [M] to be on each device."""
+    d = len(self._state[4])
+    found = np.zeros((len(groups), d, NUM_FEATURES), np.float32)
+    features_of(groups, self._pair, self._state, np.zeros((6, d)), found)
+    return found

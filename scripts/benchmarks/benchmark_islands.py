@@ -77,7 +77,7 @@ def compiled_loops_watched() -> Iterator[CpuTime]:
   """Has the calls of the searches' compiled loops timed."""
   from placeto_tf.encoding import pair_features
   from placeto_tf.grouping import contraction, merging, node_sets
-  from placeto_tf.policies.device_pointer import best_first, placed_groups
+  from placeto_tf.policies.device_pointer import best_first
   from placeto_tf.problem import units
   from placeto_tf.search import annealing, local_search
   from placeto_tf.simulation import engines
@@ -87,7 +87,7 @@ def compiled_loops_watched() -> Iterator[CpuTime]:
     for owner, name in (
         (annealing, "_anneal"), (local_search, "_descend"),
         (best_first, "score"), (best_first, "_try_moves"),
-        (placed_groups, "features_of"), (pair_features, "observe"),
+        (pair_features, "features_of"), (pair_features, "observe"),
         (contraction, "_add_up"), (contraction, "_patterns"), (contraction, "_traffic"),
         (merging, "_join"), (merging, "_join_cheap"), (merging, "_merge_heaviest_edges"),
         (merging, "_merge_isolated"), (merging, "_merge_single_device"), (merging, "labels"),

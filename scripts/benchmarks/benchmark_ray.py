@@ -174,8 +174,9 @@ def train() -> Dict[str, float]:
   import numpy as np
 
   from placeto_tf.policies.device_pointer import training as gain_training
+  from placeto_tf.policies.device_pointer.episodes import GainTrainingConfig
 
-  config = gain_training.GainTrainingConfig(
+  config = GainTrainingConfig(
       (FLAGS.graph,), (FLAGS.cluster,), held_out=(FLAGS.graph,), watch_cluster=FLAGS.cluster,
       iterations=_FIRST + FLAGS.updates, watch_every=_FIRST + FLAGS.updates,
       checkpoint_every=_FIRST + FLAGS.updates, episodes=FLAGS.episodes)

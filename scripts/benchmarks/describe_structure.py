@@ -63,7 +63,7 @@ def main() -> None:
   if poor:
     raise PlacetoError(
         f"what policies see has a cycle, or at most {FLAGS.least_parallel:.0%} parallel pairs, in "
-        f"{', '.join(poor)}; see encoding/structure.py")
+        f"{', '.join(poor)}; see encoding/grouped_graph.py")
 
 
 def _draw(grouped, problem) -> None:

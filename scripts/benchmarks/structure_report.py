@@ -12,7 +12,6 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.structure import reachable
 
 
 def largest_component(num_groups: int, sources: np.ndarray, targets: np.ndarray) -> int:
@@ -23,10 +22,12 @@ def largest_component(num_groups: int, sources: np.ndarray, targets: np.ndarray)
   return int(np.bincount(labels).max())
 
 
-def parallel_share(reach: np.ndarray) -> float:
-  """Share of the pairs of groups between which no path leads, from `reachable`; 0 for one group."""
-  g = len(reach)
-  apart = ~(reach | reach.T | np.eye(g, dtype=bool))
+def parallel_share(num_groups: int, sources: np.ndarray, targets: np.ndarray) -> float:
+  """Share of the pairs of groups between which no path leads; 0 for one group."""
+  g = num_groups
+  edges = sparse.csr_matrix((np.ones(len(sources)), (sources, targets)), shape=(g, g))
+  lengths = csgraph.shortest_path(edges, unweighted=True)  # 0 from a group to itself
+  apart = np.isinf(lengths) & np.isinf(lengths.T)
   return float(apart.sum()) / max(g * (g - 1), 1)
 
 
@@ -58,7 +59,7 @@ def report(grouped: GroupedGraph) -> StructureReport:
   return StructureReport(
       groups=g, edges=len(sources),
       cyclic_share=largest_component(g, sources, targets) / g,
-      parallel_share_of_all=parallel_share(reachable(g, sources, targets)),
+      parallel_share_of_all=parallel_share(g, sources, targets),
       left_out_share=float((~kept).sum()) / max(len(sources), 1),
       seen_cyclic_share=largest_component(g, *seen) / g,
-      seen_parallel_share=parallel_share(reachable(g, *seen)))
+      seen_parallel_share=parallel_share(g, *seen))

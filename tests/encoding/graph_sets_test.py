@@ -3,9 +3,11 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
 
 from placeto_tf import zoo
-from placeto_tf.encoding import graph_sets, records, schema
+from placeto_tf.encoding import graph_sets, schema
 from placeto_tf.errors import GraphError, PlacetoError
 from placeto_tf.graphs import load_graph, result_directory
 from placeto_tf.zoo import families
@@ -40,7 +42,8 @@ def test_meta_graphs_and_their_graph_tensors_come_in_the_same_order(tmp_path):
       "graphs.json", "graphs.tfrecord", "schema.pbtxt", "tiny_0003.meta", "tiny_0004.meta"]
   assert schema.tfgnn.read_schema(str(out / "schema.pbtxt")) == schema.load_schema()
   assert json.loads((out / "graphs.json").read_text())["graphs"] == rows
-  tensors = list(records.read_records(str(out / "graphs.tfrecord")))
+  tensors = [tfgnn.parse_single_example(schema.graph_tensor_spec(), record)
+             for record in tf.data.TFRecordDataset(str(out / "graphs.tfrecord"))]
   assert len(tensors) == 2
   for row, tensor in zip(rows, tensors):
     graph = load_graph(str(out / row["file"]))

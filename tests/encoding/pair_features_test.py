@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 
-from placeto_tf.encoding.pair_features import BINS, NAMES, NUM_FEATURES, TIMING, PairState
+from placeto_tf.encoding.pair_features import BINS, NAMES, NUM_FEATURES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.problem.placement_problem import PlacementProblem
 from random_problem import grouped_graph, random_problem
 
 
-def observed(problem, placement, rows=1):
-  tables = PairTables.build(problem)
-  state = PairState(tables, rows)
+def observed(problem, placement):
+  state = PairState(PairTables.build(problem))
   found = problem.evaluate(placement, start_times=True)
-  for row in range(rows):
-    state.observe(
-        row, placement, found.start_us[0], found.step_time_us[0], found.peak_memory_bytes[0])
+  state.observe(placement, found.start_us[0], found.step_time_us[0], found.peak_memory_bytes[0])
   return state, found
 
 
@@ -32,16 +29,15 @@ def squash(x):
 class Oracle:
   """Every feature of one placement from its definition; slow and without loops kept in step."""
 
-  def __init__(self, problem, placement, found, seen=None):
-    """Args: seen: the placement that was simulated, if moves were made since."""
-    self.p, self.place, self.seen = problem, placement, placement if seen is None else seen
+  def __init__(self, problem, placement, found):
+    self.p, self.place = problem, placement
     self.grouped = grouped_graph(problem)
     self.step = float(found.step_time_us[0])
     self.peak = found.peak_memory_bytes[0]
     self.begin = found.start_us[0]
     groups = problem.grouping.group_of_op
     op_us = problem.costs.compute_us[:, problem.cluster.device_kinds]
-    self.op_us = op_us[np.arange(problem.graph.num_ops), self.seen[groups]]
+    self.op_us = op_us[np.arange(problem.graph.num_ops), placement[groups]]
     self.end = self.begin + self.op_us
     self.width = self.step / BINS
 
@@ -62,7 +58,7 @@ class Oracle:
     ready = np.zeros(graph.num_ops)
     sizes = self.p.costs.output_bytes
     for u, v, o in zip(graph.edge_producers, graph.edge_consumers, graph.edge_outputs):
-      a, b = self.seen[groups[u]], self.seen[groups[v]]
+      a, b = self.place[groups[u]], self.place[groups[v]]
       moved = 0.0 if a == b else (
           sizes[o] if o >= 0 else 0.0) / self.p.cluster.bandwidth_bytes_per_us[a, b]
       ready[v] = max(ready[v], self.end[u] + moved)
@@ -102,11 +98,7 @@ class Oracle:
     need = min([step] + [
         max(first[q], last[g]) - self.transfer(b, d, place[q]) for q, b in out])
     held_bytes = e.persistent_bytes + e.working_bytes
-    moved = np.zeros(p.num_devices)
-    for q in np.flatnonzero(self.seen != place):
-      moved[self.seen[q]] -= held_bytes[q]
-      moved[place[q]] += held_bytes[q]
-    memory = self.peak[d] + moved[d] + (0 if d == here else held_bytes[g])
+    memory = self.peak[d] + (0 if d == here else held_bytes[g])
     work = self.bins(np.flatnonzero(groups == g))
 
     def overlap(k):
@@ -116,7 +108,7 @@ class Oracle:
     waits = self.waits()
     starts = np.minimum(BINS - 1, (self.begin / self.width).astype(int))
     queue = np.bincount(
-        starts, np.where(self.seen[groups] == d, waits, 0), minlength=BINS)
+        starts, np.where(place[groups] == d, waits, 0), minlength=BINS)
     busy = self.bins(np.flatnonzero(place[groups] == d))
     from_bin = min(BINS - 1, int(first[g] / self.width))
     others = self.bins(np.flatnonzero((place[groups] == d) & (groups != g)))
@@ -144,8 +136,7 @@ class Oracle:
 
 
 @pytest.mark.parametrize("devices", ["k80:2", "k80:1+p100:2+v100:1"])
-@pytest.mark.parametrize("moves", [0, 3])
-def test_features_are_what_their_definitions_say(devices, moves):
+def test_features_are_what_their_definitions_say(devices):
   problem = random_problem(devices=devices)
   # Speeds that differ by device, which the random problem does not have.
   problem.costs.compute_us.flags.writeable = True
@@ -154,11 +145,7 @@ def test_features_are_what_their_definitions_say(devices, moves):
       problem.graph, problem.costs, problem.cluster, problem.grouping)
   placement = draw(problem, 1)
   state, found = observed(problem, placement)
-  rng, moved = np.random.default_rng(2), placement.copy()
-  for g in rng.permutation(problem.num_groups)[:moves]:
-    moved[g] = rng.choice(np.flatnonzero(problem.allowed[g]))
-    state.move(0, g, moved[g])
-  oracle = Oracle(problem, moved, found, placement)
+  oracle = Oracle(problem, placement, found)
   for g in range(problem.num_groups):
     rows = state.features(np.array([g]))[0]
     for d in range(problem.num_devices):
@@ -195,17 +182,5 @@ def test_renaming_devices_of_one_kind_renames_the_rows():
   np.testing.assert_allclose(other[renamed], rows, rtol=1e-4, atol=1e-5)
 
 
-def test_moving_back_restores_the_features():
-  problem = random_problem()
-  placement = draw(problem, 5)
-  state, _ = observed(problem, placement)
-  before = state.features(np.array([3]))
-  state.move(0, 6, (placement[6] + 1) % 3)
-  assert not np.allclose(state.features(np.array([3])), before)
-  state.move(0, 6, placement[6])
-  np.testing.assert_allclose(state.features(np.array([3])), before, atol=1e-5)
-  np.testing.assert_array_equal(state.placement[0], placement)
-
-
 def test_names_are_unique_and_numbered():
-  assert len(set(NAMES)) == NUM_FEATURES and set(TIMING) < set(NAMES)
+  assert len(set(NAMES)) == NUM_FEATURES

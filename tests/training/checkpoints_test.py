@@ -9,7 +9,8 @@ import pytest
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
+from placeto_tf.policies.device_pointer.episodes import GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.problems import with_starts

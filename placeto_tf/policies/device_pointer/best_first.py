@@ -19,7 +19,7 @@ from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
 from placeto_tf.problem.budget import Budget
@@ -30,6 +30,9 @@ from placeto_tf.search.annealing import PLENTY
 from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.simulation.compiling import compiled, part
 
+MOST_GROUPS = 256  # scored at once; another draw each time
+LONG_EVALUATIONS = 3000  # what a long round takes at most
+LONG_OF_PLENTY = 1000  # the same of the first one, where plenty is left: see `BestFirst.run`
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
 
 
@@ -44,15 +47,8 @@ class BestFirstConfig:
       that groups differ from those before.
     long_levels: (groups over the problem's groups, share of the round) of the long round.
     long_share: how much the long round takes of what the short ones leave.
-    long_evaluations: what it takes at most.
-    plenty: how many evaluations left after the short rounds are so many that it pays to anneal from
-      the start, apart from what the scorer found, and to improve the better of both by one more
-      long round (docs/results/device_pointer.md).
-    long_of_plenty: what the first long round takes at most where there are so many.
-    annealing_share: what annealing then takes of what is left.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
-    most_groups: how many groups are scored at once, at most; another draw each time.
   """
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
@@ -60,25 +56,14 @@ class BestFirstConfig:
   vary: float = 0.25
   long_levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
   long_share: float = 1.0
-  long_evaluations: int = 3000
-  plenty: int = PLENTY
-  long_of_plenty: int = 1000
-  annealing_share: float = 0.5
   temperature: float = 0.01
   forget: float = 0.1
-  most_groups: int = 256
 
   def __post_init__(self) -> None:
-    for name in ("long_evaluations", "plenty", "long_of_plenty", "most_groups"):
-      if getattr(self, name) < 1:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected at least 1")
-    for name in ("vary", "temperature", "forget"):
-      if getattr(self, name) < 0:
-        raise PlacementError(f"{name} is {getattr(self, name)}; expected 0 or more")
-    for name in ("long_share", "annealing_share"):
-      if not 0 < getattr(self, name) <= 1:
-        raise PlacementError(
-            f"{name} is {getattr(self, name)}; expected more than 0, at most 1")
+    check_at_least(0, self, "vary", "temperature", "forget")
+    if not 0 < self.long_share <= 1:
+      raise PlacementError(
+          f"long_share is {self.long_share}; expected more than 0, at most 1")
     if min(self.rounds, default=1) < 1:
       raise PlacementError(f"rounds is {self.rounds}; expected numbers of evaluations, from 1 on")
     if not self.levels or min(self.levels) <= 0:
@@ -108,7 +93,9 @@ class BestFirst(PlacedGroups):
     """Goes through the short rounds and a long one, or as many as the budget allows.
 
     Returns:
-      Whether plenty of evaluations were left after the short rounds; see the configuration.
+      Whether so many evaluations were left after the short rounds that it pays to anneal from the
+      start, apart from what the scorer found, and to improve the better of both by one more long
+      round (docs/results/device_pointer.md).
     """
     account, config = self.problem.account, self._config
     began = account.evaluations, account.seconds
@@ -118,9 +105,9 @@ class BestFirst(PlacedGroups):
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
       self.round(levels, budget.at_most(account, evaluations))
-    plenty = account.expected_evaluations(budget, *began) >= config.plenty
-    at_most = min(config.long_evaluations, config.long_of_plenty if plenty else math.inf)
-    self.long_round(budget.share(account, config.long_share).at_most(account, int(at_most)))
+    plenty = account.expected_evaluations(budget, *began) >= PLENTY
+    at_most = LONG_OF_PLENTY if plenty else LONG_EVALUATIONS
+    self.long_round(budget.share(account, config.long_share).at_most(account, at_most))
     return plenty
 
   def long_round(self, budget: Budget) -> None:
@@ -164,8 +151,8 @@ class BestFirst(PlacedGroups):
         some = tables.movable[untried[tables.movable].any(axis=1)]
         if len(some) == 0:
           return
-        if len(some) > config.most_groups:
-          some = self._rng.choice(some, config.most_groups, replace=False)
+        if len(some) > MOST_GROUPS:
+          some = self._rng.choice(some, MOST_GROUPS, replace=False)
         scores = self.scores(some) - config.forget * failures[some]
         untried[some, self.groups[some]] = False
         scores[~untried[some]] = -np.inf
@@ -192,7 +179,7 @@ class BestFirst(PlacedGroups):
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
-    pairs = self.features(groups)
+    pairs = self.state.features(groups)
     found = np.empty(pairs.shape[:2], np.float32)
     score(pairs.reshape(-1, pairs.shape[-1]), self._weights, found.reshape(-1))
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)

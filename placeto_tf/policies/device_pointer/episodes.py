@@ -16,10 +16,12 @@ from typing import List, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
-from placeto_tf.policies.device_pointer.best_first import BestFirst
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.policies.device_pointer.best_first import MOST_GROUPS, BestFirst
 from placeto_tf.policies.device_pointer.placed_groups import group_counts
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
 from placeto_tf.training.problems import StartedProblem
+from placeto_tf.training.run_config import RunConfig
 
 # A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
 # or the few large gains of coarse groups would hide the many small ones.
@@ -29,22 +31,45 @@ Moves = Tuple[np.ndarray, np.ndarray]  # features [M, F], targets [M]
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeConfig:
-  """What an episode does.
+class GainTrainingConfig(RunConfig):
+  """What is trained, on what, for how long.
 
   Attributes:
-    rounds: coarse to fine.
+    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
+    max_groups: a number of groups is drawn from these for each problem.
+    width: of the scorer's layers.
+    learning_rate: of Adam at first; falls to 0 along a cosine.
+    steps: of Adam an iteration; batch: moves a step.
+    episodes: an iteration, of which all may be played at once. With N times as many, N times as
+      many steps of Adam keep the share of learning.
+    rounds: of an episode, coarse to fine.
     levels: groups over the problem's groups.
     states: placements a level at which moves are simulated.
     moves: how many at each, half of them the best ones by the scorer.
     temperature: of the noise added to scores before these are chosen.
   """
 
-  rounds: int
-  levels: Tuple[float, ...]
-  states: int
-  moves: int
-  temperature: float
+  clusters: Tuple[str, ...] = ("k80:4", "random[1]")
+  max_groups: Tuple[int, ...] = (128,)
+  width: int = 64
+  learning_rate: float = 3e-3
+  steps: int = 25
+  batch: int = 1024
+  episodes: int = 1
+  rounds: int = 3
+  levels: Tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+  states: int = 4
+  moves: int = 20
+  temperature: float = 0.05
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(1, self, "width", "steps", "batch", "episodes", "rounds", "states", "moves",
+                   error_type=PlacetoError)
+    check_above_zero(self, "learning_rate", error_type=PlacetoError)
+    if not self.levels or min(self.levels) <= 0:
+      raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +98,8 @@ class Episode(BestFirst):
     better, the best one is made, or any.
     """
     some = self.tables.movable
-    if len(some) > self._config.most_groups:
-      some = rng.choice(some, self._config.most_groups, replace=False)
+    if len(some) > MOST_GROUPS:
+      some = rng.choice(some, MOST_GROUPS, replace=False)
     possible = self.tables.allowed[some].copy()
     possible[np.arange(len(some)), self.groups[some]] = False
     pairs = np.flatnonzero(possible)
@@ -87,7 +112,7 @@ class Episode(BestFirst):
     placements = self.level.grouping.expand(groups)
     found = self.problem.evaluate_ops(placements, start_times=True)
     fall = np.log(self.objective_us / found.objective_us)
-    features = self.features(some[rows])[np.arange(count), devices]
+    features = self.state.features(some[rows])[np.arange(count), devices]
     better = np.flatnonzero(fall > 1e-5)
     if len(better):
       at = int(rng.choice(better)) if rng.random() < 0.5 else int(fall.argmax())
@@ -100,7 +125,7 @@ class Episode(BestFirst):
 class EpisodeCollector:
   """Plays episodes on its problems."""
 
-  def __init__(self, config: EpisodeConfig, problems: Sequence[StartedProblem]):
+  def __init__(self, config: GainTrainingConfig, problems: Sequence[StartedProblem]):
     self._config, self._problems = config, problems
 
   def __call__(self, weights: ScorerWeights, spec: EpisodeSpec) -> Moves:

@@ -1,6 +1,9 @@
 """`PlacedGroups`: a placement looked at in groups of any size, which a scorer is to move.
 
-Legend: N ops, G groups, M of them, D devices, F features.
+Small units are made once from the ops; larger groups are merged from these, along heavy edges
+where both ends are on one device, so that a sweep begins from exactly what the last one found.
+
+Legend: N ops, G groups.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from typing import List, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.pair_features import NUM_FEATURES, PairState, features_of
+from placeto_tf.encoding.pair_features import PairState
 from placeto_tf.encoding.pair_tables import OpTables, PairTables
-from placeto_tf.policies.device_pointer.levels import PlacedLevels
+from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.heavy_edge import PlacedSets
 from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem
+from placeto_tf.problem.units import placed_units
 
 
 class PlacedGroups:
@@ -20,41 +25,39 @@ class PlacedGroups:
 
   Attributes:
     placement: [N] int32, the best so far; objective_us: its objective.
-    level: the problem in the present groups; tables: its features' fixed part.
+    level: the problem in the present groups; tables: its features' fixed part; state: the rest.
     groups: [G] int32, their devices.
   """
 
   def __init__(self, problem: PlacementProblem, placement: np.ndarray, finest: int):
     """Evaluates the placement [N] once; the smallest groups will be about `finest`."""
     self.problem, self._finest = problem, finest
-    self._op_tables = OpTables.build(problem)
-    self._scratch = np.zeros((6, problem.num_devices))
+    self._op_tables, self._op_rank = OpTables.build(problem), topological_rank(problem.graph)
     self.objective_us = float("inf")
     self.keep_if_no_worse(np.array(placement, dtype=np.int32))
     self.renew()
 
   def renew(self) -> None:
     """Forms the smallest groups again: ops of an earlier one may now be on different devices."""
-    self._levels = PlacedLevels(self.problem, self.placement, self._finest)
+    units = placed_units(self.problem, self.placement, self._finest)
+    self._sets = PlacedSets(
+        self.problem.graph, self.problem.costs, self.problem.allowed_ops, units.unit_of_op)
     self.regroup(self._finest)
 
   def regroup(self, count: int) -> None:
-    """Goes on with about `count` groups, each of ops that are on one device now."""
-    self.level = self.problem.regrouped(self._levels.groups(self.placement, count))
+    """Goes on with about `count` groups, each of ops that are on one device now; a few ms."""
+    units = self._sets.contraction
+    labels = (units.node_of_op if count >= units.num_nodes
+              else self._sets.merged(self.placement, count))
+    self.level = self.problem.regrouped(number_groups(labels, self._op_rank))
     self.tables = PairTables.build(self.level, self._op_tables)
-    self.state = PairState(self.tables, 1)
+    self.state = PairState(self.tables)
     self.groups = self.level.project(self.placement)
     self.look()
 
   def look(self) -> None:
     """Sets the features to those of the best placement, from its simulation."""
-    self.state.observe(0, self.groups, *self._seen)
-
-  def features(self, groups: np.ndarray) -> np.ndarray:
-    """[M, D, F] float32 of what it would mean for each of the groups [M] to be on each device."""
-    found = np.zeros((len(groups), self.problem.num_devices, NUM_FEATURES), np.float32)
-    features_of(groups, self.tables.pair_arguments, self.state.states[0], self._scratch, found)
-    return found
+    self.state.observe(self.groups, *self._seen)
 
   def keep_if_no_worse(self, placement: np.ndarray) -> bool:
     """Simulates a placement [N] and takes it if it is no worse; the features do not follow yet."""

@@ -20,6 +20,8 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 from placeto_tf.search.islands import ALONE, Island
 
+_ANNEALING_SHARE = 0.5  # of what is left, where that is plenty
+
 
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
@@ -83,13 +85,13 @@ def search(
       begins at the start again, and the scorer goes on from the better of both.
     island: where it runs.
   """
-  config, placement = config or BestFirstConfig(), np.asarray(start, dtype=np.int32)
+  placement = np.asarray(start, dtype=np.int32)
   options: Dict[str, Any] = dict(config=config, seed=seed, island=island)
   if not problem.account.exhausted(budget):
     plenty = BestFirst(problem, placement, weights, **options).run(budget)
     if annealing and plenty and not problem.account.exhausted(budget):
       found = anneal(
-          problem, budget.share(problem.account, config.annealing_share), seed, start=placement,
+          problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement,
           island=island)
       if not problem.account.exhausted(budget):
         BestFirst(problem, found, weights, **options).long_round(budget)

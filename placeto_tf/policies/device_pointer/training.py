@@ -27,14 +27,14 @@ import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.encoding.pair_features import NUM_FEATURES
-from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import atomic, user_files
 from placeto_tf.policies.device_pointer import scorer
 from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.device_pointer.episodes import (
   EpisodeCollector,
-  EpisodeConfig,
   EpisodeSpec,
+  GainTrainingConfig,
   Moves,
   joined,
 )
@@ -45,51 +45,12 @@ from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
-from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 from placeto_tf.training.updates import optimizer_variables
 
 import tensorflow as tf  # isort: skip
 
 _HOT_START = 0.35  # share of episodes that begin at another start than the best
-
-
-@dataclasses.dataclass(frozen=True)
-class GainTrainingConfig(RunConfig):
-  """What is trained, on what, for how long.
-
-  Attributes:
-    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
-    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
-    max_groups: a number of groups is drawn from these for each problem.
-    width: of the scorer's layers.
-    learning_rate: of Adam at first; falls to 0 along a cosine.
-    steps: of Adam an iteration; batch: moves a step.
-    episodes: an iteration, of which all may be played at once. With N times as many, N times as
-      many steps of Adam keep the share of learning.
-    rounds, levels, states, moves, temperature: see `EpisodeConfig`.
-  """
-
-  clusters: Tuple[str, ...] = ("k80:4", "random[1]")
-  max_groups: Tuple[int, ...] = (128,)
-  width: int = 64
-  learning_rate: float = 3e-3
-  steps: int = 25
-  batch: int = 1024
-  episodes: int = 1
-  rounds: int = 3
-  levels: Tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-  states: int = 4
-  moves: int = 20
-  temperature: float = 0.05
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    check_at_least(1, self, "width", "steps", "batch", "episodes", "rounds", "states", "moves",
-                   error_type=PlacetoError)
-    check_above_zero(self, "learning_rate", error_type=PlacetoError)
-    if not self.levels or min(self.levels) <= 0:
-      raise PlacetoError(f"levels is {self.levels}; expected numbers above 0, such as 0.25,1")
 
 
 class GainLearner(Learner):
@@ -155,9 +116,7 @@ class GainLearner(Learner):
   @property
   def collector(self) -> Maker:
     """Plays `EpisodeSpec`s."""
-    config = self.config
-    return functools.partial(EpisodeCollector, EpisodeConfig(
-        config.rounds, config.levels, config.states, config.moves, config.temperature))
+    return functools.partial(EpisodeCollector, self.config)
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
@@ -165,7 +124,7 @@ class GainLearner(Learner):
     for each in self.problems[:self.num_training]:
       problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
       problem.simulator.num_threads = num_threads or problem.simulator.num_threads
-      found.append(StartedProblem(problem, each.starts))
+      found.append(dataclasses.replace(each, problem=problem))
     return found
 
   def specs(self, iteration: int) -> List[EpisodeSpec]:

@@ -39,8 +39,8 @@ class PlainBestFirst(BestFirst):
       some = movable[untried[movable].any(axis=1)]
       if len(some) == 0:
         return
-      if len(some) > self._config.most_groups:
-        some = self._rng.choice(some, self._config.most_groups, replace=False)
+      if len(some) > best_first.MOST_GROUPS:
+        some = self._rng.choice(some, best_first.MOST_GROUPS, replace=False)
       scores = self.scores(some) - self._config.forget * failures[some]
       untried[some, self.groups[some]] = False
       scores[~untried[some]] = -np.inf
@@ -64,12 +64,13 @@ class PlainBestFirst(BestFirst):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_moves_are_those_of_plain_python(seed):
+def test_compiled_moves_are_those_of_plain_python(seed, monkeypatch):
   found = []
+  monkeypatch.setattr(best_first, "LONG_EVALUATIONS", 300)
+  monkeypatch.setattr(best_first, "MOST_GROUPS", 16 if seed % 2 else 256)
   for kind in (BestFirst, PlainBestFirst):
     problem = random_problem(num_ops=200, num_groups=24, devices=f"k80:{2 + seed % 3}", seed=seed)
-    config = BestFirstConfig(rounds=(20, 30), long_evaluations=300, most_groups=16 if seed % 2 else
-                             256)
+    config = BestFirstConfig(rounds=(20, 30))
     run = kind(problem, start_of(problem), balancer(), config=config, seed=seed)
     run.run(Budget(max_evaluations=320))
     found.append((run.placement.tolist(), [each[::2] for each in problem.account.history],
@@ -146,9 +147,10 @@ def test_what_failed_comes_later_from_the_next_placement_on(seen):
   assert not failed_often or len(times) > len(failed_often)
 
 
-def test_groups_beyond_the_most_are_scored_in_turn(seen):
+def test_groups_beyond_the_most_are_scored_in_turn(seen, monkeypatch):
+  monkeypatch.setattr(best_first, "MOST_GROUPS", 5)
   problem = random_problem(num_ops=200, num_groups=24)
-  run = on_a_level(problem, 24, most_groups=5)
+  run = on_a_level(problem, 24)
   run.level_search(Budget())
   assert {group for group, *_ in seen} == set(run.tables.movable.tolist())
 
@@ -181,20 +183,21 @@ def test_where_there_is_plenty_it_anneals_from_the_start_and_goes_on_from_the_be
   monkeypatch.setattr(placers, "anneal", anneal)
   monkeypatch.setattr(placers, "BestFirst", Rounds)
   search(problem, start, ScorerWeights.untrained(0), Budget(evaluations))
-  config, (used, until, where) = BestFirstConfig(), begun[0]
+  used, until, where = begun[0]
   if not plenty:
     assert where is None and until == evaluations and len(rounds) == 1
     return
   (began, first_until, _), (_, last_until, last_us) = rounds
-  assert first_until == began + config.long_of_plenty
+  assert first_until == began + best_first.LONG_OF_PLENTY
   assert (where == start).all() and used <= first_until
-  assert until == used + math.ceil(config.annealing_share * (evaluations - used))
+  assert until == used + math.ceil(0.5 * (evaluations - used))
   assert last_until == evaluations and last_us <= problem.evaluate_ops(start[None]).objective_us[0]
 
 
-def test_without_limits_the_rounds_end():
+def test_without_limits_the_rounds_end(monkeypatch):
+  monkeypatch.setattr(best_first, "LONG_OF_PLENTY", 20)
   problem = random_problem(num_ops=60, num_groups=6)
-  config = BestFirstConfig(rounds=(5, 5), long_evaluations=20)
+  config = BestFirstConfig(rounds=(5, 5))
   found = search(problem, start_of(problem), balancer(), Budget(), config=config, annealing=False)
   assert problem.account.evaluations <= 1 + 5 + 5 + 20
   assert problem.evaluate_ops(found).objective_us[0] == problem.account.best_objective_us
@@ -242,7 +245,7 @@ def test_group_counts_stay_between_the_devices_and_what_can_be_moved():
 
 @pytest.mark.parametrize("wrong", [
     {"rounds": (0,)}, {"levels": ()}, {"long_levels": ((0.0, 1.0),)}, {"long_share": 0.0},
-    {"long_evaluations": 0}, {"temperature": -1.0}, {"most_groups": 0}])
+    {"temperature": -1.0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacementError, match=next(iter(wrong))):
     BestFirstConfig(**wrong)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.device_pointer.episodes import Episode, target
+from placeto_tf.policies.device_pointer.episodes import Episode, GainTrainingConfig, target
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
-from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner
 from placeto_tf.training.problems import with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
@@ -40,7 +40,7 @@ def test_moves_are_half_the_best_ones_and_their_targets_what_simulation_says():
   search.regroup(16)
   before_us, groups = search.objective_us, search.groups.copy()
   movable = search.tables.movable
-  features = search.features(movable)
+  features = search.state.features(movable)
   found, targets, moved = search.simulate_moves(8, 0.0, np.random.default_rng(0))
   gains = {}
   for i, group in enumerate(movable):

@@ -8,7 +8,6 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.structure import reachable
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import group_ops
 from random_problem import grouped_graph, random_problem
@@ -23,8 +22,8 @@ def test_components_and_parallel_pairs_are_counted():
   assert structure_report.largest_component(5, *ring_and_two) == 3
   assert structure_report.largest_component(3, *edges((0, 1), (1, 2))) == 1
   # Group 4 is alone: 4 of 10 pairs have no path.
-  assert structure_report.parallel_share(reachable(5, *ring_and_two)) == pytest.approx(0.4)
-  assert structure_report.parallel_share(np.zeros((1, 1), dtype=bool)) == 0
+  assert structure_report.parallel_share(5, *ring_and_two) == pytest.approx(0.4)
+  assert structure_report.parallel_share(1, *edges()) == 0
 
 
 def test_edges_against_the_order_are_left_out_whatever_the_graph():
