@@ -10,7 +10,7 @@ with the devices known all of it is three large products, and only the LSTM goes
   score[b, i, j] = h[b, i] W_s e[b, j];  context[b, i] = sum_j softmax_j(score)[b, i, j] e[b, j]
   logits[b, i] = W_d tanh(W_c [context; h] + W_x x[b, i])
 
-where x is the embedding of the group at the step, which is not in the papers: see `PlacerConfig`.
+where x is the embedding of the group at the step: see `PlacerConfig.own_scale`.
 
 Legend: B placements side by side, G groups, F features of a group, D devices, H hidden, E width of
 a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last everywhere else.
@@ -19,7 +19,7 @@ a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last e
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -37,22 +37,18 @@ class PlacerConfig:
   hidden: H of encoder and decoder; 256 in the paper of 2018.
   bidirectional: whether the encoder reads both ways, H / 2 each; only in the paper of 2018.
   device_width: E.
-  own_scale: of the initial W_x; 0 leaves it out, as in the papers. Without it, all information on a
-    group passes two LSTMs whose initial outputs hardly differ between groups: an update moves all
-    groups together, and after 6,000 placements nothing was learned.
-  temperature: divides logits.
-  tanh_constant: logits are c tanh(logits / temperature); 0 leaves them as they are.
+  own_scale: of the initial W_x, which is not in the papers. Without it, all information on a group
+    passes two LSTMs whose initial outputs hardly differ between groups: an update moves all groups
+    together, and after 6,000 placements nothing was learned.
   """
 
   hidden: int = 128
   bidirectional: bool = False
   device_width: int = 16
   own_scale: float = 3.0
-  temperature: float = 1.0
-  tanh_constant: float = 0.0
 
   def __post_init__(self) -> None:
-    check_above_zero(self, "hidden", "device_width", "temperature")
+    check_above_zero(self, "hidden", "device_width")
     if self.bidirectional and self.hidden % 2:
       raise PlacementError(f"hidden is {self.hidden}; expected an even number for two directions")
 
@@ -75,9 +71,7 @@ class SequencePlacer(tf.Module):
     self._decoder = Lstm(config.device_width, h, rng, "decoder")
     self._score = tf.Variable(initial(rng, (h, h)), name="attention_score")
     self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")
-    self._own = None
-    if config.own_scale:
-      self._own = tf.Variable(initial(rng, (num_features, h), config.own_scale), name="own")
+    self._own = tf.Variable(initial(rng, (num_features, h), config.own_scale), name="own")
     # Small, so that the first placements are drawn (nearly) uniformly.
     self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")
 
@@ -106,8 +100,6 @@ class SequencePlacer(tf.Module):
 
   def own(self, features: tf.Tensor) -> tf.Tensor:
     """W_x x, [B or 1, G, H], of embeddings [B or 1, G, F]."""
-    if self._own is None:
-      return tf.zeros([1, features.shape[1], self.config.hidden])
     return tf.tensordot(features, self._own, 1)
 
   def logits(self, encoded: tf.Tensor, hidden: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -124,10 +116,7 @@ class SequencePlacer(tf.Module):
     context, _ = self.attention(encoded, hidden)
     joined = tf.tanh(
         tf.tensordot(tf.concat([context, hidden], axis=-1), self._combine, 1) + own)
-    logits = tf.tensordot(joined, self._logits, 1) / self.config.temperature
-    if self.config.tanh_constant:
-      logits = self.config.tanh_constant * tf.tanh(logits)
-    return logits
+    return tf.tensordot(joined, self._logits, 1)
 
   def log_prob(
       self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:
@@ -142,36 +131,27 @@ class SequencePlacer(tf.Module):
     logits = self.logits(encoded, tf.transpose(hidden, [1, 0, 2]), self.own(features))
     return log_prob_of(logits, tf.broadcast_to(allowed, tf.shape(logits)), devices)
 
-  def sample(
-      self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor,
-      disturbance: Optional[tf.Tensor] = None) -> tf.Tensor:
+  def sample(self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Draws devices one after the other.
 
     Args:
       features: [B or 1, G, F].
       allowed: [B or 1, G, D] bool.
       noise: [B, G, D] Gumbel; the largest sum of logit and noise wins.
-      disturbance: [B, G, D] added to the logits before, times the root of their mean square at a
-        step, to explore further than the policy itself would.
 
     Returns:
       [B, G] int32 devices.
     """
     encoded, own = self.encode(features), self.own(features)
     by_step = tf.transpose(noise, [1, 0, 2])
-    disturbed = None if disturbance is None else tf.transpose(disturbance, [1, 0, 2])
     g, b = tf.shape(by_step)[0], tf.shape(by_step)[1]
 
     def step(i, state, before, devices):
       state = self._decoder.step(tf.gather(self._embeddings, before), state)
       logits = self.logits(encoded, state[1][:, None], own[:, i:i + 1])[:, 0]
       possible = tf.broadcast_to(allowed[:, i], tf.shape(logits))
-      scores = logits + by_step[i]
-      if disturbed is not None:
-        known = tf.where(possible, logits, 0.0)
-        size = tf.reduce_sum(tf.cast(possible, tf.float32))
-        scores += disturbed[i] * tf.sqrt(tf.reduce_sum(tf.square(known)) / size)
-      device = tf.argmax(tf.where(possible, scores, -np.inf), axis=-1, output_type=tf.int32)
+      scores = tf.where(possible, logits + by_step[i], -np.inf)
+      device = tf.argmax(scores, axis=-1, output_type=tf.int32)
       return i + 1, state, device, devices.write(i, device)
 
     out = tf.while_loop(

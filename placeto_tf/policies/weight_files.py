@@ -65,7 +65,9 @@ def read_arrays(
 
 
 def config_of(config_type: Type[_Config], content: Any) -> _Config:
-  """A dataclass of flags, numbers, names and None, from the content of a JSON file.
+  """A dataclass from the content of a JSON file.
+
+  Its fields are flags, numbers, names, None, tuples of pairs of numbers, and such dataclasses.
 
   Raises:
     ValueError: a field is unknown, or its value is not of its default's type.
@@ -73,14 +75,12 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
   if not isinstance(content, dict):
     raise ValueError(f"the {config_type.__name__} is {user_files.brief(content)}")
   defaults: Any = config_type()
-  fields = dataclasses.fields(defaults)
-  for field in fields:
-    if field.name in content:
-      _check_like(field, getattr(defaults, field.name), content[field.name])
-  unknown = sorted(set(content) - {field.name for field in fields})
+  fields = {field.name: field for field in dataclasses.fields(defaults)}
+  unknown = sorted(set(content) - set(fields))
   if unknown:
     raise ValueError(f"{', '.join(unknown)} is no field of {config_type.__name__}")
-  return config_type(**content)
+  return config_type(**{
+      name: _like(fields[name], getattr(defaults, name), value) for name, value in content.items()})
 
 
 def size_of(sidecar: Mapping[str, Any], name: str) -> int:
@@ -99,12 +99,22 @@ def _check_finite(name: str, array: np.ndarray) -> None:
         f"the array {name!r} holds NaN or infinity: take those of an earlier checkpoint")
 
 
-def _check_like(field: dataclasses.Field, default: object, value: object) -> None:
+def _like(field: dataclasses.Field, default: Any, value: Any) -> Any:
+  """The value of a field, if it is of its default's type."""
+  if dataclasses.is_dataclass(default):
+    return config_of(type(default), value)
+  if isinstance(default, tuple):
+    try:
+      return tuple((float(first), float(second)) for first, second in value)
+    except (TypeError, ValueError):
+      raise ValueError(
+          f"{field.name} is {user_files.brief(value)}, expected pairs of numbers") from None
   if value is None and (default is None or "Optional" in str(field.type)):
-    return
+    return value
   expected: Tuple[type, ...] = {
       bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(
           type(default), (int, float))
   wrong = not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
   if wrong or (isinstance(value, (int, float)) and abs(value) > _MOST):
     raise ValueError(f"{field.name} is {user_files.brief(value)}")
+  return value

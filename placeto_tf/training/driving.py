@@ -49,30 +49,15 @@ class ActingPolicy(py_policy.PyPolicy):
     return policy_step.PolicyStep(action, policy_state, info)
 
 
-class Table:
-  """The observer of a driver that keeps all steps, as tf-agents' replay buffers do."""
-
-  def __init__(self) -> None:
-    self._steps: List[trajectory.Trajectory] = []
-
-  def __call__(self, step: trajectory.Trajectory) -> None:
-    """Adds a step of all episodes, [B, ...]."""
-    self._steps.append(step)
-
-  def gather_all(self) -> trajectory.Trajectory:
-    """[B, T, ...] arrays."""
-    return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *self._steps)
-
-
 def play(
     environment: py_environment.PyEnvironment, act: Act,
     observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
   """[B, T, ...] of one episode in each row of a batched environment, which all end together."""
-  table = Table()
+  steps: List[trajectory.Trajectory] = []
   py_driver.PyDriver(
-      environment, ActingPolicy(environment, act), [table, *observers],
+      environment, ActingPolicy(environment, act), [steps.append, *observers],
       max_episodes=environment.batch_size, end_episode_on_boundary=False).run(environment.reset())
-  return table.gather_all()
+  return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *steps)
 
 
 def acting(network: network_lib.DistributionNetwork) -> Logits:

@@ -1,7 +1,7 @@
 """Several graphs as one environment: episodes of the chosen graphs, side by side.
 
 Observations are padded to the largest graph and name their graph, so that one network serves all;
-see `environments.observation`. Episodes take their steps together. The episode of a graph with
+see `training.observation`. Episodes take their steps together. The episode of a graph with
 fewer groups ends earlier: from then on its row does not change and earns 0 until all episodes have
 ended.
 
@@ -46,22 +46,22 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     super().__init__(handle_auto_reset=True)
     self.environments: List[PlacementEnvironment] = list(environments)
     sizes = [each.num_groups for each in self.environments]
-    self._room = max(sizes) if max_groups is None else max_groups
-    if max(sizes) > self._room:
+    room = max_groups or max(sizes)
+    if max(sizes) > room:
       raise PlacetoError(
-          f"graph {int(np.argmax(sizes))} has {max(sizes)} groups, there is room for {self._room}; "
+          f"graph {int(np.argmax(sizes))} has {max(sizes)} groups, there is room for {room}; "
           "raise max_groups or group more coarsely")
-    action = self.environments[0].action_spec()
-    for i, each in enumerate(self.environments):
-      if each.action_spec() != action or each.batch_size != self.environments[0].batch_size:
+    shapes = [(each.num_devices, each.groups_per_step, each.config.num_episodes)
+              for each in self.environments]
+    for i, shape in enumerate(shapes):
+      if shape != shapes[0]:
         raise PlacetoError(
-            f"graph {i} has {each.action_spec().maximum + 1} devices, "
-            f"{each.action_spec().shape[0]} groups per step and {each.batch_size} episodes; "
-            f"graph 0 has {action.maximum + 1}, {action.shape[0]} and "
-            f"{self.environments[0].batch_size}; they must be alike")
-    self._action_spec = action
+            "graph {} has {} devices, {} groups per step and {} episodes; graph 0 has {}, {} and "
+            "{}; they must be alike".format(i, *shape, *shapes[0]))
+    devices, k, self._rows = shapes[0]
+    self._action_spec = observation_lib.action_spec(devices, k)
     self._observation_spec = observation_lib.observation_spec(
-        self._room, int(action.maximum) + 1, action.shape[0], len(self.environments),
+        room, devices, k, len(sizes),
         gains=any(each.config.all_gains for each in self.environments))
     self._side_by_side, self._t, self._go_on = side_by_side, 0, go_on
     self.choose([i % len(self.environments) for i in range(side_by_side)])
@@ -74,7 +74,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   @property
   def batch_size(self) -> int:
     """B."""
-    return self._side_by_side * self.environments[0].batch_size
+    return self._side_by_side * self._rows
 
   @property
   def graphs(self) -> Tuple[int, ...]:
@@ -111,7 +111,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     self._current_time_step = None  # the next step begins an episode
 
   def observation_spec(self):
-    """See `environments.observation`; of one episode."""
+    """See `training.observation`; of one episode."""
     return self._observation_spec
 
   def action_spec(self):
@@ -135,7 +135,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   def _reset(self) -> ts.TimeStep:
     self._t = 0
-    self._last = [each.reset() for each in self.chosen]
+    self._last = [each.reset() for each in self.chosen]  # observations
     return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
@@ -143,30 +143,27 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     rewards = []
     for i, (each, part) in enumerate(zip(self.chosen, parts)):
       if self._t < each.num_steps:
-        self._last[i] = each.step(part)
-        rewards.append(self._last[i].reward)
+        self._last[i], reward = each.step(part)
       else:
-        rewards.append(np.zeros(each.batch_size, dtype=np.float32))
+        reward = np.zeros(self._rows, dtype=np.float32)
+      rewards.append(reward)
     self._t += 1
-    reward = np.concatenate(rewards)
+    found = self._observe(), np.concatenate(rewards)
     if self._t == self.num_steps or not self._go_on():
-      return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
+      return ts.termination(*found, outer_dims=(self.batch_size,))
     ones = np.ones(self.batch_size, dtype=np.float32)
-    return ts.transition(self._observe(), reward, ones, outer_dims=(self.batch_size,))
+    return ts.transition(*found, ones, outer_dims=(self.batch_size,))
 
   def _observe(self) -> Dict[str, np.ndarray]:
-    rows = self.environments[0].batch_size
-    observation = {}
+    rows, observation = self._rows, {}
     for name, spec in self._observation_spec.items():
       if name == observation_lib.GRAPH:
-        observation[name] = np.repeat(
-            np.array(self._graphs, dtype=np.int32), rows)[:, None]
+        observation[name] = np.repeat(np.array(self._graphs, dtype=np.int32), rows)[:, None]
         continue
       stacked = np.zeros((self.batch_size,) + spec.shape, dtype=spec.dtype)
-      for i, time_step in enumerate(self._last):
-        if name not in time_step.observation:  # gains, of a graph that is held out
-          continue
-        value = time_step.observation[name]
-        stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
+      for i, of_graph in enumerate(self._last):
+        if name in of_graph:  # gains are not those of a graph that is held out
+          value = of_graph[name]
+          stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
       observation[name] = stacked
     return observation

@@ -23,7 +23,7 @@ padded with 0.
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Dict
 
 import numpy as np
 from tf_agents.specs import array_spec
@@ -39,12 +39,9 @@ Observation = Dict[str, np.ndarray]
 
 
 def observation_spec(
-    num_groups: int, num_devices: int, groups_per_step: int,
-    num_graphs: Optional[int] = None, gains: bool = False) -> Dict[str, array_spec.ArraySpec]:
-  """The spec of one episode's observation, without the batch dimension.
-
-  Without `num_graphs` it names no graph, as that of an environment of a single one.
-  """
+    num_groups: int, num_devices: int, groups_per_step: int, num_graphs: int = 1,
+    gains: bool = False) -> Dict[str, array_spec.ArraySpec]:
+  """The spec of one episode's observation, without the batch dimension."""
   g, k = num_groups, groups_per_step
 
   def share(name):
@@ -55,9 +52,8 @@ def observation_spec(
       CURRENT: array_spec.BoundedArraySpec((k,), np.int32, 0, g - 1, name=CURRENT),
       VISITED: share(VISITED),
       START: share(START),
+      GRAPH: array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH),
   }
-  if num_graphs is not None:
-    spec[GRAPH] = array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH)
   if gains:
     spec[GAINS] = array_spec.ArraySpec((num_devices,), np.float32, name=GAINS)
   return spec

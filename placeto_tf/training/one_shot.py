@@ -32,10 +32,13 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.one_shot_environment import INVALID_REWARD, OneShotEnvironment
+from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.schedules import between, spent_share
 from placeto_tf.training.updates import adam, attempt, optimizer_variables
+
+GRADIENT_CLIP = 1.0  # largest norm of all gradients together
+_KEPT = 0.9  # share of the moving average that an update keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +48,11 @@ class OneShotConfig:
   Attributes:
     batch_size: B, placements drawn for an update (of each graph).
     learning_rate, final_learning_rate: Adam's, at the start and the end of the budget.
-    gradient_clip: largest norm of all gradients together.
-    invalid_reward: of a placement that does not fit.
   """
 
   batch_size: int = 16
   learning_rate: float = 1e-3
   final_learning_rate: float = 1e-3
-  gradient_clip: float = 1.0
-  invalid_reward: float = INVALID_REWARD
 
   def __post_init__(self) -> None:
     check_at_least(1, self, "batch_size")
@@ -64,23 +63,17 @@ class ReinforceConfig(OneShotConfig):
   """How a one-shot policy learns by REINFORCE.
 
   Attributes:
-    baseline: "moving_average" of the rewards, or "batch", the mean of the batch at hand.
-    baseline_decay: share of the moving average that an update keeps.
-    scale_advantages: whether advantages are divided by the rewards' deviation over the batch.
+    baseline: "moving_average" of the rewards, or "batch", the mean of the batch at hand. Advantages
+      over it are divided by the rewards' deviation over the batch.
   """
 
   baseline: str = "moving_average"
-  baseline_decay: float = 0.9
-  scale_advantages: bool = True
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.baseline not in ("moving_average", "batch"):
       raise PlacementError(
           f"baseline is {self.baseline!r}; expected moving_average or batch")
-    if not 0 <= self.baseline_decay < 1:
-      raise PlacementError(
-          f"baseline_decay is {self.baseline_decay}; expected a number from 0 to below 1")
 
 
 class MovingBaseline(network.Network):
@@ -90,10 +83,9 @@ class MovingBaseline(network.Network):
     average: variable, NaN before the first batch.
   """
 
-  def __init__(self, observation_spec: Any, decay: float):
+  def __init__(self, observation_spec: Any):
     super().__init__(observation_spec, state_spec=(), name="MovingBaseline")
     self.average = tf.Variable(np.nan, dtype=tf.float64, trainable=False, name="average")
-    self._decay = decay
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns (values of the observations' outer shape, network_state)."""
@@ -108,7 +100,7 @@ class MovingBaseline(network.Network):
   def add(self, rewards: np.ndarray) -> None:
     """Takes a batch into the average."""
     mean = np.mean(rewards, dtype=np.float64)
-    self.average.assign(self._decay * self.average + (1 - self._decay) * mean)
+    self.average.assign(_KEPT * self.average + (1 - _KEPT) * mean)
 
 
 class ReinforceLearner:
@@ -129,9 +121,9 @@ class ReinforceLearner:
     self.policy, self.environment, self.config = policy, environment, config
     self.rng = np.random.default_rng(seed)
     specs = tensor_spec.from_spec(environment.time_step_spec())
-    self._baseline = MovingBaseline(specs.observation, config.baseline_decay)
+    self._baseline = MovingBaseline(specs.observation)
     policy.create_variables()
-    self.optimizer = adam(config.learning_rate, config.gradient_clip, policy.trainable_variables)
+    self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     self.agent = reinforce_agent.ReinforceAgent(
         specs, tensor_spec.from_spec(environment.action_spec()), policy, self.optimizer,
         value_network=self._baseline, value_estimation_loss_coef=0.0,
@@ -172,10 +164,7 @@ class ReinforceLearner:
     """[B, 1], what tf-agents weighs log probabilities by."""
     if self.config.baseline == "batch":
       values = tf.reduce_mean(returns)
-    scale = 1.0
-    if self.config.scale_advantages:
-      scale = tf.maximum(tf.math.reduce_std(returns), 1e-8)
-    return (returns - values) / scale
+    return (returns - values) / tf.maximum(tf.math.reduce_std(returns), 1e-8)
 
 
 def search_environment(
@@ -184,7 +173,7 @@ def search_environment(
   """The environment of a problem's groups; its batch is within what is left of the budget."""
   left = None if budget is None else problem.account.remaining_evaluations(budget)
   return OneShotEnvironment(
-      problem.allowed, SimulatedCost(problem), invalid_reward=config.invalid_reward,
+      problem.allowed, SimulatedCost(problem),
       batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)),
       **options)
 

@@ -18,14 +18,7 @@ from tf_agents.trajectories import time_step as ts
 from placeto_tf.errors import PlacementError
 from placeto_tf.training import cost as cost_lib
 
-INVALID_REWARD = -10.0
-
-
-def reward_of(
-    step_time_us: np.ndarray, fits: np.ndarray, invalid_reward: float = INVALID_REWARD
-) -> np.ndarray:
-  """[B] float32: minus the root of the step time in seconds, or the constant if it does not fit."""
-  return np.where(fits, -np.sqrt(step_time_us / 1e6), invalid_reward).astype(np.float32)
+INVALID_REWARD = -10.0  # of a placement that does not fit
 
 
 class OneShotEnvironment(py_environment.PyEnvironment):
@@ -41,17 +34,15 @@ class OneShotEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
-      num_graphs: int = 1, invalid_reward: float = INVALID_REWARD,
-      decisions: Optional[array_spec.ArraySpec] = None,
+      num_graphs: int = 1, decisions: Optional[array_spec.ArraySpec] = None,
       placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
     """Args:
 
-      allowed: [G, D] bool. An action that disregards it earns `invalid_reward` and is not
+      allowed: [G, D] bool. An action that disregards it earns `INVALID_REWARD` and is not
         simulated.
-      cost: see `environments.cost`; its `step_time_us` and `fits` are used where it gives them.
+      cost: see `training.cost`; its `step_time_us` and `fits` are used where it gives them.
       batch_size: B.
       graph: the index of this graph, of `num_graphs`, for policies of many graphs.
-      invalid_reward: of a placement that does not fit.
       decisions: spec of an action; None is the devices [G] themselves.
       placements: actions [B, ...] -> devices [B, G].
 
@@ -66,7 +57,7 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       group = int(np.flatnonzero(~self._allowed.any(axis=1))[0])
       raise PlacementError(f"group {group} has no device it may use; expected at least one")
     self._cost, self._batch_size, self._graph = cost, batch_size, graph
-    self._num_graphs, self._invalid_reward = num_graphs, invalid_reward
+    self._num_graphs = num_graphs
     g, d = self._allowed.shape
     self._decisions = decisions or array_spec.BoundedArraySpec(
         (g,), np.int32, 0, d - 1, name="device")
@@ -105,8 +96,9 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       objective_us, components = self._cost(devices[simulated])
       self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
       self.fits[simulated] = components.get(cost_lib.FITS, True)
-    reward = reward_of(self.step_time_us, self.fits, self._invalid_reward)
-    return ts.termination(self._observe(), reward, outer_dims=(self._batch_size,))
+    reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
+    return ts.termination(
+        self._observe(), reward.astype(np.float32), outer_dims=(self._batch_size,))
 
   def _observe(self) -> np.ndarray:
     return np.full(self._batch_size, self._graph, dtype=np.int32)

@@ -1,5 +1,7 @@
 """Placeto's decision process over placements of one grouped graph, many episodes side by side.
 
+`FamilyEnvironment` makes a tf-agents environment of those of several graphs.
+
 Placeto section 3.1: an episode starts from a placement and visits every group once; the action is
 a device for the group at hand. Here one step may visit K groups (the paper has K = 1), between
 which nothing is evaluated. All episodes of a batch take their steps together and end together.
@@ -11,11 +13,9 @@ steps per episode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
-from tf_agents.environments import py_environment
-from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.training import cost as cost_lib
@@ -33,8 +33,7 @@ class EnvironmentConfig:
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
     start: "given", "best" (of all evaluated so far) or "random", drawn in every episode.
-    undo_steps: after every so many steps, a placement that is worse than at the last such check is
-      reset to that one; 0 never does that, as in the paper.
+    undo: whether a placement that a step makes worse is taken back; False in the paper.
     all_gains: whether the group at hand is evaluated on each device it may go to before each step,
       to be observed; needs groups_per_step 1.
   """
@@ -44,7 +43,7 @@ class EnvironmentConfig:
   order: str = "topological"
   reward: str = "intermediate"
   start: str = "given"
-  undo_steps: int = 0
+  undo: bool = False
   all_gains: bool = False
 
   def __post_init__(self) -> None:
@@ -55,7 +54,6 @@ class EnvironmentConfig:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
     check_at_least(1, self, "num_episodes", "groups_per_step")
-    check_at_least(0, self, "undo_steps")
     if self.all_gains and self.groups_per_step != 1:
       raise PlacementError(
           f"groups_per_step is {self.groups_per_step}; expected 1, or all_gains is not defined")
@@ -83,8 +81,14 @@ class _State:
       getattr(self, field.name)[index] = getattr(other, field.name)
 
 
-class PlacementEnvironment(py_environment.PyEnvironment):
-  """A batched tf-agents environment; observations as in `environments.observation`."""
+class PlacementEnvironment:
+  """The episodes of one graph; observations as in `training.observation`, without the graph.
+
+  Attributes:
+    config: the rules.
+    num_groups, num_devices, groups_per_step, num_steps: G, D, K, T.
+    scale_us: objective of the given start.
+  """
 
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, start: np.ndarray, *,
@@ -94,7 +98,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
 
     Args:
       allowed: [G, D] bool, where each group may be placed.
-      cost: see `environments.cost`.
+      cost: see `training.cost`.
       start: [G] int32, the given start.
       order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
         is by number.
@@ -104,12 +108,11 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     Raises:
       PlacementError: the start has the wrong length or is not allowed.
     """
-    super().__init__(handle_auto_reset=True)
     self.config = config = config or EnvironmentConfig()
     self._allowed = np.asarray(allowed, dtype=bool)
     self._cost = cost
     self._rng = np.random.default_rng(seed)
-    g, d = self._allowed.shape
+    self.num_groups, self.num_devices = g, d = self._allowed.shape
     start = np.asarray(start, dtype=np.int32)
     if start.shape != (g,):
       raise PlacementError(
@@ -120,36 +123,14 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       raise PlacementError(
           f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
     self._topological = np.arange(g) if order is None else np.asarray(order)
-    self._k = min(config.groups_per_step, g)
-    self._observation_spec = observation_lib.observation_spec(
-        g, d, self._k, gains=config.all_gains)
-    self._action_spec = observation_lib.action_spec(d, self._k)
+    self.groups_per_step = min(config.groups_per_step, g)
+    self.num_steps = -(-g // self.groups_per_step)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))
     self.scale_us = float(self._given.objective_us[0])
     if not self.scale_us > 0:
       raise PlacementError(
           f"the start takes {self.scale_us} us; expected more than 0, or there is nothing to gain")
-
-  @property
-  def batched(self) -> bool:
-    """Episodes come in batches."""
-    return True
-
-  @property
-  def batch_size(self) -> int:
-    """B."""
-    return self.config.num_episodes
-
-  @property
-  def num_groups(self) -> int:
-    """G."""
-    return len(self._allowed)
-
-  @property
-  def num_steps(self) -> int:
-    """T."""
-    return -(-len(self._allowed) // self._k)
 
   @property
   def best_placement(self) -> np.ndarray:
@@ -162,13 +143,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return float(self._best.objective_us[0])
 
   @property
-  def placements(self) -> np.ndarray:
-    """[B, G] int32: the episodes' placements."""
-    return self._state.placement.copy()
-
-  @property
   def objective_us(self) -> np.ndarray:
-    """[B] float64: the objectives of those."""
+    """[B] float64: of the episodes' placements."""
     return self._state.objective_us.copy()
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
@@ -181,36 +157,29 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     self._rng = np.random.default_rng(seed)
     self._best = self._evaluate(np.array([best], dtype=np.int32))
 
-  def observation_spec(self):
-    """See `environments.observation`; of one episode."""
-    return self._observation_spec
-
-  def action_spec(self):
-    """[K] devices; of one episode."""
-    return self._action_spec
-
-  def _reset(self):
-    b, (g, _) = self.batch_size, self._allowed.shape
+  def reset(self) -> observation_lib.Observation:
+    """Begins episodes, and ends the present ones."""
+    b, g = self.config.num_episodes, self.num_groups
     if self.config.start == "random":
       draws = np.where(self._allowed, self._rng.random((b,) + self._allowed.shape), -1.0)
       self._state = self._evaluate(draws.argmax(axis=2).astype(np.int32))
     else:
       origin = self._best if self.config.start == "best" else self._given
       self._state = origin.rows(np.zeros(b, dtype=np.int64))
-    self._checked = self._state.rows(slice(None))
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
       order = self._rng.permuted(order, axis=1)
     # Where K does not divide G, the last step visits the first groups of the order again.
-    filled = np.concatenate([order, order], axis=1)[:, :self.num_steps * self._k]
-    self._order = filled.reshape(b, self.num_steps, self._k).astype(np.int32)
+    filled = np.concatenate([order, order], axis=1)[:, :self.num_steps * self.groups_per_step]
+    self._order = filled.reshape(b, self.num_steps, self.groups_per_step).astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)
     self._t = 0
-    return ts.restart(self._observe(), batch_size=b)
+    return self._observe()
 
-  def _step(self, action):
-    before = self._state.objective_us.copy()
-    rows = np.arange(self.batch_size)[:, None]
+  def step(self, action: np.ndarray) -> Tuple[observation_lib.Observation, np.ndarray]:
+    """Puts current groups on devices [B, K]; the next observation, and rewards [B] float32."""
+    before = self._state.rows(slice(None))
+    rows = np.arange(self.config.num_episodes)[:, None]
     groups = self._order[:, self._t]  # [B, K]
     proposed = self._state.placement.copy()
     # A device that is not allowed is no move: the network masks it, others may not.
@@ -223,25 +192,22 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     self._visited[rows, groups] = 1
     self._t += 1
     last = self._t == self.num_steps
-    if self.config.undo_steps and (last or self._t % self.config.undo_steps == 0):
-      self._undo_worse()
+    if self.config.undo:
+      worse = np.flatnonzero(self._state.objective_us > before.objective_us)
+      self._state.put(worse, before.rows(worse))
     if self.config.reward == "intermediate":
-      reward = (before - self._state.objective_us) / self.scale_us
+      reward = (before.objective_us - self._state.objective_us) / self.scale_us
     elif last:
       reward = -self._state.objective_us / self.scale_us
     else:
-      reward = np.zeros(self.batch_size)
-    reward = reward.astype(np.float32)
-    if last:
-      return ts.termination(self._observe(), reward, outer_dims=(self.batch_size,))
-    discount = np.ones(self.batch_size, dtype=np.float32)
-    return ts.transition(self._observe(), reward, discount, outer_dims=(self.batch_size,))
+      reward = np.zeros(self.config.num_episodes)
+    return self._observe(), reward.astype(np.float32)
 
   def _gain_of_each(self, groups: np.ndarray) -> np.ndarray:
     """[B, D] the fall of the objective, over the scale, if groups [B] went to each device."""
-    here = self._state.placement[np.arange(self.batch_size), groups]
+    episodes = np.arange(len(groups))
     other = self._allowed[groups].copy()
-    other[np.arange(self.batch_size), here] = False
+    other[episodes, self._state.placement[episodes, groups]] = False
     rows, devices = np.nonzero(other)
     gains = np.zeros(other.shape, dtype=np.float32)
     if len(rows):
@@ -250,12 +216,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       fall_us = self._state.objective_us[rows] - self._evaluate(placements).objective_us
       gains[rows, devices] = fall_us / self.scale_us
     return gains
-
-  def _undo_worse(self) -> None:
-    """Takes episodes that got worse back to the last check."""
-    worse = np.flatnonzero(self._state.objective_us > self._checked.objective_us)
-    self._state.put(worse, self._checked.rows(worse))
-    self._checked = self._state.rows(slice(None))
 
   def _evaluate(self, placements: np.ndarray) -> _State:
     objective_us, components = self._cost(placements)
@@ -273,7 +233,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     if self._state.objective_us[b] < self._best.objective_us[0]:
       self._best = self._state.rows(slice(b, b + 1))
 
-  def _observe(self) -> Dict[str, np.ndarray]:
+  def _observe(self) -> observation_lib.Observation:
     # After the last step nothing is left to place; the observation names the first groups.
     t = self._t % self.num_steps
     observation = {
@@ -284,6 +244,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     }
     if self.config.all_gains:
       observation[observation_lib.GAINS] = (
-          np.zeros((self.batch_size, self._allowed.shape[1]), np.float32)
+          np.zeros((self.config.num_episodes, self.num_devices), np.float32)
           if self._t == self.num_steps else self._gain_of_each(self._order[:, t, 0]))
     return observation

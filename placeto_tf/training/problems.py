@@ -8,31 +8,27 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from typing import Callable, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import reference_placers
-from placeto_tf.search.annealing import anneal_units
-from placeto_tf.search.random_streams import stream
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
-STARTS = tuple(reference_placers())
 _MIXED = 0.4  # share of random clusters with two kinds of devices
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StartedProblem:
-  """Attributes: problem; starts [S, G] int32, the best one first."""
+  """Attributes: name of graph and cluster; problem; starts [S, G] int32, the best one first."""
 
+  name: str
   problem: PlacementProblem
   starts: np.ndarray
 
@@ -76,15 +72,8 @@ def make_problem(
   return problem
 
 
-def with_starts(
-    problem: PlacementProblem, *, annealed: Sequence[int] = (), seed: int = 0) -> StartedProblem:
+def with_starts(problem: PlacementProblem, name: str = "") -> StartedProblem:
   """The problem with one device, the expert split and METIS as starts, the best first.
-
-  Args:
-    problem: grouped.
-    annealed: numbers of evaluations; for each, annealing from the best start makes one more start,
-      so that training also meets placements that are hard to improve.
-    seed: of annealing.
 
   Raises:
     PlacementError: no group of the problem can be moved.
@@ -92,29 +81,22 @@ def with_starts(
   if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
   starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])
-  found_us = problem.evaluate(starts).objective_us
-  order = np.argsort(found_us, kind="stable")
-  more = []
-  for evaluations in annealed:
-    placement, _ = anneal_units(
-        problem, Units(problem), problem.grouping.expand(starts[order[0]]),
-        float(found_us[order[0]]), Budget(problem.account.evaluations + evaluations), stream(seed))
-    more.append(problem.project(placement))
-  return StartedProblem(problem, np.stack([*starts[order], *more]).astype(np.int32))
+  order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
+  return StartedProblem(name, problem, starts[order].astype(np.int32))
 
 
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
-    annealed: Sequence[int] = (), seed: int = 0, num_threads: Optional[int] = None,
-    progress: Callable[[str], None] = lambda text: None) -> List[StartedProblem]:
+    seed: int = 0, num_threads: Optional[int] = None) -> List[StartedProblem]:
   """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
   check_specs(graphs)
   rng, problems = random.Random(seed), []
   for index, name in enumerate(graphs):
     graph = load_with_replicas(name)
     for cluster in expand_clusters(clusters, seed, index):
-      problems.append(with_starts(make_problem(
+      problem = make_problem(
           graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),
-          num_threads=num_threads), annealed=annealed, seed=seed))
-      progress(f"{name} on {cluster}: {problems[-1].problem.num_groups} groups")
+          num_threads=num_threads)
+      label = name if len(clusters) == 1 else f"{name}@{cluster}"
+      problems.append(with_starts(problem, label))
   return problems

@@ -37,17 +37,19 @@ _DRAWS = 16  # as many as gdp_zero_shot evaluates
 
 def synthetic(num_nodes: int, max_devices: int) -> Any:
   """Random features; every node but the first reads two of the twenty before it."""
+  from placeto_tf.policies import op_features
   from placeto_tf.policies.gdp import node_inputs as lib
 
   rng = np.random.default_rng(0)
   targets = np.repeat(np.arange(1, num_nodes), 2)
   sources = np.maximum(0, targets - 1 - rng.integers(0, 20, len(targets)))
-  return lib.NodeInputs(
-      rng.integers(0, OP_TYPE_BUCKETS, num_nodes).astype(np.int32),
-      rng.normal(size=(num_nodes, lib.NODE_FEATURES)).astype(np.float32),
-      sources.astype(np.int32), targets.astype(np.int32),
-      np.ones((num_nodes, max_devices), np.float32),
-      np.ones((max_devices, lib.DEVICE_FEATURES), np.float32))
+  return {
+      lib.OP_TYPES: rng.integers(0, OP_TYPE_BUCKETS, num_nodes).astype(np.int32),
+      lib.FEATURES: rng.normal(size=(num_nodes, lib.NODE_FEATURES)).astype(np.float32),
+      lib.SOURCES: sources.astype(np.int32), lib.TARGETS: targets.astype(np.int32),
+      lib.MASK: np.ones((num_nodes, max_devices), np.float32),
+      lib.DEVICES: np.ones((max_devices, lib.DEVICE_FEATURES), np.float32),
+      lib.WALK: op_features.walk_numbers(sources, targets, num_nodes)}
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def main() -> None:
     found["ops"] = problem.graph.num_ops
     inputs = timed("inputs", lambda: node_inputs(
         GroupedGraph.of(problem), network.config.max_devices))
-  found["nodes"] = inputs.num_nodes
+  found["nodes"] = len(inputs["mask"])
   policy = GdpPolicy([inputs], network)
   timed("trace_and_pass", policy.greedy)
   timed("pass", policy.greedy)

@@ -107,15 +107,15 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
   from placeto_tf.placing import registry
   from placeto_tf.policies.placeto.config import PlacetoConfig
   from placeto_tf.policies.placeto.search import improve
-  from placeto_tf.policies.placeto.training import given_start
   from placeto_tf.problem.budget import Budget
+  from placeto_tf.training.problems import with_starts
 
-  start = given_start(make(), "best_known")
+  start = with_starts(make()).starts[0]
   problem = make()
   before_us = float(problem.evaluate(start[None]).objective_us[0])
   budget = Budget(max_evaluations=evaluations)
   if name == "uniform moves":
-    improve(problem, start, budget, seed, config=PlacetoConfig.paper(), policy="random")
+    improve(problem, start, budget, seed, config=PlacetoConfig.paper(), uniform=True)
   else:
     registry.find(name).load()(problem, budget, seed)
   return problem.account.best_objective_us / before_us

@@ -35,15 +35,16 @@ def rows(
     seed: of draws.
     rivals: whether also those that have learned nothing, and greedy episodes from random starts.
   """
-  from placeto_tf.policies.placeto.training import given_start
+  from placeto_tf.search import PLACERS
+  from placeto_tf.training.problems import with_starts
 
   first = [make() for make in graphs]
-  known = [given_start(problem, "best_known") for problem in first]
+  known = [with_starts(problem).starts[0] for problem in first]
   best_us = [float(p.evaluate(start[None]).objective_us[0]) for p, start in zip(first, known)]
   found: Dict[str, List[Tuple[float, float]]] = {}
   for name in ("single", "expert", "metis"):
     found[name] = [
-        (float(p.evaluate(given_start(p, name)[None]).objective_us[0]) / us, 1)
+        (float(p.evaluate(p.project(PLACERS[name](p))[None]).objective_us[0]) / us, 1)
         for p, us in zip(first, best_us)]
   rng = np.random.default_rng(seed)
   greedy = [("greedy (known start)", "given", 1)]
@@ -97,9 +98,8 @@ class _Session:
         side_by_side=len(graphs))
     self.steps = self._environment.num_steps
     self._learner = None if uniform else PlacetoLearner(
-        self._environment, grouped, dataclasses.replace(
-            weights.config, environment=rules, learn=False), seed, weights=arrays,
-        max_groups=weights.max_groups)
+        self._environment, grouped, dataclasses.replace(weights.config, environment=rules), seed,
+        weights=arrays, max_groups=weights.max_groups)
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
     """Plays one; without a generator with the likeliest devices."""

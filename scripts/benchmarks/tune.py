@@ -7,9 +7,9 @@
 
 Fields are tried one after the other, each value with the best values of the fields before it. A
 setting is run on every graph with every seed, once for each number of evaluations in --budgets.
-Runs start from the best of one device, expert and METIS; one-shot policies start from nothing. The
-score is the geometric mean of the final step time over that start's. Prints a table per method and
-the chosen settings. After an interruption the same command goes on where it stopped.
+Runs start from the best of one device, expert and METIS. The score is the geometric mean of the
+final step time over that start's. Prints a table per method and the chosen settings. After an
+interruption the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
 flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
 
 FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
-ONE_SHOT = ("hierarchical", "gdp")
-TOGETHER = "together"  # in place of a field: the values are dictionaries of several
 STARTS = ("single", "expert", "metis")
 Key = Tuple[str, str, str, str, str]
 
@@ -63,11 +61,9 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """method -> (the setting to begin with, (field, values to try) in order).
 
   The searches have 30 settings each with the first one, the policy's use and uniform moves in its
-  place 23. A field's name may be a path.
+  place 23.
   """
   from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
-  from placeto_tf.policies.gdp.search import GdpSearch
-  from placeto_tf.policies.hierarchical.placer import HierarchicalSearch
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.local_search import LocalSearchConfig
 
@@ -118,46 +114,18 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
       "uniform": (BestFirstConfig(), best_first),
       "device_pointer": (BestFirstConfig(), best_first),
-      # Without what the authors' code has against collapse, then with one after the other.
-      "hierarchical": (_replace(HierarchicalSearch(), {
-          "policy.num_groups": 128, "policy.groups_a_device": 128, "policy.disturbance": 0.0,
-          "policy.counts": False, "policy.shapes": False, "policy.placer.tanh_constant": 0.0,
-          "training.batch_size": 16}), [
-              ("policy.placer.tanh_constant", (4.0, 1.0, 2.5)),
-              ("policy.counts", (True,)),
-              (TOGETHER, ({"policy.placer.tanh_constant": 2.5, "policy.groups_a_device": 20,
-                           "policy.counts": True, "policy.shapes": True,
-                           "policy.disturbance": 0.5},))]),
-      "gdp": (GdpSearch(order="first", joint=False), [
-          ("joint", (True,)),
-          ("order", ("main", "walk"))]),
   }
-
-
-def _replace(config: Any, values: Dict[str, Any]) -> Any:
-  """A copy with other values of the fields at these paths."""
-  for path, value in values.items():
-    name, _, rest = path.partition(".")
-    config = dataclasses.replace(config, **{
-        name: _replace(getattr(config, name), {rest: value}) if rest else value})
-  return config
 
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
   from placeto_tf.policies.device_pointer.placers import indifferent, search
   from placeto_tf.policies.device_pointer.scorer import pretrained
-  from placeto_tf.policies.gdp.search import search_gdp
-  from placeto_tf.policies.hierarchical.placer import POLICY as hierarchical
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.local_search import search_locally
 
-  def gdp(problem, budget, seed, config):
-    return search_gdp(problem, budget, seed, config=config)
-
   searches: Dict[str, Callable[..., Any]] = {
-      "annealing": anneal, "local_search": search_locally,
-      "hierarchical": hierarchical.place, "gdp": gdp}
+      "annealing": anneal, "local_search": search_locally}
   if method in searches:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "device_pointer" else indifferent()
@@ -203,8 +171,7 @@ class Bench:
         self._problems[graph] = _load(graph)
       make, start, start_us = self._problems[graph]
       problem = make()
-      if method not in ONE_SHOT:
-        problem.evaluate_ops(start)
+      problem.evaluate_ops(start)
       placer(method, config)(problem, Budget(max_evaluations=evaluations), seed)
       self._results[key] = problem.account.best_objective_us / start_us
       self._writer.writerow((*key, repr(self._results[key])))
@@ -246,7 +213,7 @@ def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float]
   for field, values in fields:
     base = best
     for value in values:
-      config = _replace(base, value if field == TOGETHER else {field: value})
+      config = dataclasses.replace(base, **{field: value})
       found = bench.measure(method, config)
       better = score(found) < least
       if better:

@@ -8,28 +8,23 @@ import pytest
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, running
-from placeto_tf.policies.hierarchical import placer as hierarchical
-from placeto_tf.policies.hierarchical.placer import HierarchicalSearch
+from placeto_tf.policies.hierarchical import policy as hierarchical
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
 from placeto_tf.policies.one_graph import OneGraphConfig, OneGraphLearner
-from placeto_tf.policies.rnn import placer as rnn
-from placeto_tf.policies.rnn.placer import RnnSearch
+from placeto_tf.policies.rnn import policy as rnn
 from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training.trainer import Trainer
 from random_problem import means_of_draws, random_problem
 
-RNN = RnnSearch(
-    policy=RnnConfig(placer=PlacerConfig(hidden=16), type_width=4),
-    training=dataclasses.replace(
-        RnnSearch().training, learning_rate=2e-2, final_learning_rate=2e-2))
-HIERARCHICAL = HierarchicalSearch(
-    policy=HierarchicalConfig(
-        num_groups=4, grouper_hidden=32, type_width=4, grouper_scale=3.0,
-        placer=PlacerConfig(hidden=16, bidirectional=True, tanh_constant=1.0)),
-    training=dataclasses.replace(
-        HierarchicalSearch().training, learning_rate=1e-2, final_learning_rate=1e-2))
+RNN = RnnConfig(
+    placer=PlacerConfig(hidden=16), type_width=4, training=dataclasses.replace(
+        RnnConfig().training, learning_rate=2e-2, final_learning_rate=2e-2))
+HIERARCHICAL = HierarchicalConfig(
+    num_groups=4, grouper_hidden=32, type_width=4, grouper_scale=3.0,
+    placer=PlacerConfig(hidden=16, bidirectional=True), training=dataclasses.replace(
+        HierarchicalConfig().training, learning_rate=1e-2, final_learning_rate=1e-2))
 POLICIES = {"rnn": rnn.POLICY, "hierarchical": hierarchical.POLICY}
 CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
 
@@ -63,11 +58,11 @@ def test_a_method_answers_even_if_loading_took_all_its_time(eagerly):
 
 
 OPTIONS = {
-    "rnn": RnnSearch(policy=RnnConfig(placer=PlacerConfig(hidden=8), type_width=4)),
-    "hierarchical": HierarchicalSearch(policy=HierarchicalConfig(
+    "rnn": RnnConfig(placer=PlacerConfig(hidden=8), type_width=4),
+    "hierarchical": HierarchicalConfig(
         num_groups=3, grouper_hidden=8, type_width=4,
-        placer=PlacerConfig(hidden=8, bidirectional=True)))}
-TRAINING = dataclasses.replace(RnnSearch().training, batch_size=4)
+        placer=PlacerConfig(hidden=8, bidirectional=True))}
+TRAINING = dataclasses.replace(RnnConfig().training, batch_size=4)
 
 
 def config(policy="rnn", **changes):

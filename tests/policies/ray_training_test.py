@@ -11,17 +11,17 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.policies.device_pointer.training import GainLearner, GainTrainingConfig
+from placeto_tf.policies.device_pointer.episodes import GainTrainingConfig
+from placeto_tf.policies.device_pointer.training import GainLearner
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
 from placeto_tf.policies.gdp.training import GdpTraining, GdpTrainingConfig
 from placeto_tf.policies.placeto import training as placeto_training
-from placeto_tf.policies.placeto.collecting import FamilyProblem
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
-from placeto_tf.training.problems import with_starts
+from placeto_tf.training.problems import StartedProblem, with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
@@ -74,8 +74,8 @@ def placeto(root_dir):
   problems = []
   for groups in (5, 6):
     problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
-    problems.append(FamilyProblem(
-        f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
+    start = problem.allowed.argmax(axis=1).astype(np.int32)
+    problems.append(StartedProblem(f"random[{groups}]", problem, start[None]))
   return Trainer(PlacetoTraining, PLACETO, str(root_dir), problems=problems)
 
 

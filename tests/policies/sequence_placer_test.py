@@ -68,8 +68,7 @@ def test_an_encoder_of_one_direction_does_not_see_what_comes_and_one_of_two_does
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"own_scale": 0.0}, {"bidirectional": True},
-    {"temperature": 2.0, "tanh_constant": 5.0}])
+    {}, {"own_scale": 0.0}, {"bidirectional": True}])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_probability_of_what_was_drawn_is_the_one_it_was_drawn_with(options, batch):
   placer = placer_of(**options)
@@ -132,15 +131,8 @@ def test_a_device_that_is_masked_is_never_drawn_and_one_that_is_left_is_certain(
   assert (log_probs[:, 1] == 0).all() and (log_probs[:, 3] < 0).all()
 
 
-def test_logits_are_tempered_and_bounded():
-  placer = placer_of(temperature=0.01, tanh_constant=5.0)
-  features, _ = inputs()
-  logits = placer.logits(placer.encode(features), 9 * tf.ones([1, 1, 4]), tf.zeros([1, 1, 4]))
-  assert 4.9 < np.abs(logits).max() <= 5.0
-
-
 def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="temperature is 0"):
-    PlacerConfig(temperature=0)
+  with pytest.raises(PlacementError, match="device_width is 0"):
+    PlacerConfig(device_width=0)
   with pytest.raises(PlacementError, match="expected an even number"):
     PlacerConfig(hidden=5, bidirectional=True)

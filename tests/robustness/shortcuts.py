@@ -61,13 +61,11 @@ def tiny_family() -> None:
 
 def few_groups() -> None:
   """Policies that have a step of a recurrent network for each group have eight."""
-  from placeto_tf.policies.hierarchical import placer as hierarchical
-  from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
-  from placeto_tf.policies.rnn import placer as rnn
+  from placeto_tf.policies.hierarchical import policy as hierarchical
+  from placeto_tf.policies.rnn import policy as rnn
 
-  for module, options in ((rnn, rnn.RnnSearch(max_groups=8)),
-                          (hierarchical, hierarchical.HierarchicalSearch(
-                              HierarchicalConfig(num_groups=8)))):
+  for module, options in ((rnn, rnn.RnnConfig(max_groups=8)),
+                          (hierarchical, hierarchical.HierarchicalConfig(num_groups=8))):
     module.POLICY = dataclasses.replace(module.POLICY, options=options)
 
 

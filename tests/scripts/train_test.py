@@ -112,7 +112,7 @@ def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(
            "--clusters=k80:2", "--iterations=2", f"--root_dir={tmp_path / 'run'}",
            "--set=watch_cluster=k80:2", "--set=max_groups=6", "--set=num_episodes=2",
            "--set=network.rounds=1", "--set=order=random", "--set=environment.start=random",
-           "--set=reward=final", "--set=start_times=false")
+           "--set=reward=final", "--set=transform_layers=3")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
   assert "[2/2]" in done.err and "held_out_greedy" in done.err

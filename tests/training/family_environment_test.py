@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
+from tf_agents.drivers import py_driver
 from tf_agents.environments import utils
+from tf_agents.policies import random_py_policy
+from tf_agents.specs import array_spec
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training.cost import SimulatedCost
@@ -18,16 +21,39 @@ def single(num_groups, devices="k80:3", **rules):
 
 def play(environment, seed=0):
   """Observations and rewards of an episode of random devices."""
-  rng, time_step, seen = np.random.default_rng(seed), environment.reset(), []
-  while not time_step.is_last().all():
-    action = rng.integers(0, 3, (2, 1)).astype(np.int32)
-    time_step = environment.step(action)
-    seen.append((time_step.observation, time_step.reward))
+  rng, seen = np.random.default_rng(seed), []
+  environment.reset()
+  for _ in range(environment.num_steps):
+    found = environment.step(rng.integers(0, 3, (2, 1)).astype(np.int32))
+    seen.append((found.observation, found.reward) if hasattr(found, "reward") else found)
   return seen
 
 
-def test_tf_agents_finds_the_environment_valid():
-  utils.validate_py_environment(FamilyEnvironment([single(4), single(6)]), episodes=2)
+@pytest.mark.parametrize("rules", [
+    {}, {"groups_per_step": 3, "order": "random", "undo": True},
+    {"reward": "final", "start": "random"}, {"start": "best", "all_gains": True}])
+def test_tf_agents_finds_the_environment_valid(rules):
+  utils.validate_py_environment(
+      FamilyEnvironment([single(4, **rules), single(6, **rules)]), episodes=2)
+
+
+def test_every_time_step_a_driver_sees_is_as_the_spec_says():
+  environment = FamilyEnvironment([single(4, groups_per_step=3)])
+  spec = array_spec.add_outer_dims_nest(environment.time_step_spec(), (2,))
+  seen = []
+
+  def observe(transition):
+    time_step, _, next_time_step = transition
+    for step in (time_step, next_time_step):
+      assert array_spec.check_arrays_nest(step, spec)
+    seen.append(next_time_step)
+
+  policy = random_py_policy.RandomPyPolicy(
+      environment.time_step_spec(), environment.action_spec(), seed=0)
+  driver = py_driver.PyDriver(
+      environment, policy, observers=[], transition_observers=[observe], max_episodes=4)
+  driver.run(environment.reset())
+  assert sum(int(step.is_last().all()) for step in seen) == 2
 
 
 def test_an_episode_is_that_of_the_chosen_graph_padded_and_named():
@@ -56,8 +82,8 @@ def test_episodes_of_several_graphs_run_side_by_side_and_the_shorter_ones_stand_
     active, action = len(rewards) < 4, rng.integers(0, 3, (4, 1)).astype(np.int32)
     time_step = family.step(action)
     rewards.append(time_step.reward)
-    expected = longer.step(action[:2]).reward.tolist() + (
-        shorter.step(action[2:]).reward.tolist() if active else [0.0, 0.0])
+    expected = longer.step(action[:2])[1].tolist() + (
+        shorter.step(action[2:])[1].tolist() if active else [0.0, 0.0])
     assert time_step.reward.tolist() == expected
     assert time_step.observation["graph"][:, 0].tolist() == [1, 1, 0, 0]
   assert len(rewards) == 6

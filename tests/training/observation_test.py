@@ -4,7 +4,8 @@ from placeto_tf.training import observation
 def test_shapes_depend_on_groups_and_groups_per_step_only():
   spec = observation.observation_spec(num_groups=7, num_devices=3, groups_per_step=2)
   shapes = {name: entry.shape for name, entry in spec.items()}
-  assert shapes == {"placement": (7,), "current": (2,), "visited": (7,), "start": (7,)}
+  assert shapes == {"placement": (7,), "current": (2,), "visited": (7,), "start": (7,),
+                    "graph": (1,)}
   assert spec["placement"].maximum == 2 and spec["current"].maximum == 6
 
 

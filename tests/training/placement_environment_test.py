@@ -1,9 +1,5 @@
 import numpy as np
 import pytest
-from tf_agents.drivers import py_driver
-from tf_agents.environments import utils
-from tf_agents.policies import random_py_policy
-from tf_agents.specs import array_spec
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.training.cost import SimulatedCost
@@ -27,12 +23,9 @@ def two_groups(allowed=None, cost=table_cost, origin=(0, 0), **rules):
 
 def play(environment, devices):
   """Rewards [T] of one episode alone."""
-  time_step, rewards = environment.reset(), []
-  for device in devices:
-    time_step = environment.step(np.array([[device]] * environment.batch_size, dtype=np.int32))
-    rewards.append(float(time_step.reward[0]))
-  assert time_step.is_last().all()
-  return rewards
+  environment.reset()
+  assert len(devices) == environment.num_steps
+  return [float(environment.step(np.full((1, 1), device, np.int32))[1][0]) for device in devices]
 
 
 def simulated(**rules):
@@ -43,32 +36,6 @@ def simulated(**rules):
       config=EnvironmentConfig(num_episodes=4, **rules), seed=3)
 
 
-@pytest.mark.parametrize("rules", [
-    {}, {"groups_per_step": 5, "order": "random", "undo_steps": 1},
-    {"reward": "final", "start": "random"}, {"start": "best", "all_gains": True}])
-def test_tf_agents_finds_the_environment_valid(rules):
-  utils.validate_py_environment(simulated(**rules), episodes=2)
-
-
-def test_every_time_step_a_driver_sees_is_as_the_spec_says():
-  environment = simulated(groups_per_step=5)
-  spec = array_spec.add_outer_dims_nest(environment.time_step_spec(), (4,))
-  seen = []
-
-  def observe(transition):
-    time_step, _, next_time_step = transition
-    for step in (time_step, next_time_step):
-      assert array_spec.check_arrays_nest(step, spec)
-    seen.append(next_time_step)
-
-  policy = random_py_policy.RandomPyPolicy(
-      environment.time_step_spec(), environment.action_spec(), seed=0)
-  driver = py_driver.PyDriver(
-      environment, policy, observers=[], transition_observers=[observe], max_episodes=8)
-  driver.run(environment.reset())
-  assert sum(int(step.is_last().all()) for step in seen) == 2
-
-
 def test_a_faster_placement_earns_its_share_of_the_start_and_a_slower_one_costs_it():
   assert play(two_groups(), [1, 0]) == pytest.approx([0.2, 0.0])
   assert play(two_groups(), [0, 1]) == pytest.approx([0.0, -0.2])
@@ -77,7 +44,7 @@ def test_a_faster_placement_earns_its_share_of_the_start_and_a_slower_one_costs_
 def test_the_last_group_is_placed_too():
   environment = two_groups()
   assert play(environment, [1, 1]) == pytest.approx([0.2, 0.3])
-  assert environment.placements.tolist() == [[1, 1]]
+  assert environment._state.placement.tolist() == [[1, 1]]
   assert environment.best_placement.tolist() == [1, 1]
 
 
@@ -86,30 +53,29 @@ def test_the_final_reward_is_minus_the_last_objective():
 
 
 @pytest.mark.parametrize("rules", [
-    {}, {"undo_steps": 1}, {"undo_steps": 3, "groups_per_step": 2}, {"order": "random"}])
+    {}, {"undo": True}, {"undo": True, "groups_per_step": 2}, {"order": "random"}])
 def test_returns_add_up_to_the_fall_of_the_objective(rules):
   environment = simulated(**rules)
   rng = np.random.default_rng(0)
-  time_step = environment.reset()
+  environment.reset()
   before, returns = environment.objective_us, np.zeros(4)
-  while not time_step.is_last().all():
-    shape = (4,) + environment.action_spec().shape
-    time_step = environment.step(rng.integers(0, 3, shape).astype(np.int32))
-    returns += time_step.reward
+  for _ in range(environment.num_steps):
+    action = rng.integers(0, 3, (4, environment.groups_per_step)).astype(np.int32)
+    returns += environment.step(action)[1]
   np.testing.assert_allclose(
       returns, (before - environment.objective_us) / environment.scale_us, atol=1e-5)
 
 
 def test_a_worse_placement_is_undone_and_earns_nothing():
-  environment = two_groups(undo_steps=1)
+  environment = two_groups(undo=True)
   assert play(environment, [0, 1]) == [0.0, 0.0]
-  assert environment.placements.tolist() == [[0, 0]]
+  assert environment._state.placement.tolist() == [[0, 0]]
 
 
 def test_a_device_that_is_not_allowed_is_no_move():
   environment = two_groups(allowed=[[True, False], [True, True]])
   assert play(environment, [1, 0]) == [0.0, 0.0]
-  assert environment.placements.tolist() == [[0, 0]]
+  assert environment._state.placement.tolist() == [[0, 0]]
 
 
 def test_only_what_changed_is_evaluated():
@@ -130,43 +96,42 @@ def test_the_next_episode_starts_where_the_rules_say(start, expected):
   environment = two_groups(start=start)
   play(environment, [1, 1])
   environment.reset()
-  assert environment.placements.tolist() == [expected]
+  assert environment._state.placement.tolist() == [expected]
 
 
 def test_all_gains_are_what_each_device_would_earn():
   environment = two_groups(all_gains=True, num_episodes=2)
-  gains = environment.reset().observation["gains"]
+  gains = environment.reset()["gains"]
   np.testing.assert_allclose(gains, [[0, 0.2]] * 2, atol=1e-6)
-  gains = environment.step(np.array([[1], [0]], dtype=np.int32)).observation["gains"]
+  gains = environment.step(np.array([[1], [0]], dtype=np.int32))[0]["gains"]
   np.testing.assert_allclose(gains, [[0, 0.3], [0, -0.2]], atol=1e-6)  # from (1, 0) and (0, 0)
-  assert not environment.step(np.array([[0], [0]], dtype=np.int32)).observation["gains"].any()
+  assert not environment.step(np.array([[0], [0]], dtype=np.int32))[0]["gains"].any()
 
 
 def test_every_group_is_visited_when_they_do_not_fill_the_last_step():
   environment = simulated(groups_per_step=5)
-  time_step, visited = environment.reset(), []
+  observation, visited = environment.reset(), []
   assert environment.num_steps == 3
   for _ in range(3):
-    visited.append(time_step.observation["current"][0])
-    time_step = environment.step(np.zeros((4, 5), dtype=np.int32))
+    visited.append(observation["current"][0])
+    observation, _ = environment.step(np.zeros((4, 5), dtype=np.int32))
   assert np.concatenate(visited).tolist() == list(range(12)) + [0, 1, 2]
-  assert (time_step.observation["visited"] == 1).all()
+  assert (observation["visited"] == 1).all()
 
 
 def test_episodes_side_by_side_do_not_touch_each_other():
   environment = two_groups(num_episodes=2)
   environment.reset()
   environment.step(np.array([[1], [0]], dtype=np.int32))
-  time_step = environment.step(np.array([[1], [1]], dtype=np.int32))
-  assert environment.placements.tolist() == [[1, 1], [0, 1]]
-  np.testing.assert_allclose(time_step.reward, [0.3, -0.2], atol=1e-6)
+  _, reward = environment.step(np.array([[1], [1]], dtype=np.int32))
+  assert environment._state.placement.tolist() == [[1, 1], [0, 1]]
+  np.testing.assert_allclose(reward, [0.3, -0.2], atol=1e-6)
 
 
 @pytest.mark.parametrize("rules,message", [
     ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
     ({"num_episodes": 0}, "num_episodes is 0"),
-    ({"all_gains": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1"),
-    ({"undo_steps": -1}, "undo_steps is -1")])
+    ({"all_gains": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1")])
 def test_wrong_rules_are_named(rules, message):
   with pytest.raises(PlacementError, match=message):
     EnvironmentConfig(**rules)

@@ -36,11 +36,3 @@ def test_starts_are_sorted_from_the_best_on():
   starts = training_problems.with_starts(problem).starts
   assert starts.shape == (3, 24)
   assert (np.diff(problem.evaluate(starts).objective_us) >= 0).all()
-
-
-def test_annealing_adds_starts_that_are_better_than_the_best_one():
-  problem = random_problem(num_ops=200, num_groups=24)
-  starts = training_problems.with_starts(problem, annealed=(100, 400)).starts
-  objective_us = problem.evaluate(starts).objective_us
-  assert starts.shape == (5, 24)
-  assert objective_us[4] <= objective_us[3] < objective_us[0]

@@ -26,7 +26,7 @@ from tf_agents.utils import common
 from placeto_tf.errors import check_at_least
 from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy
 from placeto_tf.training import driving
-from placeto_tf.training.one_shot import OneShotConfig
+from placeto_tf.training.one_shot import GRADIENT_CLIP, OneShotConfig
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import LOG_PROBS
 from placeto_tf.training.schedules import between
@@ -105,7 +105,7 @@ class GdpLearner:
     self.policy, self.config, self._environment = policy, config, environment
     self.rng = np.random.default_rng(seed)
     policy.create_variables()
-    self.optimizer = adam(config.learning_rate, config.gradient_clip, policy.trainable_variables)
+    self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     specs = ts.time_step_spec(policy.input_tensor_spec)
     self._agent = GdpAgent(
         specs, policy.output_spec.sample_spec, optimizer=self.optimizer, actor_net=policy,

@@ -10,7 +10,7 @@ Legend: P graphs, M nodes of all, D devices, padded; W width.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict
+from typing import Dict
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.errors import PlacementError, check_at_least
@@ -52,10 +52,6 @@ class GdpConfig:
     if self.width % self.heads:
       raise PlacementError(
           f"width is {self.width}; expected a multiple of the {self.heads} heads")
-
-  def to_json(self) -> Dict[str, Any]:
-    """The configuration from the JSON file beside the weights."""
-    return dataclasses.asdict(self)
 
 
 class GdpNetwork(tf.keras.Model):

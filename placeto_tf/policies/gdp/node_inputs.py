@@ -12,13 +12,12 @@ Legend: P graphs looked up, M nodes, E edges, D devices, padded; F node features
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Dict, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph
+from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph, main_ops
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
@@ -30,50 +29,24 @@ _FURTHEST = 5.0  # deviations from the mean at which features are clipped
 NODE_FEATURES = 9 + 1 + OUTPUT_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
-OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES, NUM_NODES, NUM_EDGES = (
-    "op_types", "features", "sources", "targets", "mask", "devices", "num_nodes", "num_edges")
+OP_TYPES, FEATURES, SOURCES, TARGETS, MASK, DEVICES, WALK, NUM_NODES, NUM_EDGES = (
+    "op_types", "features", "sources", "targets", "mask", "devices", "walk", "num_nodes",
+    "num_edges")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NodeInputs:
-  """One graph on one cluster.
-
-  Attributes:
-    op_types: [M] int32 hash buckets, of the op of each node that computes longest.
-    features: [M, F] float32.
-    sources, targets: [E] int32 nodes.
-    mask: [M, D] float32, 1 where the node may be placed.
-    devices: [D, C] float32, rows of zeros behind the cluster's devices.
-  """
-
-  op_types: np.ndarray  # [M]
-  features: np.ndarray  # [M, F]
-  sources: np.ndarray  # [E]
-  targets: np.ndarray  # [E]
-  mask: np.ndarray  # [M, D]
-  devices: np.ndarray  # [D, C]
-
-  @property
-  def num_nodes(self) -> int:
-    """M."""
-    return len(self.op_types)
-
-  @property
-  def max_devices(self) -> int:
-    """D."""
-    return len(self.devices)
+Inputs = Dict[str, np.ndarray]  # of one graph, see `node_inputs`
 
 
 class NodeTable:
   """The inputs of several graphs, to be looked up: nodes and edges in ragged rows."""
 
-  def __init__(self, graphs: Sequence[NodeInputs]):
+  def __init__(self, graphs: Sequence[Inputs]):
     names = (OP_TYPES, FEATURES, MASK, SOURCES, TARGETS)
     self._rows = {
         name: tf.RaggedTensor.from_row_lengths(
-            np.concatenate([getattr(each, name) for each in graphs]),
-            [len(getattr(each, name)) for each in graphs]) for name in names}
-    self._devices = tf.constant(np.stack([each.devices.reshape(-1) for each in graphs]))
+            np.concatenate([each[name] for each in graphs]), [len(each[name]) for each in graphs])
+        for name in names}
+    self._devices = tf.constant(np.stack([each[DEVICES].reshape(-1) for each in graphs]))
 
   def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:
     """What the network takes, of graphs [P]: all nodes and edges one after the other."""
@@ -87,35 +60,29 @@ class NodeTable:
     return found
 
 
-def one_node(max_devices: int) -> NodeInputs:
+def one_node(max_devices: int) -> Inputs:
   """A graph of one node, for a network to be made on."""
-  return NodeInputs(
-      np.zeros(1, np.int32), np.zeros((1, NODE_FEATURES), np.float32), np.zeros(0, np.int32),
-      np.zeros(0, np.int32), np.ones((1, max_devices), np.float32),
-      np.zeros((max_devices, DEVICE_FEATURES), np.float32))
+  none = np.zeros(0, np.int32)
+  return {
+      OP_TYPES: np.zeros(1, np.int32), FEATURES: np.zeros((1, NODE_FEATURES), np.float32),
+      SOURCES: none, TARGETS: none, MASK: np.ones((1, max_devices), np.float32),
+      DEVICES: np.zeros((max_devices, DEVICE_FEATURES), np.float32)}
 
 
-def node_problem(problem: PlacementProblem, order: str = "main") -> PlacementProblem:
+def node_problem(problem: PlacementProblem) -> PlacementProblem:
   """The same problem with nodes as groups: only ops that must share a device are grouped."""
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
-  if order == "first":
-    return problem.regrouped(grouping)
   rank = topological_rank(problem.graph)
-  if order == "walk":
-    sources, targets = op_features.group_edges(
-        problem.graph, grouping.group_of_op, grouping.num_groups)
-    numbers = op_features.walk_numbers(sources, targets, grouping.num_groups)
-    return problem.regrouped(number_groups(grouping.group_of_op, numbers[grouping.group_of_op]))
-  longest = problem.costs.compute_us.max(axis=1)
-  by_group = np.lexsort((rank, -longest, grouping.group_of_op))
-  first = np.unique(grouping.group_of_op[by_group], return_index=True)[1]
-  main_op = by_group[first]
-  return problem.regrouped(
-      number_groups(grouping.group_of_op, rank[main_op[grouping.group_of_op]]))
+  op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
+  return problem.regrouped(number_groups(grouping.group_of_op, op_rank[grouping.group_of_op]))
 
 
-def node_inputs(grouped: GroupedGraph, max_devices: int) -> NodeInputs:
-  """Inputs of the graph of a problem made by `node_problem`.
+def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
+  """The arrays of the graph of a problem made by `node_problem`.
+
+  `OP_TYPES` [M] int32 hash buckets, `FEATURES` [M, F] float32, `SOURCES` and `TARGETS` [E] int32
+  nodes, `MASK` [M, D] float32, 1 where the node may be placed, `DEVICES` [D, C] float32, with rows
+  of zeros behind the cluster's devices, and `WALK` [M], the nodes' places in a depth-first walk.
 
   Raises:
     PlacementError: the cluster has more devices than the network has room for.
@@ -129,14 +96,16 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> NodeInputs:
   mask[:, :d] = grouped.allowed
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
+  edges = grouped.sources, grouped.targets, grouped.num_groups
+  walk = op_features.walk_numbers(*edges)
   features = op_features.standardized(np.concatenate([
       _cost_features(grouped),
       op_features.shape_features(grouped.output_rank, grouped.output_dims),
-      op_features.neighbours(grouped.sources, grouped.targets, grouped.num_groups, _ADJACENT),
-      _position_features(grouped)], axis=1))
-  return NodeInputs(
-      grouped.op_type, np.clip(features, -_FURTHEST, _FURTHEST), grouped.sources,
-      grouped.targets, mask, devices)
+      op_features.neighbours(*edges, _ADJACENT),
+      _position_features(grouped, walk)], axis=1))
+  return {
+      OP_TYPES: grouped.op_type, FEATURES: np.clip(features, -_FURTHEST, _FURTHEST),
+      SOURCES: grouped.sources, TARGETS: grouped.targets, MASK: mask, DEVICES: devices, WALK: walk}
 
 
 def _cost_features(grouped: GroupedGraph) -> np.ndarray:
@@ -151,15 +120,14 @@ def _cost_features(grouped: GroupedGraph) -> np.ndarray:
       [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
 
 
-def _position_features(grouped: GroupedGraph) -> np.ndarray:
+def _position_features(grouped: GroupedGraph, walk: np.ndarray) -> np.ndarray:
   """[M, 2 W] waves of the share of compute time that comes before a node in a depth-first walk.
 
   Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
-  numbers = op_features.walk_numbers(grouped.sources, grouped.targets, grouped.num_groups)
   weights = grouped.compute_us.min(axis=1) + grouped.op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
-      numbers, weights * (grouped.allowed.sum(axis=1) > 1)))
+      walk, weights * (grouped.allowed.sum(axis=1) > 1)))
 
 
 def _device_features(grouped: GroupedGraph) -> np.ndarray:

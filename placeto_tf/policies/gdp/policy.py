@@ -14,14 +14,15 @@ Legend: B placements side by side, M nodes, T steps, at least as many, D devices
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies import op_features, weight_files
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import MASK, NUM_NODES, NodeInputs, NodeTable
+from placeto_tf.policies.gdp.node_inputs import MASK, NUM_NODES, WALK, Inputs, NodeTable
 from placeto_tf.training.one_shot_policy import LOG_PROBS, Decisions
 
 import tensorflow as tf  # isort: skip
@@ -47,14 +48,9 @@ class GdpPolicy(network.DistributionNetwork):
     most_nodes: of the largest graph.
   """
 
-  def __init__(self, graphs: Sequence[NodeInputs], gdp: GdpNetwork, joint: bool = True):
-    """Args:
-
-      graphs: the list that `graph` is an index of.
-      gdp: for so many devices.
-      joint: whether the nodes of a stretch are one decision.
-    """
-    self.most_nodes = max(each.num_nodes for each in graphs)
+  def __init__(self, graphs: Sequence[Inputs], gdp: GdpNetwork):
+    """Args: graphs: the list that `graph` is an index of, see `node_inputs`."""
+    self.most_nodes = max(len(each[MASK]) for each in graphs)
 
     def below(count, name):
       return tensor_spec.BoundedTensorSpec([], tf.int32, 0, count - 1, name=name)
@@ -65,10 +61,9 @@ class GdpPolicy(network.DistributionNetwork):
         state_spec=(), name="GdpPolicy",
         output_spec=distribution_spec.DistributionSpec(
             Decisions, {LOG_PROBS: tensor_spec.TensorSpec([], tf.float32)}, sample_spec=device))
-    self.network, self._joint = gdp, joint
+    self.network = gdp
     self._inputs = NodeTable(graphs)
-    self._walks = tuple(
-        op_features.walk_numbers(each.sources, each.targets, each.num_nodes) for each in graphs)
+    self._walks = tuple(each[WALK] for each in graphs)
     self._forward = tf.function(
         self._one, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
 
@@ -150,8 +145,6 @@ class GdpPolicy(network.DistributionNetwork):
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
     """[B, M] the mean over each node's stretch of values [B, M]."""
-    if not self._joint:
-      return values
     b, m = tf.shape(values)[0], tf.shape(values)[1]
     labels = stretches + m * tf.range(b)[:, None]  # no two rows share a stretch
     means = tf.math.unsorted_segment_mean(
@@ -179,7 +172,8 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
   """Writes the weights and a JSON sidecar with the network's sizes and `notes`."""
   weight_files.write(
       directory, {f"arr_{i}": variable.numpy() for i, variable in enumerate(network.variables)},
-      {"policy": "gdp", "version": _VERSION, "network": network.config.to_json(), **notes})
+      {"policy": "gdp", "version": _VERSION, "network": dataclasses.asdict(network.config),
+       **notes})
 
 
 def load_network(directory: str) -> GdpNetwork:

@@ -19,12 +19,12 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from tf_agents.trajectories import trajectory
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.gdp.episodes import Played, SampleCollector, SampleSpec
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -32,9 +32,11 @@ from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
-from placeto_tf.training import trainer
+from placeto_tf.training import driving, trainer
 from placeto_tf.training.collecting import Maker
+from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.learner import Learner
+from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.problems import expand_clusters, make_problem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
@@ -63,6 +65,50 @@ class GdpTrainingConfig(RunConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleSpec:
+  """What a sample depends on besides weights: the number of its graph, and its seed."""
+
+  graph: int
+  seed: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Played:
+  """Attributes: graph, its number; steps [B, 1, ...], as a driver played B placements;
+  step_time_us [B] float64.
+  """
+
+  graph: int
+  steps: trajectory.Trajectory
+  step_time_us: np.ndarray
+
+
+class SampleCollector:
+  """A network of its own, and environments of training problems made by `node_problem`."""
+
+  def __init__(
+      self, network: GdpConfig, training: PpoConfig, problems: Sequence[PlacementProblem]):
+    """Args: network, training: of the learner."""
+    self._network = GdpNetwork(network)
+    self._policy = GdpPolicy(
+        [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
+        self._network)
+    self._environments: List[OneShotEnvironment] = [
+        OneShotEnvironment(
+            each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,
+            num_graphs=len(problems))
+        for i, each in enumerate(problems)]
+
+  def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
+    """Args: weights: of the learner's network."""
+    for variable, value in zip(self._network.variables, weights):
+      variable.assign(value)
+    environment = self._environments[spec.graph]
+    steps = driving.play(environment, self._policy.act(np.random.default_rng(spec.seed)))
+    return Played(spec.graph, steps, environment.step_time_us)
 
 
 class GdpTraining(Learner):

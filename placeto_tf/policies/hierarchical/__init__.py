@@ -4,7 +4,7 @@ from placeto_tf.problem.method import Kind, Method, deferred
 
 METHODS = (
     Method("hierarchical", Kind.ONE_SHOT,
-           deferred("placeto_tf.policies.hierarchical.placer", "POLICY.place"),
+           deferred("placeto_tf.policies.hierarchical.policy", "POLICY.place"),
            rank=2, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.hierarchical.placer", "POLICY.trainable")
+TRAINABLE = deferred("placeto_tf.policies.hierarchical.policy", "POLICY.trainable")

@@ -9,7 +9,7 @@ D devices.
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Tuple
 
 import numpy as np
 
@@ -19,21 +19,6 @@ from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 _SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, producers, and consumers that are features
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GroupInputs:
-  """The placer's inputs: K groups in B groupings.
-
-  Attributes:
-    features: [B, K, F] float32: how many ops of each type, bytes and sums of the shapes of their
-      outputs, whether there are any, how many edges come from each group and go to each; all but
-      one by their logarithms.
-    allowed: [B, K, D] bool; an empty group has one device, as there is nothing to decide.
-  """
-
-  features: np.ndarray  # [B, K, F]
-  allowed: np.ndarray  # [B, K, D]
 
 
 class Units:
@@ -48,11 +33,10 @@ class Units:
     movable: [U] bool, whether a unit has more than one device to go to.
   """
 
-  def __init__(self, problem: PlacementProblem, counts: bool = True, shapes: bool = True):
+  def __init__(self, problem: PlacementProblem):
     """Args: problem: grouped by what must share a device, no more."""
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
-    self._count_edges, self._show_shapes = counts, shapes
     of_ops = op_features.shape_features(*output_shapes(graph, np.arange(graph.num_ops)))
     self._shapes = np.zeros((u, of_ops.shape[1]))
     np.add.at(self._shapes, group_of_op, of_ops)
@@ -90,8 +74,15 @@ class Units:
     """F of `group_inputs`."""
     return self.type_counts.shape[1] + 2 + 1 + OUTPUT_DIMS + 2 * num_groups
 
-  def group_inputs(self, groups: np.ndarray, num_groups: int) -> GroupInputs:
-    """The placer's inputs for groupings [B, U]."""
+  def group_inputs(self, groups: np.ndarray, num_groups: int) -> Tuple[np.ndarray, np.ndarray]:
+    """The placer's inputs for groupings [B, U].
+
+    Returns:
+      [B, K, F] float32 how many ops of each type, bytes and sums of the shapes of their outputs,
+      whether there are any, how many edges come from each group and go to each, all but one by
+      their logarithms; and [B, K, D] bool, where groups may go. An empty group has one device, as
+      there is nothing to decide.
+    """
     b, k, t = len(groups), num_groups, self.type_counts.shape[1]
     rows = np.arange(b)[:, None]
     features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
@@ -105,20 +96,19 @@ class Units:
     present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
     features[:, :, t] = np.log1p(size).reshape(b, k) / 20
     features[:, :, t + 1] = present
-    if self._show_shapes:
-      for i, column in enumerate(self._shapes[self.movable].T):
-        total = np.bincount(cells, np.tile(column, b), minlength=b * k).reshape(b, k)
-        features[:, :, t + 2 + i] = np.log1p(total)
+    for i, column in enumerate(self._shapes[self.movable].T):
+      total = np.bincount(cells, np.tile(column, b), minlength=b * k).reshape(b, k)
+      features[:, :, t + 2 + i] = np.log1p(total)
     first = t + 2 + self._shapes.shape[1]
     sources, targets = groups[:, self._sources], groups[:, self._targets]
     edges = np.bincount(
         ((rows * k + sources) * k + targets).reshape(-1), minlength=b * k * k).reshape(b, k, k)
     edges[:, np.arange(k), np.arange(k)] = 0
-    shown = np.log1p(edges) if self._count_edges else (edges > 0).astype(np.float64)
+    shown = np.log1p(edges)
     features[:, :, first:first + k] = np.swapaxes(shown, 1, 2)
     features[:, :, first + k:] = shown
     only = np.arange(len(self._common)) == self._common.argmax()
-    return GroupInputs(features, np.where(present[..., None], self._common, only))
+    return features, np.where(present[..., None], self._common, only)
 
   def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
     """[B, U] int32: each unit on its group's device [B, K], or where it must go."""

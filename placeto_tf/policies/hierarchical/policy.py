@@ -21,13 +21,19 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.errors import check_at_least
+from placeto_tf.grouping import group_ops
 from placeto_tf.policies.hierarchical.groups import Units, draw
 from placeto_tf.policies.lstm import initial
+from placeto_tf.policies.one_graph import OneGraphPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.one_shot import ReinforceConfig
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
+
+_TYPE_SCALE = 0.3  # of the initial values of op types' embeddings; the paper's is not known
+
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalConfig:
@@ -37,28 +43,25 @@ class HierarchicalConfig:
   groups_a_device: the largest K over the number of devices; 20 in the authors' code.
   grouper_hidden: 64.
   type_width: of an op type's embedding; 20.
-  type_scale: of the initial values of those embeddings; the paper's is not known.
   grouper_scale: of the initial weights of the grouper's last layer.
   stretches: how sharply group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
     0, as in the paper, starts with units spread over all groups.
-  disturbance: deviation of the noise that draws add to the placer's logits, over the root of their
-    mean square, until `disturbed_draws` batches have been drawn; 0.5 in the authors' code.
-  placer: in two directions; 256 hidden in the paper. The authors' code bounds its logits by a tanh
-    at 1, so that not everything ends on one device (docs/results/rivals_tuned.md).
+  placer: in two directions; 256 hidden in the paper.
+  training: how it learns.
+
+  The authors' code has measures against everything ending on one device, which did not help here:
+  logits bounded by a tanh, and noise on them at first (docs/results/rivals_tuned.md).
   """
 
   num_groups: int = 128
   groups_a_device: int = 32
   grouper_hidden: int = 64
   type_width: int = 20
-  type_scale: float = 0.3
   grouper_scale: float = 1.0
   stretches: float = 100.0
-  disturbance: float = 0.0
-  disturbed_draws: int = 750
-  counts: bool = True
-  shapes: bool = True
   placer: PlacerConfig = PlacerConfig(hidden=64, bidirectional=True)
+  training: ReinforceConfig = ReinforceConfig(
+      baseline="batch", learning_rate=1e-2, final_learning_rate=4e-3)
 
   def __post_init__(self) -> None:
     check_at_least(1, self, "num_groups", "groups_a_device", "grouper_hidden", "type_width")
@@ -69,21 +72,21 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
     """Args: seed: of the weights."""
-    units = Units(problem, config.counts, config.shapes)
+    units = Units(problem)
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
     super().__init__(
         units.num_units + num_groups,
         np.repeat([num_groups - 1, problem.num_devices - 1], [units.num_units, num_groups]),
         "hierarchical")
     rng = np.random.default_rng(seed)
-    self.config, self._units, self.num_groups = config, units, num_groups
+    self._units, self.num_groups = units, num_groups
     self._counts = tf.constant(np.log1p(units.type_counts))
     self._known = tf.constant(units.features)
     self._movable = tf.constant(units.movable.astype(np.float32))
     hidden, k = config.grouper_hidden, num_groups
     width = config.type_width + units.features.shape[1]
     self._types = tf.Variable(
-        initial(rng, (units.type_counts.shape[1], config.type_width), config.type_scale),
+        initial(rng, (units.type_counts.shape[1], config.type_width), _TYPE_SCALE),
         name="types")
     self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
     self._hidden_bias = tf.Variable(np.zeros(hidden, np.float32), name="grouper_hidden_bias")
@@ -99,8 +102,6 @@ class HierarchicalPolicy(OneShotPolicy):
     self.placer = SequencePlacer(
         units.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
-    # A variable, so that checkpoints hold it.
-    self._draws = tf.Variable(0, dtype=tf.int64, trainable=False, name="draws")
     self._draw_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
@@ -114,16 +115,9 @@ class HierarchicalPolicy(OneShotPolicy):
     """[count, U + K] the groups of units, then the devices of groups; see the base class."""
     table = tf.nn.log_softmax(self._group_logits()).numpy()
     groups = draw(rng, table, count)
-    inputs = self._units.group_inputs(groups, self.num_groups)
-    noise = rng.gumbel(size=inputs.allowed.shape).astype(np.float32)
-    disturbance = None
-    if self.config.disturbance and int(self._draws) < self.config.disturbed_draws:
-      disturbance = tf.constant(
-          self.config.disturbance * rng.normal(size=noise.shape), tf.float32)
-    self._draws.assign_add(1)
-    devices = self._draw_devices(
-        tf.constant(inputs.features), tf.constant(inputs.allowed), tf.constant(noise),
-        disturbance).numpy()
+    features, allowed = self._inputs_of(groups)
+    noise = rng.gumbel(size=allowed.shape).astype(np.float32)
+    devices = self._draw_devices(*map(tf.constant, (features, allowed, noise))).numpy()
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
@@ -146,5 +140,16 @@ class HierarchicalPolicy(OneShotPolicy):
     return decisions[:, :self._units.num_units], decisions[:, self._units.num_units:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    inputs = self._units.group_inputs(groups, self.num_groups)
-    return inputs.features, inputs.allowed
+    return self._units.group_inputs(groups, self.num_groups)
+
+
+def hierarchical_policy(
+    problem: PlacementProblem, config: HierarchicalConfig, seed: int
+) -> Tuple[PlacementProblem, HierarchicalPolicy]:
+  """The problem with units for groups, and an untrained policy for it."""
+  units = problem.regrouped(
+      group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
+  return units, HierarchicalPolicy(units, config, seed)
+
+
+POLICY = OneGraphPolicy("hierarchical", HierarchicalConfig(), hierarchical_policy)

@@ -34,11 +34,11 @@ METHODS = (
            weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
            auto=AutoPart(
                Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
-    *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place_with", way=way),
+    *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place", way=way),
              rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(("zero_shot", "fine_tune"))),
     *(Method(f"placeto_{way}", Kind.POLICY,
-             deferred(_PLACERS, "place_without_learning", way=way), rank=12 + i, summaries=True,
+             deferred(_PLACERS, "place", way=way), rank=12 + i, summaries=True,
              control_of=("placeto", "placeto_zero_shot"),
              weights=Weights("placeto", WithoutWeights.LEARN, _LOAD))
       for i, way in enumerate(("untrained", "random"))),

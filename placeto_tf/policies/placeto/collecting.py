@@ -14,27 +14,16 @@ import numpy as np
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.network import PlacetoNetwork
-from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.problems import StartedProblem
 
 # What these need is checked by the rooms above.
 import tensorflow as tf  # isort: skip
-from tf_agents.metrics import py_metric  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FamilyProblem:
-  """Attributes: name of the graph, its family, the problem, the given start [G]."""
-
-  name: str
-  family: str
-  problem: PlacementProblem
-  start: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,13 +60,8 @@ class Episodes:
   best_us: Tuple[float, ...]
 
 
-def grouped_graphs(problems: Sequence[FamilyProblem]) -> List[GroupedGraph]:
-  """What a policy knows of each."""
-  return [GroupedGraph.of(each.problem) for each in problems]
-
-
 def make_environments(
-    problems: Sequence[FamilyProblem], grouped: Sequence[GroupedGraph], config: PlacetoConfig, *,
+    problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PlacetoConfig, *,
     num_training: int, side_by_side: int, seed: int) -> List[PlacementEnvironment]:
   """An environment for each graph; those behind the first `num_training` are held out."""
   made = []
@@ -88,31 +72,9 @@ def make_environments(
     if i >= num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # the same in every watch
     made.append(PlacementEnvironment(
-        each.problem.allowed, SimulatedCost(each.problem, graph), each.start, order=graph.order,
-        config=rules, seed=seed + i))
+        each.problem.allowed, SimulatedCost(each.problem, graph), each.starts[0],
+        order=graph.order, config=rules, seed=seed + i))
   return made
-
-
-class BestStepTime(py_metric.PyStepMetric):
-  """[P] the best step time of each graph in the episodes, over its start's."""
-
-  def __init__(self, environment: FamilyEnvironment):
-    self._environment = environment
-    super().__init__("BestStepTime")
-    self.reset()
-
-  def reset(self) -> None:
-    """Forgets all."""
-    self._best = np.full(len(self._environment.graphs), np.inf)
-
-  def call(self, step: trajectory.Trajectory) -> None:
-    """Takes the placements of now into account."""
-    objectives = self._environment.objectives.reshape(len(self._environment.graphs), -1)
-    self._best = np.minimum(self._best, objectives.min(axis=1))
-
-  def result(self) -> np.ndarray:
-    """See the class."""
-    return self._best
 
 
 def play(
@@ -125,11 +87,16 @@ def play(
     logits: of the policy, observation -> [B, K, D].
     rng: of the actions; None takes the likeliest devices.
   """
-  best = BestStepTime(environment)
-  steps = driving.play(environment, driving.drawing(logits, rng), [best])
-  objectives = environment.objectives.reshape(len(environment.graphs), -1)
+  best = np.full(len(environment.graphs), np.inf)
+
+  def objectives() -> np.ndarray:  # [P, B / P]
+    return environment.objectives.reshape(len(environment.graphs), -1)
+
+  steps = driving.play(
+      environment, driving.drawing(logits, rng),
+      [lambda _: np.minimum(best, objectives().min(axis=1), out=best)])
   return Episodes(
-      environment.graphs, steps, np.exp(np.log(objectives).mean(axis=1)), best.result(),
+      environment.graphs, steps, np.exp(np.log(objectives()).mean(axis=1)), best,
       tuple(each.best_placement for each in environment.chosen),
       tuple(each.best_objective_us for each in environment.chosen))
 
@@ -138,7 +105,7 @@ class EpisodesCollector:
   """A network of its own, and environments of all graphs."""
 
   def __init__(
-      self, config: PlacetoConfig, problems: Sequence[FamilyProblem], *, num_training: int,
+      self, config: PlacetoConfig, problems: Sequence[StartedProblem], *, num_training: int,
       side_by_side: int, at_once: int, max_groups: int, seed: int):
     """Makes them.
 
@@ -148,7 +115,7 @@ class EpisodesCollector:
       side_by_side: graphs of an update.
       at_once: graphs of a spec, P.
     """
-    grouped = grouped_graphs(problems)
+    grouped = [GroupedGraph.of(each.problem) for each in problems]
     self._environment = FamilyEnvironment(
         make_environments(
             problems, grouped, config, num_training=num_training, side_by_side=side_by_side,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional, Tuple
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.placeto.network import NetworkConfig
 from placeto_tf.training.placement_environment import EnvironmentConfig
 
@@ -25,8 +25,6 @@ class PlacetoConfig:
       allowed device, which is simulated, less the mean, over the deviation: an update then follows
       the gradient of the expected gain. With the last two nothing is discounted: a decision stands
       alone.
-    baseline_updates: the baseline of a step is the mean over so many of a graph's last updates,
-      each by the mean of its episodes; 10 in the paper.
     steps_per_update: into updates of so many steps of all episodes these are divided once they have
       been played; None, as in the paper, is one update of whole episodes.
     hold_keep: whether the bias for a group's present device is adjusted, not learned, so that the
@@ -35,30 +33,25 @@ class PlacetoConfig:
     learning_rate, final_learning_rate: at the start and the end of the budget; 1e-3 to 1e-4.
     entropy, final_entropy: weight of a decision's entropy beside its gain, at the start and the end
       of the budget; see `paper`.
-    gradient_clip: largest norm of the whole gradient; 1.25.
     levels: (groups over the problem's groups, share of the budget) one after the other: the later
       ones start from what the earlier found, on finer groups that keep it, with the weights
       learned so far; ((1, 1),) in the paper.
     sum_gradients: whether the gradients of an update's decisions are summed before they are
       clipped, as the authors' code does; else they are averaged.
-    learn: False leaves the policy as it was initialized, to see what learning adds.
   """
 
   environment: EnvironmentConfig = EnvironmentConfig(
-      num_episodes=8, groups_per_step=4, start="best", undo_steps=1)
+      num_episodes=8, groups_per_step=4, start="best", undo=True)
   network: NetworkConfig = NetworkConfig(rounds=2)
   credit: str = "ranks"
-  baseline_updates: int = 10
   steps_per_update: Optional[int] = 16
   hold_keep: bool = True
   learning_rate: float = 3e-3
   final_learning_rate: float = 3e-4
   entropy: float = 0.01
   final_entropy: float = 0.001
-  gradient_clip: float = 1.25
   levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.4), (4.0, 0.6))
   sum_gradients: bool = False
-  learn: bool = True
 
   def __post_init__(self) -> None:
     if self.credit not in ("returns", "ranks", "gains"):
@@ -67,10 +60,10 @@ class PlacetoConfig:
       raise PlacementError(
           f"steps_per_update is {self.steps_per_update}; expected none: returns are of whole "
           "episodes")
-    for name in ("steps_per_update", "baseline_updates"):
-      value = getattr(self, name)
-      if value is not None and value < 1:
-        raise PlacementError(f"{name} is {value}; expected at least 1")
+    if self.steps_per_update is not None:
+      check_at_least(1, self, "steps_per_update")
+    if not self.levels:
+      raise PlacementError("levels is empty; expected at least one pair of numbers")
 
   @classmethod
   def paper(cls) -> PlacetoConfig:
@@ -88,7 +81,7 @@ class PlacetoConfig:
 
     What differs:
 
-    - groups come from `grouping`, and their edges from `encoding.structure`: the authors' are
+    - groups come from `grouping`, and their edges from `GroupedGraph.flow`: the authors' are
       groups of an acyclic graph to begin with;
     - rewards are shares of the step time of the given start, not seconds, so that graphs of
       different sizes count alike. The entropy bonus is relative to those: it falls from 0.003 to 0

@@ -6,8 +6,9 @@ groups placed in one step, T steps.
 
 from __future__ import annotations
 
+import collections
 import functools
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Deque, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,9 +25,11 @@ from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.network import PlacetoNetwork
 from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
-from placeto_tf.training.returns import StepBaseline, discounted_returns
 from placeto_tf.training.schedules import between
 from placeto_tf.training.updates import adam, optimizer_variables
+
+_CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
+_BASELINE_UPDATES = 10  # of a graph, as in the paper
 
 
 class PlacetoLearner:
@@ -35,8 +38,6 @@ class PlacetoLearner:
   Attributes:
     agent, network, optimizer: tf-agents' agent, its network, Adam.
     logits: observation -> [B, K, D].
-    updates, skipped: how many were made, and how many of them gave NaN and were left out.
-    losses: of the last update, by name, with the entropy of a decision.
   """
 
   def __init__(
@@ -69,8 +70,7 @@ class PlacetoLearner:
     k = int(action_spec.shape[0])
     self._num_steps = [-(-graph.num_groups // k) for graph in graphs]
     baseline = agent_lib.StepBaseline(observation_spec, len(graphs), max(self._num_steps), k)
-    self.optimizer = adam(
-        config.learning_rate, config.gradient_clip, network.trainable_weights)
+    self.optimizer = adam(config.learning_rate, _CLIP, network.trainable_weights)
     self.agent = agent_lib.PlacetoAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer,
         gamma=1.0 if config.credit == "returns" else 0.0,
@@ -83,9 +83,9 @@ class PlacetoLearner:
     self.logits = driving.acting(network)
     self._train = common.function(self.agent.train) if compiled else self.agent.train
     self._baseline = baseline
-    self._returns = [StepBaseline(steps, config.baseline_updates) for steps in self._num_steps]
-    self.updates, self.skipped = 0, 0
-    self.losses: Dict[str, float] = {}
+    self._returns: List[List[Deque[float]]] = [  # of each graph's steps, in its last updates
+        [collections.deque(maxlen=_BASELINE_UPDATES) for _ in range(steps)]
+        for steps in self._num_steps]
 
   @property
   def weights(self) -> List[np.ndarray]:
@@ -99,13 +99,16 @@ class PlacetoLearner:
 
   def update(
       self, episodes: trajectory.Trajectory, graphs: Sequence[int] = (0,), spent: float = 0.0
-  ) -> None:
-    """Learns from episodes.
+  ) -> Dict[str, float]:
+    """Learns from episodes; the loss of the last step, and the entropy of a decision.
 
     Args:
       episodes: [B, T, ...] arrays.
       graphs: [P] what the episodes are of, in the order of their rows.
       spent: share of the budget that is used up, in [0, 1].
+
+    Raises:
+      InvalidArgumentError: of TensorFlow: the loss is infinite or not a number.
     """
     config = self._config
     steps = np.repeat([self._num_steps[graph] for graph in graphs],
@@ -128,21 +131,23 @@ class PlacetoLearner:
     for first in range(0, t, at_once):
       if taken[:, first:first + at_once].any():
         part = functools.partial(_part, first=first, length=at_once)
-        self._step(tf.nest.map_structure(part, episodes), part(taken), entropy)
+        losses = self._step(tf.nest.map_structure(part, episodes), part(taken), entropy)
     if config.hold_keep:
       self.network.hold_keep(self._kept(episodes, graphs, taken))
-    self.updates += 1
+    return losses
 
   def state_dict(self) -> Dict[str, Any]:
     """The state between episodes besides the agent's variables, for JSON."""
-    return {"baselines": [each.state() for each in self._returns]}
+    return {"baselines": [[list(of_step) for of_step in each] for each in self._returns]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
     """Restores a `state_dict`."""
     for each, stored in zip(self._returns, state["baselines"]):
-      each.load_state(stored)
+      for of_step, values in zip(each, stored):
+        of_step.extend(values)
 
-  def _step(self, episodes: trajectory.Trajectory, taken: np.ndarray, entropy: float) -> None:
+  def _step(
+      self, episodes: trajectory.Trajectory, taken: np.ndarray, entropy: float) -> Dict[str, float]:
     """One step along the gradient, from steps [B, T] of which `taken` [B, T] count."""
     b, t = taken.shape
     if self._config.credit == "ranks":
@@ -155,17 +160,12 @@ class PlacetoLearner:
     last = middle.copy()
     last[:, -1] = ts.StepType.LAST  # without discounts a part of an episode is as good as a whole
     episodes = episodes._replace(step_type=middle, next_step_type=last)
-    try:
-      found = self._train(
-          tf.nest.map_structure(tf.constant, episodes),
-          weights=tf.constant(taken * (b * scale), tf.float32)).extra
-    except tf.errors.InvalidArgumentError:  # the agent found its loss infinite or not a number
-      self.skipped += 1
-      self.losses = {}
-      return
+    found = self._train(
+        tf.nest.map_structure(tf.constant, episodes),
+        weights=tf.constant(taken * (b * scale), tf.float32)).extra
     gain, bonus = float(found.policy_gradient_loss), float(found.entropy_regularization_loss)
-    self.losses = {"loss": gain + bonus,
-                   "entropy": -bonus / max(entropy * scale * float(taken.sum()), 1e-12)}
+    return {"loss": gain + bonus,
+            "entropy": -bonus / max(entropy * scale * float(taken.sum()), 1e-12)}
 
   def _assign(self, weights: Sequence[np.ndarray]) -> None:
     variables = self.network.variables
@@ -178,13 +178,17 @@ class PlacetoLearner:
       variable.assign(value)
 
   def _lay_baselines(self, rewards: np.ndarray, graphs: Sequence[int]) -> None:
-    """Takes returns into the baselines of the graphs, and these into the agent's table."""
-    returns = discounted_returns(rewards.T.astype(np.float64), 1.0)  # [T, B]
+    """Takes returns into the baselines of the graphs, and these into the agent's table.
+
+    The baseline of a step is the mean return over the last updates from its graph (Placeto,
+    appendix A.2). An update counts once, by the mean over its episodes, as in the authors' code.
+    """
+    returns = np.cumsum(rewards.T[::-1].astype(np.float64), axis=0)[::-1]  # [T, B]
     table = self._baseline.table.numpy()
     for graph, part in zip(graphs, np.split(returns, len(graphs), axis=1)):
-      count = min(self._num_steps[graph], len(part))
-      self._returns[graph].update(0, part[:count])
-      table[graph, :count] = self._returns[graph](0, count)[:, 0]
+      for t, (of_step, found) in enumerate(zip(self._returns[graph], part)):
+        of_step.append(float(np.mean(found)))
+        table[graph, t] = np.mean(of_step)
     self._baseline.table.assign(table)
 
   def _compared(

@@ -67,8 +67,6 @@ class NetworkConfig:
   mean_pooling: whether pooled sums are divided by the number of groups; False in the paper. With
     it, the other groups' part of the head's input starts out small.
   skip: whether poolings see raw features besides the embedding; False in the paper.
-  start_times: whether the groups' simulated start times, relative to the current group's, are
-    features; they are in the authors' code, not in the paper.
   initial_keep: probability with which the untrained policy leaves a group where it is; None, as in
     the paper, adds no such term.
   least_exploration: share of a uniform policy over allowed devices that is always mixed in, so that
@@ -85,7 +83,6 @@ class NetworkConfig:
   squash: bool = True
   mean_pooling: bool = True
   skip: bool = True
-  start_times: bool = True
   initial_keep: Optional[float] = 0.8
   least_exploration: float = 0.05
 
@@ -135,8 +132,8 @@ class PlacetoNetwork(network.DistributionNetwork):
     seeds = Seeds(seed)
     of_devices = table.num_devices
     if config.tied:
-      of_devices = 9 + derived.NUM_ON_DEVICE + len(_WINDOWS) * config.start_times
-    self._num_raw = derived.NUM_STATIC + 2 + config.start_times + of_devices
+      of_devices = 9 + derived.NUM_ON_DEVICE + len(_WINDOWS)
+    self._num_raw = derived.NUM_STATIC + 3 + of_devices
     width = config.width or self._num_raw
     self._passes, poolings = [], embedding_lib.SumOfAll
     if config.embedding == "placeto":
@@ -258,11 +255,10 @@ class PlacetoNetwork(network.DistributionNetwork):
     c = tf.size(candidates) if self._config.tied else 1
     current = stack[observation_lib.CURRENT]  # [P, S, K]
     is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]
-    columns = [is_current, by_group[observation_lib.VISITED]]
-    if self._config.start_times:
-      start = stack[observation_lib.START]
-      at = tf.gather(start, current[:, :, 0], batch_dims=2)  # [P, S]
-      columns.append(by_group[observation_lib.START] - at[:, None])
+    # Start times are in the authors' code, not in the paper.
+    at = tf.gather(stack[observation_lib.START], current[:, :, 0], batch_dims=2)  # [P, S]
+    start = by_group[observation_lib.START] - at[:, None]
+    columns = [is_current, by_group[observation_lib.VISITED], start]
 
     def spread(values):  # [P, G, S or 1, C or 1, f] over placements and candidates
       return tf.broadcast_to(values, tf.concat([shape, [c, values.shape[-1]]], axis=0))
@@ -284,9 +280,8 @@ class PlacetoNetwork(network.DistributionNetwork):
       there = on_candidate * (1.0 - is_current)[:, :, :, None, None]
       compute = at_present[..., :1]
       parts += [spread(at_present), on_candidate, there * compute, there * at_present[..., 3:]]
-      if self._config.start_times:
-        apart = tf.abs(columns[-1])[:, :, :, None, None]
-        parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
+      apart = tf.abs(start)[:, :, :, None, None]
+      parts += [there * compute * tf.maximum(0.0, 1.0 - apart / window) for window in _WINDOWS]
       parts.append(spread(tf.gather(on_device, candidates, axis=2)[:, :, None]))
     raw = tf.concat(parts, axis=-1)
     raw.set_shape([None, None, None, None, self._num_raw])

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.policies.placeto.collecting import play
@@ -32,32 +31,10 @@ from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
+from placeto_tf.training.updates import attempt
 
 _MIN_ROWS = 10  # of a chart
 _IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Improvement:
-  """The result of a search.
-
-  Attributes:
-    placement: [G] int32, the problem's groups where most of each is in the best placement met;
-      what finer levels found is lost in it.
-    op_placement: [N] int32, devices of ops in the best placement met.
-    start_objective_us, objective_us: of the start and of the best.
-    evaluations: placements this search evaluated, the start included.
-    steps: decisions of K groups, over all episodes.
-    updates: of the policy.
-  """
-
-  placement: np.ndarray
-  op_placement: np.ndarray
-  start_objective_us: float
-  objective_us: float
-  evaluations: int
-  steps: int
-  updates: int
 
 
 def improve(
@@ -68,10 +45,11 @@ def improve(
     *,
     root_dir: Optional[str] = None,
     config: Optional[PlacetoConfig] = None,
-    policy: str = "placeto",
+    learns: bool = True,
+    uniform: bool = False,
     weights: Optional[Sequence[np.ndarray]] = None,
     compiled: bool = False,
-) -> Improvement:
+) -> None:
   """Trains Placeto on the problem's graph for the budget, starting from a placement.
 
   With `max_evaluations` alone the result is the same for the same seed on one machine, bit for
@@ -85,26 +63,21 @@ def improve(
     seed: of weights, actions and orders.
     root_dir: where TensorBoard events go (in train/); None writes none.
     config: see `PlacetoConfig`.
-    policy: "placeto"; "greedy", one episode of its likeliest devices, from which nothing is
-      learned; or "random", devices drawn uniformly in the same process, to compare with.
+    learns: whether updates are made.
+    uniform: whether devices are drawn uniformly in the same process, to compare with.
     weights: of the network, in its order, to begin with; None initializes them.
     compiled: see `PlacetoLearner`.
 
   Raises:
-    PlacetoError: the start is not a placement of the problem, the policy is unknown, or the
-      weights are of another network.
+    PlacetoError: the start is not a placement of the problem, or the weights are of another
+      network.
   """
-  if policy not in ("placeto", "greedy", "random"):
-    raise PlacementError(f"policy is {policy!r}; expected placeto, greedy or random")
   config = config or PlacetoConfig()
-  before = problem.account.evaluations
-  began = before, problem.account.seconds
+  began = problem.account.evaluations, problem.account.seconds
   summary = _Summary(root_dir)
   grouping, allowed, placement = _starting_level(problem, np.asarray(start))
   seeds = np.random.SeedSequence(seed).spawn(len(config.levels))
   search: Optional[_Level] = None
-  start_us: Optional[float] = None
-  steps, updates = 0, 0
   for i, (factor, share) in enumerate(config.levels):
     part = budget.share(problem.account, share / sum(later for _, later in config.levels[i:]))
     if search is not None:
@@ -113,18 +86,11 @@ def improve(
       grouping, allowed, placement = _refine(
           problem, search.op_placement, int(problem.num_groups * factor))
       weights = search.weights
-    search = _Level(problem, grouping, allowed, placement, part, seeds[i], config, policy, weights,
-        compiled)
-    start_us = search.start_us if start_us is None else start_us
+    search = _Level(
+        problem, grouping, allowed, placement, part, seeds[i], config, weights, learns=learns,
+        uniform=uniform, compiled=compiled)
     search.run(lambda: spent_share(problem, budget, began), summary)
-    steps += search.steps
-    updates += 0 if search.learner is None else search.learner.updates
   summary.close()
-  if search is None or start_us is None:
-    raise PlacementError("levels of the configuration is empty; expected at least one")
-  return Improvement(
-      problem.project(search.op_placement), search.op_placement, start_us,
-      search.best_us, problem.account.evaluations - before, steps, updates)
 
 
 def _starting_level(
@@ -150,14 +116,12 @@ class _Level:
 
   def __init__(
       self, problem: PlacementProblem, grouping: Grouping, allowed: np.ndarray, start: np.ndarray,
-      budget: Budget, seed: np.random.SeedSequence, config: PlacetoConfig, policy: str,
-      weights: Optional[Sequence[np.ndarray]], compiled: bool):
+      budget: Budget, seed: np.random.SeedSequence, config: PlacetoConfig,
+      weights: Optional[Sequence[np.ndarray]], *, learns: bool, uniform: bool, compiled: bool):
     remaining = problem.account.remaining_evaluations(budget)
-    rules = config.environment
-    if policy == "greedy":  # episodes side by side would all be the same
-      rules = dataclasses.replace(rules, num_episodes=1)
-    learns = config.learn and policy == "placeto"
-    rules = dataclasses.replace(rules, all_gains=learns and config.credit == "gains")
+    self._learns = learns = learns and not uniform
+    rules = dataclasses.replace(
+        config.environment, all_gains=learns and config.credit == "gains")
     # Simulations of a step, of each episode; gains are simulated for the first one, too.
     self._each = 2 * problem.num_devices if rules.all_gains else 1
     if remaining is not None:  # one evaluation goes to the start
@@ -170,18 +134,12 @@ class _Level:
         allowed, SimulatedCost(problem, grouped, grouping), start, order=grouped.order,
         config=rules, seed=int(seeds[0]))
     self.environment = FamilyEnvironment([self._single], go_on=lambda: self.affordable(budget))
-    self.start_us = self._single.scale_us
-    self._rng = None if policy == "greedy" else np.random.default_rng(seeds[1])
-    self.learner: Optional[PlacetoLearner] = None
-    if policy == "random":
-      self._logits: driving.Logits = functools.partial(
-          _uniform, np.where(allowed, 0.0, -np.inf))
-    else:
-      self.learner = PlacetoLearner(
-          self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
-      self._logits = self.learner.logits
-    self._learns, self._once = learns, policy == "greedy"
-    self.steps = 0
+    self._rng = np.random.default_rng(seeds[1])
+    self._learner = None if uniform else PlacetoLearner(
+        self.environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+    self._logits: driving.Logits = (
+        functools.partial(_uniform, np.where(allowed, 0.0, -np.inf)) if self._learner is None
+        else self._learner.logits)
 
   @property
   def op_placement(self) -> np.ndarray:
@@ -189,14 +147,9 @@ class _Level:
     return self._grouping.expand(self._single.best_placement)
 
   @property
-  def best_us(self) -> float:
-    """Of that."""
-    return self._single.best_objective_us
-
-  @property
   def weights(self) -> Optional[List[np.ndarray]]:
     """Of the network; None without one."""
-    return None if self.learner is None else self.learner.weights
+    return None if self._learner is None else self._learner.weights
 
   def affordable(self, budget: Budget) -> bool:
     """Whether the budget suffices for a step in which every episode is evaluated."""
@@ -206,19 +159,17 @@ class _Level:
 
   def run(self, spent: Callable[[], float], summary: _Summary) -> None:
     """Plays episodes, and learns from them, until the budget is used up."""
-    problem, learner, idle = self._problem, self.learner, 0
+    problem, learner, idle = self._problem, self._learner, 0
     while self.affordable(self._budget) and idle < _IDLE_EPISODES:
       evaluations = problem.account.evaluations
-      steps = play(self.environment, self._logits, self._rng).steps
-      self.steps += steps.reward.size
+      steps, losses = play(self.environment, self._logits, self._rng).steps, {}
       if learner is not None and self._learns:
-        learner.update(steps, spent=spent())
+        losses = attempt(
+            functools.partial(learner.update, steps, spent=spent()), learner.variables)
       # With a budget of evaluations only, a policy that moves nothing would never end.
       idle = idle + 1 if problem.account.evaluations == evaluations else 0
-      summary.write(problem, self._single, float(steps.reward.sum(axis=1).mean()),
-                    {} if learner is None else learner.losses)
-      if self._once:
-        break
+      summary.write(
+          problem, self._single, float(steps.reward.sum(axis=1).mean()), losses)
 
 
 def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:

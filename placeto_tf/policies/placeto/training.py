@@ -25,15 +25,12 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from placeto_tf.clusters import Cluster
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.graphs import load_graph
 from placeto_tf.policies.placeto.collecting import (
   Episodes,
   EpisodesCollector,
   EpisodesSpec,
-  FamilyProblem,
-  grouped_graphs,
   joined,
   make_environments,
   play,
@@ -42,20 +39,16 @@ from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.learner import PlacetoLearner
 from placeto_tf.policies.placeto.weights import PlacetoWeights
 from placeto_tf.policies.saved_policy import save_policy, save_server
-from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search import PLACERS
+from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.learner import Learner
-from placeto_tf.training.problems import STARTS, make_problem
+from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
 import tensorflow as tf  # isort: skip
-
-GIVEN = STARTS + ("best_known",)
-
 
 @dataclasses.dataclass(frozen=True)
 class PlacetoTrainingConfig(RunConfig):
@@ -65,21 +58,16 @@ class PlacetoTrainingConfig(RunConfig):
     graphs, held_out, watch_cluster, seed, lag: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
     max_groups: the most groups of a graph, and the room in observations.
-    given: the placement that `placeto.environment.start="given"` begins with: "single", "expert",
-      "metis", or the best of these three, "best_known". Step times are shares of its.
-    graphs_per_update: P, at most the number of graphs; with None, as in the paper, each episode is
-      of another graph.
     parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
       part take their steps together; parts may be played at once.
-    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among the
-      graphs.
+    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among as
+      many graphs, or all if there are fewer. The given start is the best of one device, expert and
+      METIS; step times are shares of its.
     checkpoint_every, watch_every: iterations.
     placeto: how it learns.
   """
 
   max_groups: int = 48
-  given: str = "best_known"
-  graphs_per_update: Optional[int] = None
   parts: int = 1
   iterations: int = 4000
   checkpoint_every: int = 100
@@ -89,22 +77,9 @@ class PlacetoTrainingConfig(RunConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
-    if self.given not in GIVEN:
-      raise PlacetoError(f"given is {self.given!r}; expected one of {', '.join(GIVEN)}")
-    episodes, graphs = self.placeto.environment.num_episodes, self.graphs_per_update
-    if graphs is not None and (graphs < 1 or episodes % graphs):
-      raise PlacetoError(
-          f"num_episodes is {episodes}; expected a multiple of graphs_per_update, {graphs}")
     if self.placeto.levels != ((1.0, 1.0),):
       raise PlacetoError(
           f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
-
-
-def given_start(problem: PlacementProblem, given: str) -> np.ndarray:
-  """[G] the start that `given` names."""
-  names = STARTS if given == "best_known" else (given,)
-  starts = np.stack([problem.project(PLACERS[name](problem)) for name in names])
-  return starts[problem.evaluate(starts).objective_us.argmin()]
 
 
 class PlacetoTraining(Learner):
@@ -117,7 +92,7 @@ class PlacetoTraining(Learner):
 
   policy = "placeto"
   config: PlacetoTrainingConfig
-  problems: List[FamilyProblem]
+  problems: List[StartedProblem]
 
   def __init__(
       self, config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
@@ -134,9 +109,8 @@ class PlacetoTraining(Learner):
         class raises.
     """
     super().__init__(config, root_dir, **given)
-    graphs = grouped_graphs(self.problems)
-    self._side_by_side = min(
-        config.graphs_per_update or config.placeto.environment.num_episodes, self.num_training)
+    graphs = [GroupedGraph.of(each.problem) for each in self.problems]
+    self._side_by_side = min(config.placeto.environment.num_episodes, self.num_training)
     if self._side_by_side % config.parts:
       raise PlacetoError(
           f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
@@ -162,18 +136,11 @@ class PlacetoTraining(Learner):
     self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
 
   def make_problems(
-      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[FamilyProblem]:
-    """Every graph on every cluster, with its given start."""
-    problems = []
-    for name in graphs:
-      graph = load_graph(name)
-      for cluster in clusters:
-        problem = make_problem(
-            graph, Cluster.parse(cluster), max_groups=self.config.max_groups, num_threads=1)
-        label = name if len(clusters) == 1 else f"{name}@{cluster}"
-        problems.append(FamilyProblem(
-            label, name.partition("[")[0], problem, given_start(problem, self.config.given)))
-    return problems
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
+    """See the base class."""
+    return training_problems.make_problems(
+        graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
+        num_threads=1)
 
   def watch(self) -> Dict[str, float]:
     """The policy's figures on held-out graphs, from their given starts; learns nothing.
@@ -221,7 +188,7 @@ class PlacetoTraining(Learner):
         side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
         max_groups=config.max_groups, seed=config.seed)
 
-  def portable(self, num_threads: Optional[int]) -> List[FamilyProblem]:
+  def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
     del num_threads  # they are on one anyway
     # Held-out graphs too: the network has tables of all.
@@ -263,12 +230,10 @@ class PlacetoTraining(Learner):
         collected.graphs, collected.best_placements, collected.best_us):
       if us < self._best[graph][1]:  # with a lag, a better one may have come back before
         self._best[graph] = (placement, us)
-    self.learner.update(
+    losses = self.learner.update(
         collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
-    if not self.learner.losses:
-      return {}
     return {**self._train_figures(collected.graphs, collected.last, collected.best),
-            **self.learner.losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
+            **losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
 
   def _train_figures(
       self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
@@ -278,10 +243,10 @@ class PlacetoTraining(Learner):
       name = self.problems[graph].name
       self._ratios[name] = [last, top]
       found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
-    for family in {self.problems[graph].family for graph in graphs}:
+    for family in {_family(self.problems[graph]) for graph in graphs}:
       logs = np.log([
           self._ratios[each.name] for each in self.problems[:self.num_training]
-          if each.family == family and each.name in self._ratios])
+          if _family(each) == family and each.name in self._ratios])
       last, top = np.exp(logs.mean(axis=0))
       found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
     last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
@@ -302,9 +267,9 @@ class PlacetoTraining(Learner):
 
   def export(self, iteration: int) -> None:
     """Writes weights/."""
-    devices = self._environment.environments[0].action_spec().maximum + 1
     PlacetoWeights(
-        tuple(self.learner.weights), self.config.placeto, int(devices), self.config.max_groups
+        tuple(self.learner.weights), self.config.placeto,
+        self._environment.environments[0].num_devices, self.config.max_groups
     ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
            training=self.config.to_json())
 
@@ -313,6 +278,10 @@ class PlacetoTraining(Learner):
     folder = os.path.join(self.root_dir, "policies")
     save_server(self.learner.network, os.path.join(folder, "policy"))
     save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
+
+
+def _family(problem: StartedProblem) -> str:
+  return problem.name.partition("[")[0]
 
 
 train = functools.partial(trainer.train, PlacetoTraining)

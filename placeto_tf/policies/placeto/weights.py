@@ -16,8 +16,6 @@ import numpy as np
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.training.placement_environment import EnvironmentConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,7 +48,7 @@ class PlacetoWeights:
     try:
       values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
-          values, config_from_json(sidecar.get("placeto")),
+          values, weight_files.config_of(PlacetoConfig, sidecar.get("placeto")),
           weight_files.size_of(sidecar, "devices"), weight_files.size_of(sidecar, "max_groups"))
     except (ValueError, KeyError, PlacementError) as error:
       raise PlacetoError(
@@ -62,20 +60,3 @@ class PlacetoWeights:
       raise PlacetoError(
           f"the weights are for clusters of {self.devices} devices, hosts included, this one has "
           f"{devices}; Placeto's network does not carry over, train it for this cluster")
-
-
-def config_from_json(content: Any) -> PlacetoConfig:
-  """Back from `dataclasses.asdict` and JSON. Raises: ValueError or PlacementError: it is wrong."""
-  if not isinstance(content, dict):
-    raise ValueError(f"the configuration is {content!r:.60}, expected an object")
-  plain = {name: value for name, value in content.items()
-           if name not in ("environment", "network", "levels")}
-  try:
-    levels = tuple((float(groups), float(share)) for groups, share in content["levels"])
-  except (TypeError, ValueError, KeyError):
-    raise ValueError(
-        f"levels is {content.get('levels')!r:.60}, expected pairs of numbers") from None
-  return dataclasses.replace(
-      weight_files.config_of(PlacetoConfig, plain), levels=levels,
-      environment=weight_files.config_of(EnvironmentConfig, content.get("environment")),
-      network=weight_files.config_of(NetworkConfig, content.get("network")))

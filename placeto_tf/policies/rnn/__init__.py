@@ -4,7 +4,7 @@ from placeto_tf.problem.method import Kind, Method, deferred
 
 METHODS = (
     Method("rnn", Kind.ONE_SHOT,
-           deferred("placeto_tf.policies.rnn.placer", "POLICY.place"),
+           deferred("placeto_tf.policies.rnn.policy", "POLICY.place"),
            rank=1, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.rnn.placer", "POLICY.trainable")
+TRAINABLE = deferred("placeto_tf.policies.rnn.policy", "POLICY.trainable")

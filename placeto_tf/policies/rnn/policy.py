@@ -11,33 +11,41 @@ Legend: B placements side by side, G groups, T types of ops, D devices.
 from __future__ import annotations
 
 import dataclasses
+from typing import Tuple
 
 import numpy as np
 
+from placeto_tf.grouping import group_ops
 from placeto_tf.policies import op_features
 from placeto_tf.policies.lstm import initial
+from placeto_tf.policies.one_graph import OneGraphPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training.one_shot import ReinforceConfig
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
+
+_SIZES = 6  # outputs of a group whose sizes are features
 
 
 @dataclasses.dataclass(frozen=True)
 class RnnConfig:
   """Attributes, with the paper's values where known.
 
+  max_groups: of the colocation heuristic; 83 to 280 in the paper.
   placer: the network; one direction.
   type_width: of an op type's embedding.
-  num_sizes: of outputs.
   standardize: whether each feature has mean 0 and deviation 1 over the groups; the paper does not
     say. Without it, groups look so much alike that an update moves all of them together.
+  training: how it learns.
   """
 
-  placer: PlacerConfig = PlacerConfig()
+  max_groups: int = 128
+  placer: PlacerConfig = PlacerConfig(hidden=64)
   type_width: int = 20
-  num_sizes: int = 6
   standardize: bool = True
+  training: ReinforceConfig = ReinforceConfig(learning_rate=4e-3, final_learning_rate=4e-3)
 
 
 class RnnPolicy(OneShotPolicy):
@@ -53,7 +61,7 @@ class RnnPolicy(OneShotPolicy):
     sources, targets = op_features.group_edges(graph, groups, g)
     counts = np.log1p(counts)
     known = np.concatenate([
-        op_features.output_sizes(graph, problem.costs, groups, g, config.num_sizes),
+        op_features.output_sizes(graph, problem.costs, groups, g, _SIZES),
         op_features.adjacency(sources, targets, g)], axis=1)
     if config.standardize:
       counts, known = op_features.standardized(counts), op_features.standardized(known)
@@ -77,3 +85,16 @@ class RnnPolicy(OneShotPolicy):
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
     """[B, G] log probabilities of devices [B, G]."""
     return self.placer.log_prob(self.features(), self._allowed, decisions)
+
+
+def rnn_policy(
+    problem: PlacementProblem, config: RnnConfig, seed: int
+) -> Tuple[PlacementProblem, RnnPolicy]:
+  """The problem in the groups of the colocation heuristic, and an untrained policy for it."""
+  grouped = problem.regrouped(group_ops(
+      problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
+      method="single_consumer"))
+  return grouped, RnnPolicy(grouped, config, seed)
+
+
+POLICY = OneGraphPolicy("rnn", RnnConfig(), rnn_policy)

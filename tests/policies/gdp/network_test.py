@@ -49,7 +49,7 @@ def test_an_untrained_network_tells_nodes_apart():
 def test_superposition_places_equal_nodes_otherwise_in_another_graph():
   # A cluster of other links changes no node, only the vector that gates the layers.
   inputs = inputs_of(num_ops=30)
-  other = dataclasses.replace(inputs, devices=inputs.devices + 1)
+  other = {**inputs, "devices": inputs["devices"] + 1}
   gated, plain = (GdpNetwork(dataclasses.replace(SMALL, superposition=on)) for on in (True, False))
   assert np.abs((gated(tensors(inputs)) - gated(tensors(other))).numpy()[:, :3]).max() > 1e-3
   np.testing.assert_array_equal(plain(tensors(inputs)), plain(tensors(other)))
@@ -76,11 +76,11 @@ def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
   problem = node_problem(random_problem(num_ops=40, num_groups=4))
   assert problem.num_groups == 40
   inputs = node_inputs(GroupedGraph.of(problem), 6)
-  assert inputs.features.shape == (40, inputs_lib.NODE_FEATURES)
-  np.testing.assert_allclose(inputs.features.std(axis=0).max(), 1, atol=0.2)
-  assert (inputs.sources < inputs.targets).all()  # topological order
-  assert inputs.mask.sum(axis=1).tolist() == [3] * 40  # neither the host nor padding
-  assert inputs.devices[:, 0].tolist() == [1, 1, 1, 1, 0, 0]
+  assert inputs["features"].shape == (40, inputs_lib.NODE_FEATURES)
+  np.testing.assert_allclose(inputs["features"].std(axis=0).max(), 1, atol=0.2)
+  assert (inputs["sources"] < inputs["targets"]).all()  # topological order
+  assert inputs["mask"].sum(axis=1).tolist() == [3] * 40  # neither the host nor padding
+  assert inputs["devices"][:, 0].tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_a_cluster_of_too_many_devices_is_refused():

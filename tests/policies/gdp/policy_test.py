@@ -55,11 +55,11 @@ def test_softened_logits_lie_as_far_apart_as_asked_and_prefer_the_same_devices()
   np.testing.assert_array_equal(policy.logits(), before)
   policy.soften(0.01)
   after = policy.logits()
-  choices = inputs.mask.sum(axis=1) > 1
-  spread = [row[mask > 0].std() for row, mask in zip(after[choices], inputs.mask[choices])]
+  choices = inputs["mask"].sum(axis=1) > 1
+  spread = [row[mask > 0].std() for row, mask in zip(after[choices], inputs["mask"][choices])]
   assert np.mean(spread) == pytest.approx(0.01, rel=1e-4)
   np.testing.assert_array_equal(policy.greedy(), likeliest)
-  np.testing.assert_array_equal(after < -1e9, inputs.mask == 0)
+  np.testing.assert_array_equal(after < -1e9, inputs["mask"] == 0)
 
 
 def test_what_is_drawn_together_shares_its_noise(policy):

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -9,14 +7,12 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
-from placeto_tf.policies.gdp.search import WAYS, GdpSearch, search_gdp
+from placeto_tf.policies.gdp.search import WAYS, search_gdp
 from placeto_tf.problem.budget import Budget
 from random_problem import means_of_draws, random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
-CONFIG = GdpSearch(
-    network=NETWORK, training=PpoConfig(batch_size=8, learning_rate=1e-2),
-    fine_tuning=PpoConfig(batch_size=8, epochs=2), fine_tune_updates=2)
+SMALL = {"network_config": NETWORK, "training": PpoConfig(batch_size=8, learning_rate=1e-2)}
 
 
 @pytest.fixture(name="weights", scope="module")
@@ -30,9 +26,7 @@ def weights_fixture(tmp_path_factory):
 def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
   problem = two_chains
   means = means_of_draws(problem)
-  config = dataclasses.replace(
-      CONFIG, network=dataclasses.replace(NETWORK, initial_spread=1.0))
-  search_gdp(problem, Budget(max_evaluations=400), 0, config=config)
+  search_gdp(problem, Budget(max_evaluations=400), 0, **SMALL)
   one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
   assert problem.account.best_objective_us < 0.6 * one_us
   assert np.mean(means[-6:-1]) < 0.8 * np.mean(means[:3])
@@ -41,7 +35,7 @@ def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_
 @pytest.mark.parametrize("way, evaluations", [
     ("scratch", 17),  # two batches of 8, and the likeliest devices, for which a third leaves none
     ("zero_shot", 16),
-    ("fine_tune", 17),  # two updates, and the likeliest devices
+    ("fine_tune", 17),
 ])
 def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(
     weights, way, evaluations, eagerly):
@@ -49,8 +43,8 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(
   for _ in range(2):
     problem = random_problem()
     placement = search_gdp(
-        problem, Budget(max_evaluations=24), 3, way=way, config=CONFIG,
-        weights=None if way == "scratch" else weights)
+        problem, Budget(max_evaluations=24), 3, way=way,
+        weights=None if way == "scratch" else weights, **SMALL)
     np.testing.assert_array_equal(placement, problem.account.best_placement)
     assert problem.account.evaluations == evaluations
     found.append([row[::2] for row in problem.account.history])
@@ -70,7 +64,7 @@ def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
   for way in ("scratch", "fine_tune"):
     problem = random_problem()
     search_gdp(
-        problem, Budget(max_evaluations=10), 0, way=way, config=CONFIG, weights=weights)
+        problem, Budget(max_evaluations=10), 0, way=way, weights=weights, **SMALL)
     histories.append([row[::2] for row in problem.account.history])
   assert histories[0] == histories[1]
 

@@ -32,28 +32,28 @@ def chain(has_kernel=None, colocation=None):
 
 def test_group_embeddings_by_hand():
   units = Units(chain())
-  inputs = units.group_inputs(np.array([[0, 0, 2, 0], [1, 1, 1, 1]], dtype=np.int32), 3)
+  features, allowed = units.group_inputs(np.array([[0, 0, 2, 0], [1, 1, 1, 1]], dtype=np.int32), 3)
   # Of the first: group 0 has X, Y, Y and 70 bytes, feeds 2 and reads from it; group 2 has X.
   # No shapes are known.
   expected = np.zeros((3, 2 + 2 + 5 + 6))
   once = np.log(2)
   expected[0] = [once, np.log(3), np.log(71) / 20, 1, *5 * [0], 0, 0, once, 0, 0, once]
   expected[2] = [once, 0, np.log(31) / 20, 1, *5 * [0], once, 0, 0, once, 0, 0]
-  np.testing.assert_allclose(inputs.features[0], expected, rtol=1e-6)
-  assert inputs.allowed[0].tolist() == [[True, True, False], [True, False, False],
+  np.testing.assert_allclose(features[0], expected, rtol=1e-6)
+  assert allowed[0].tolist() == [[True, True, False], [True, False, False],
                                         [True, True, False]]
   np.testing.assert_allclose(
-      inputs.features[1, 1], [np.log(3), np.log(3), np.log(101) / 20, 1] + 11 * [0], rtol=1e-6)
-  assert (inputs.features[1, [0, 2]] == 0).all()
+      features[1, 1], [np.log(3), np.log(3), np.log(101) / 20, 1] + 11 * [0], rtol=1e-6)
+  assert (features[1, [0, 2]] == 0).all()
 
 
 def test_a_unit_with_one_device_to_go_to_is_in_no_group_and_goes_there():
   units = Units(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
   assert units.movable.tolist() == [True, False, True, True]
   groups = np.array([[0, 1, 0, 2]], dtype=np.int32)
-  inputs = units.group_inputs(groups, 3)
-  assert (inputs.features[0, 1] == 0).all()  # what is alone in group 1 is not in it
-  assert inputs.allowed[0].tolist() == [[True, True, False], [True, False, False],
+  features, allowed = units.group_inputs(groups, 3)
+  assert (features[0, 1] == 0).all()  # what is alone in group 1 is not in it
+  assert allowed[0].tolist() == [[True, True, False], [True, False, False],
                                         [True, True, False]]
   placed = units.placements(groups, np.array([[1, 0, 0]], dtype=np.int32))
   assert placed.tolist() == [[1, 2, 1, 0]]

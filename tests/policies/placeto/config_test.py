@@ -8,16 +8,16 @@ from placeto_tf.policies.placeto.config import PlacetoConfig
 
 def test_the_papers_choices_are_the_papers():
   config = PlacetoConfig.paper()
-  assert (config.credit, config.baseline_updates, config.steps_per_update) == ("returns", 10, None)
+  assert (config.credit, config.steps_per_update) == ("returns", None)
   assert (config.learning_rate, config.final_learning_rate) == (1e-3, 1e-4)
-  assert (config.gradient_clip, config.sum_gradients) == (1.25, True)
+  assert config.sum_gradients
   assert (config.entropy, config.final_entropy) == (0.003, 0.0)
   network = config.network
   assert (network.rounds, network.width, network.initial_keep) == (8, None, None)
   assert (network.transform_layers, network.head_scale) == (2, 1.0)
   assert not (network.tied or network.weigh_edges or network.squash or network.mean_pooling)
   rules = config.environment
-  assert (rules.num_episodes, rules.groups_per_step, rules.undo_steps) == (8, 1, 0)
+  assert (rules.num_episodes, rules.groups_per_step, rules.undo) == (8, 1, False)
   assert (rules.start, rules.order, rules.reward) == ("given", "topological", "intermediate")
   assert config.levels == ((1.0, 1.0),)
 
@@ -32,7 +32,7 @@ def test_tied_devices_are_a_choice_of_the_network_beside_the_papers_process():
 @pytest.mark.parametrize("fields,message", [
     ({"credit": "some"}, "credit is 'some'"), ({"steps_per_update": 0}, "steps_per_update is 0"),
     ({"credit": "returns"}, "steps_per_update is 16; expected none"),
-    ({"baseline_updates": 0}, "baseline_updates is 0")])
+    ({"levels": ()}, "levels is empty")])
 def test_wrong_choices_are_named(fields, message):
   with pytest.raises(PlacementError, match=message):
     PlacetoConfig(**fields)

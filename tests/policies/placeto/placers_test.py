@@ -1,7 +1,5 @@
 """Which choices each of Placeto's methods runs with."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,6 @@ def asked_fixture(monkeypatch):
 
   def improve(problem, start, budget, seed=0, **options):
     found.update(options, start=start)
-    return dataclasses.make_dataclass("Found", ["op_placement"])(problem.account.best_known)
 
   monkeypatch.setattr(placers, "improve", improve)
   return found
@@ -32,11 +29,10 @@ def problem_fixture():
   return problem
 
 
-@pytest.mark.parametrize("way, start, learns, pretrained", [
-    ("zero_shot", "best", False, True), ("fine_tune", "best", True, True),
-    ("from_scratch", "random", True, False), ("untrained", "best", False, False)])
-def test_searches_start_from_the_best_so_far_and_from_scratch_as_in_training(
-    monkeypatch, asked, problem, way, start, learns, pretrained):
+@pytest.mark.parametrize("way, learns, pretrained", [
+    ("zero_shot", False, True), ("fine_tune", True, True), ("untrained", False, False)])
+def test_searches_with_weights_start_from_the_best_so_far(
+    monkeypatch, asked, problem, way, learns, pretrained):
   class Trained:
     config, arrays = PlacetoConfig.tied(), ["weights"]
 
@@ -44,24 +40,23 @@ def test_searches_start_from_the_best_so_far_and_from_scratch_as_in_training(
       assert devices == problem.num_devices
 
   monkeypatch.setattr(placers.PlacetoWeights, "load", lambda directory: Trained())
-  placers.improve_with("run", way, problem, problem.account.best_known, Budget(max_evaluations=10))
-  config = asked["config"]
-  assert (config.environment.start, config.learn) == (start, learns)
+  placers.place(problem, Budget(max_evaluations=10), way=way, weights="run")
+  assert (asked["config"].environment.start, asked["learns"]) == ("best", learns)
+  assert asked["start"].tolist() == problem.project(problem.account.best_known).tolist()
   assert asked["weights"] == (Trained.arrays if pretrained else None)
 
 
-@pytest.mark.parametrize("way, policy", [("untrained", "placeto"), ("random", "random")])
-def test_controls_are_the_process_of_placeto_without_learning(asked, problem, way, policy):
-  found = placers.place_without_learning(problem, Budget(max_evaluations=10), 0, way=way)
-  assert asked["config"] == dataclasses.replace(PlacetoConfig(), learn=False)
-  assert asked["policy"] == policy
+@pytest.mark.parametrize("way, uniform", [("untrained", False), ("random", True)])
+def test_controls_are_the_process_of_placeto_without_learning(asked, problem, way, uniform):
+  found = placers.place(problem, Budget(max_evaluations=10), 0, way=way)
+  assert asked["config"] == PlacetoConfig() and not asked["learns"]
+  assert asked["uniform"] == uniform
   np.testing.assert_array_equal(found, problem.account.best_known)
 
 
 def test_controls_with_weights_are_the_process_of_their_training_run(asked, problem, tmp_path):
   config = PlacetoConfig.tied()
   PlacetoWeights(tuple(), config, problem.num_devices, 48).save(str(tmp_path))
-  placers.place_without_learning(
-      problem, Budget(max_evaluations=10), 0, way="random", weights=str(tmp_path))
-  assert asked["config"].network == config.network and not asked["config"].learn
-  assert asked["policy"] == "random" and asked["weights"] is None
+  placers.place(problem, Budget(max_evaluations=10), 0, way="random", weights=str(tmp_path))
+  assert asked["config"].network == config.network and not asked["learns"]
+  assert asked["uniform"] and asked["weights"] is None

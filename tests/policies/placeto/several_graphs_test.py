@@ -55,11 +55,10 @@ def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
 def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
   # Without the flag of the current group (and without start times, which are relative to it) the
   # sum over all groups is the same whichever is at hand.
-  config = NetworkConfig(
-      embedding="simple_aggregator", initial_keep=None, start_times=False)
+  config = NetworkConfig(embedding="simple_aggregator", initial_keep=None)
   graph = graphs()[0]
   made = network([graph], 12, config)
-  state = np.random.default_rng(0).random((1, 12, 1, 3, 18)).astype(np.float32)
+  state = np.random.default_rng(0).random((1, 12, 1, 3, 21)).astype(np.float32)
   tables = GraphTable([graph])(tf.constant([0]))
   one, other = (
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))

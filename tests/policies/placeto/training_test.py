@@ -13,9 +13,8 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.config import PlacetoConfig
 from placeto_tf.policies.placeto.learner import PlacetoLearner
 from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.policies.placeto.placers import improve_with
+from placeto_tf.policies.placeto.placers import place
 from placeto_tf.policies.placeto.training import (
-  FamilyProblem,
   PlacetoTraining,
   PlacetoTrainingConfig,
   train,
@@ -25,6 +24,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainer import Trainer
 from random_problem import grouped_graph, random_problem
 
@@ -32,7 +32,7 @@ import tensorflow_gnn as tfgnn  # isort: skip
 
 TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=5, graphs_per_update=2, iterations=6, checkpoint_every=2,
+    graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2,
     watch_every=3,
     placeto=dataclasses.replace(
         TIED, environment=dataclasses.replace(
@@ -44,8 +44,8 @@ def problems():
   found = []
   for groups in (3, 4):
     problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
-    found.append(FamilyProblem(
-        f"random[{groups}]", "random", problem, problem.allowed.argmax(axis=1).astype(np.int32)))
+    start = problem.allowed.argmax(axis=1).astype(np.int32)
+    found.append(StartedProblem(f"random[{groups}]", problem, start[None]))
   return found
 
 
@@ -191,16 +191,11 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
     trainer(tmp_path / "wider", wider, warm_start=str(tmp_path / "run"))
 
   problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
-  start = problem.allowed_ops.argmax(axis=1)
-  placed = [
-      improve_with(str(tmp_path / "run"), way, problem, start, Budget(evaluations))
-      for way, evaluations in (("greedy", 100), ("zero_shot", 40))]
-  assert placed[0].evaluations <= 1 + 6 and placed[0].updates == 0
-  assert problem.account.evaluations <= 40
   other = random_problem(num_ops=20, num_groups=4)  # on four devices, which tied weights fit too
-  found = improve_with(
-      str(tmp_path / "run"), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
-  assert found.objective_us <= found.start_objective_us
+  for each in (problem, other):
+    start_us = each.evaluate_ops(each.allowed_ops.argmax(axis=1)).objective_us[0]
+    place(each, Budget(40), way="zero_shot", weights=str(tmp_path / "run"))
+    assert each.account.evaluations <= 40 and each.account.best_objective_us <= start_us
 
 
 def test_untied_weights_are_for_one_number_of_devices(tmp_path):
@@ -209,9 +204,9 @@ def test_untied_weights_are_for_one_number_of_devices(tmp_path):
   run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
   run.save()
   other = random_problem()
+  other.evaluate_ops(other.allowed_ops.argmax(axis=1))
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
-    improve_with(
-        str(tmp_path), "greedy", other, other.allowed_ops.argmax(axis=1), Budget(100))
+    place(other, Budget(100), way="zero_shot", weights=str(tmp_path))
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
@@ -219,7 +214,7 @@ def test_what_is_no_directory_of_weights_is_named(tmp_path):
     PlacetoWeights.load(str(tmp_path))
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"given": "magic"}, {"max_groups": 0}])
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"parts": 0}, {"max_groups": 0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)
