@@ -154,7 +154,8 @@ def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
     code = """import placeto_tf as placeto  # this graph's variables are a live model's
 placement = placeto.Placement.load("placement.json")
 # The ConcreteFunction that was placed; of a Keras model, its inference with the same inputs:
-# function = tf.function(model).get_concrete_function(tf.TensorSpec([None, ...]))
+# function = tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(
+#     tf.TensorSpec([None, ...]))
 placed = placement.apply(function)"""
   needs = "" if _captures(graph) else (
       "Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the\n"

@@ -138,3 +138,15 @@ def test_a_live_function_is_told_where_to_read_on():
       tf.TensorSpec([3, 4])))
   assert os.path.join("out", "README.md") in what_now.last_lines(graph, ["/CPU:0"], "out")
   assert "placement.apply(function)" in what_now.readme(graph, ["/CPU:0"])
+
+
+def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
+  model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
+  graph = placeto.load_graph(model, batch_size=3)
+  placement = placeto.place(graph, "cpu:1", method="single").placement
+  line = re.search(r"# function = (.*?)\n#(.*)\n", what_now.readme(graph, ["/CPU:0"]))
+  code = "".join(line.groups()).replace("[None, ...]", "[None, 4]")
+  function = eval(code, {"tf": tf, "model": model})  # pylint: disable=eval-used
+  placed = placement.apply(function)
+  assert {op.device for op in placed.graph.get_operations() if op.type == "MatMul"} == {
+      "/device:CPU:0"}
