@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import types
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from placeto_tf import place
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.placing import measured_search, registry, run
+from placeto_tf.placing import measured_search, registry, run, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.policies.device_pointer.scorer import ScorerWeights
@@ -102,6 +103,18 @@ def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
   assert f"{ms_text(automatic.step_time_us)} a step" in repr(automatic)
   for shown in (graph, automatic, automatic.placement, graph.source):
     assert len(repr(shown)) < 1000 and "\n" not in repr(shown)
+
+
+@pytest.mark.parametrize("step_time_us, begins", [
+    (400, "A step takes 0.400 ms instead of 0.500 ms (1.25x) after 40 placements evaluated; "),
+    (499, "Nothing to gain was found: the graph already takes 0.500 ms a step, "),
+    (502, "Nothing to gain was found: "),
+    (2000, "A step takes 2.0 ms instead of 0.500 ms (0.25x) after 40 placements evaluated; ")])
+def test_a_verdict_names_gains_and_losses(step_time_us, begins):
+  result = types.SimpleNamespace(
+      baselines={"current": types.SimpleNamespace(fits=True, step_time_us=500)}, proven=False,
+      step_time_us=step_time_us, lower_bound_us=400, seconds=1.0, ended="", evaluations=40)
+  assert tables.verdict(result).startswith(begins)
 
 
 def test_a_notebook_shows_the_table_and_the_timeline(automatic):
