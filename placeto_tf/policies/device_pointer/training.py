@@ -85,8 +85,7 @@ class GainLearner(Learner):
   @property
   def weights(self) -> ScorerWeights:
     """Of the scorer now."""
-    hidden_1, bias_1, hidden_2, bias_2, output = (each.numpy() for each in self._arrays)
-    return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output)
+    return ScorerWeights(*(each.numpy() for each in self._arrays))
 
   def watch(self) -> Dict[str, float]:
     """Objective after the short rounds over the start's, geometric mean over held-out problems."""

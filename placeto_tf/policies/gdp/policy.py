@@ -171,7 +171,7 @@ def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
   """Writes the weights and a JSON sidecar with the network's sizes and `notes`."""
   weight_files.write(
-      directory, {f"arr_{i}": variable.numpy() for i, variable in enumerate(network.variables)},
+      directory, {f"arr_{i}": value for i, value in enumerate(network.get_weights())},
       {"policy": "gdp", "version": _VERSION, "network": dataclasses.asdict(network.config),
        **notes})
 
@@ -205,6 +205,5 @@ def load_network(directory: str) -> GdpNetwork:
   if found != expected:
     raise PlacementError(
         f"the weights in {directory} have shapes {found}, expected {expected}; train them again")
-  for variable, value in zip(network.variables, values):
-    variable.assign(value)
+  network.set_weights(values)
   return network

@@ -104,8 +104,7 @@ class SampleCollector:
 
   def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
     """Args: weights: of the learner's network."""
-    for variable, value in zip(self._network.variables, weights):
-      variable.assign(value)
+    self._network.set_weights(weights)
     environment = self._environments[spec.graph]
     steps = driving.play(environment, self._policy.act(np.random.default_rng(spec.seed)))
     return Played(spec.graph, steps, environment.step_time_us)
@@ -181,7 +180,7 @@ class GdpTraining(Learner):
   @property
   def weights(self) -> List[np.ndarray]:
     """Of the network now."""
-    return [variable.numpy() for variable in self.network.variables]
+    return self.network.get_weights()
 
   @property
   def variables(self) -> List[tf.Variable]:
@@ -235,8 +234,7 @@ class GdpTraining(Learner):
       raise PlacetoError(
           f"the weights in {directory} are of a network of {given.config}, expected "
           f"{self.config.network}; give weights of such a network, or none")
-    for variable, value in zip(self.network.variables, given.variables):
-      variable.assign(value)
+    self.network.set_weights(given.get_weights())
 
 
 train = functools.partial(trainer.train, GdpTraining)
