@@ -57,8 +57,7 @@ def encode(
     raise PlacementError(
         f"group {wrong} is placed on device {int(placement[wrong])}; there are {d} devices, "
         "numbered from 0")
-  groups, devices, links = schema.GROUP, schema.DEVICE, (
-      grouped.link_sources, grouped.link_targets)
+  groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
   option = np.nonzero(grouped.allowed)
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(features={

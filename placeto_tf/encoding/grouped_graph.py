@@ -11,8 +11,7 @@ all others. So policies see only the edges that agree with the order of the grou
 ops that compute longest; an edge that runs against that order, such as a gradient's into the update
 of a variable, is left out. Costs and simulation keep every edge.
 
-Legend: N ops, G groups, E edges between groups, F of them that policies see, D devices, L links
-(ordered pairs of devices).
+Legend: N ops, G groups, E edges between groups, D devices.
 """
 
 from __future__ import annotations
@@ -91,26 +90,11 @@ class GroupedGraph:
     """D."""
     return len(self.memory_bytes)
 
-  @property
-  def num_edges(self) -> int:
-    """E."""
-    return len(self.sources)
-
   @functools.cached_property
   def flow(self) -> np.ndarray:
     """[E] bool: edges that policies see, which agree with `order`."""
     positions = np.argsort(self.order)
     return positions[self.sources] < positions[self.targets]
-
-  @functools.cached_property
-  def link_sources(self) -> np.ndarray:
-    """[L] int32 devices, every ordered pair of two devices."""
-    return np.nonzero(~np.eye(self.num_devices, dtype=bool))[0].astype(np.int32)
-
-  @functools.cached_property
-  def link_targets(self) -> np.ndarray:
-    """[L] int32."""
-    return np.nonzero(~np.eye(self.num_devices, dtype=bool))[1].astype(np.int32)
 
   @classmethod
   def of(cls, problem: PlacementProblem) -> GroupedGraph:

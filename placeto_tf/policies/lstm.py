@@ -11,7 +11,10 @@ from __future__ import annotations
 from typing import Tuple
 
 import numpy as np
-import tensorflow as tf
+
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
+
+import tensorflow as tf  # isort: skip
 
 State = Tuple[tf.Tensor, tf.Tensor]  # cell and hidden, [B, H] both
 

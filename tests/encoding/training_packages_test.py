@@ -63,7 +63,8 @@ def test_importing_what_trains_prints_nothing_of_gyms(tmp_path):
 
 
 _TRAINED = ("training", "policies.placeto.training", "policies.gdp.training",
-            "policies.device_pointer.training", "policies.one_graph")
+            "policies.device_pointer.training", "policies.one_graph", "policies.rnn.policy",
+            "policies.hierarchical.policy")
 
 
 def run_beside_keras_3(code):

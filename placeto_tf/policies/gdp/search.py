@@ -22,7 +22,6 @@ from placeto_tf.training.one_shot import search, search_environment
 
 WAYS = ("scratch", "zero_shot", "fine_tune")
 
-
 # Training ends with all nodes sure of their devices, and from there nothing is explored. So fine-
 # tuning begins with logits so far apart at most, and with a smaller bonus than training.
 _FINE_TUNING_SPREAD, _FINE_TUNING_ENTROPY = 1.0, 0.005

@@ -19,7 +19,6 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from tf_agents.trajectories import trajectory
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.clusters import Cluster
@@ -42,6 +41,7 @@ from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
 import tensorflow as tf  # isort: skip
+from tf_agents.trajectories import trajectory  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True)
