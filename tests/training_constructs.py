@@ -379,7 +379,165 @@ def probabilities_of_labels():
   return finish(-tf.reduce_mean(chosen))
 
 
+@construct
+def examples_in_reverse_by_a_slice():
+  x, y = inputs()
+  return finish(square_error(network(0.3 * x + 0.7 * x[::-1]), 0.3 * y + 0.7 * y[::-1]))
+
+
+@construct
+def first_half_by_positions():
+  x, y = inputs()
+  half = tf.range(tf.shape(x)[0] // 2)
+  return finish(square_error(tf.gather(network(x), half), tf.gather(y, half)))
+
+
+@construct
+def slots_that_are_no_example_s_own():
+  x, y = inputs()
+  flat = tf.reshape(network(x), [-1])
+  return finish(tf.reduce_mean(tf.square(tf.gather(flat, tf.range(tf.shape(x)[0]) * 2) - y[:, 0])))
+
+
+@construct
+def slots_of_labels():
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  labels = v1.placeholder(tf.int32, [None], name="labels")
+  flat = tf.reshape(tf.nn.log_softmax(network(x)), [-1])
+  return finish(-tf.reduce_mean(tf.gather(flat, tf.range(tf.shape(x)[0]) * 3 + labels)))
+
+
+@construct
+def sums_by_position():
+  x, y = inputs()
+  p = network(x)
+  sums = tf.math.unsorted_segment_sum(p, tf.range(tf.shape(x)[0]), 40)
+  weights = tf.reshape(tf.linspace(0.1, 2.0, 40), [40, 1])
+  return finish(0.01 * tf.reduce_sum(sums * weights) + square_error(p, y))
+
+
+@construct
+def positions_of_several_numbers():
+  x, y = inputs()
+  n = tf.shape(x)[0]
+  tiled = tf.tile(tf.range(n)[:, None], [1, 3])
+  repeated = tf.reshape(tf.repeat(tf.range(n), 3), [-1, 3])
+  weights = tf.cast(tiled * tiled + repeated, tf.float32)
+  return finish(0.01 * tf.reduce_mean(tf.square(network(x) - y) * weights))
+
+
+@refused("combines examples of the batch with one another")
+def other_orders_of_twice_the_batch():
+  x, y = inputs()
+  p = network(x)
+  return finish(0.01 * tf.reduce_mean(tf.square(tf.matmul(
+      tf.concat([p, 2 * p], 0), tf.repeat(y, 2, axis=0), transpose_a=True))))
+
+
+@construct
+def examples_moved_by_one():
+  x, y = inputs()
+  return finish(square_error(network(x), 0.4 * y + 0.6 * tf.concat([y[1:], y[:1]], 0)))
+
+
+@construct
+def order_that_is_inverted():
+  x, y = inputs()
+  order = tf.argsort(x[:, 0])
+  ranks = tf.cast(tf.math.invert_permutation(order), tf.float32)
+  return finish(0.1 * tf.reduce_mean(by_example(network(x), y) * ranks))
+
+
+@construct
+def hardest_of_the_batch():
+  """Triplets: the farthest of the same label and the nearest of another."""
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  labels = v1.placeholder(tf.int32, [None], name="labels")
+  p = network(x)
+  squares = tf.reduce_sum(tf.square(p), 1)
+  gaps = squares[:, None] - 2 * tf.matmul(p, p, transpose_b=True) + squares[None, :]
+  distances = tf.sqrt(tf.maximum(gaps, 0.0) + 1e-3)
+  same = tf.cast(tf.equal(labels[:, None], labels[None, :]), tf.float32)
+  others = 1 - tf.eye(tf.shape(labels)[0])
+  return finish(tf.reduce_mean(tf.nn.relu(
+      1.0 + tf.reduce_max(distances * same * others, 1)
+      - tf.reduce_min(distances + 100.0 * same, 1))))
+
+
+@construct
+def densities_of_all_pairs():
+  x, y = inputs()
+  mean, log_variance = tf.split(x @ variable("w", [5, 6]), 2, 1)
+  z = mean + tf.exp(0.5 * log_variance) * tf.sin(7 * x[:, :3])
+  pairs = tf.square(z[:, None] - mean[None]) * tf.exp(-log_variance[None]) + log_variance[None]
+  return finish(square_error(z, y) + tf.reduce_mean(
+      tf.reduce_logsumexp(-0.5 * tf.reduce_sum(pairs, 2), 1)))
+
+
+@construct
+def kernel_of_all_pairs():
+  x, y = inputs()
+  p = x @ variable("w", [5, 2])
+  kernel = tf.exp(-tf.reduce_sum(tf.square(p[:, None] - p[None]), -1))
+  factor = tf.linalg.cholesky(kernel + 0.5 * tf.eye(tf.shape(x)[0]))
+  return finish(tf.reduce_sum(y * tf.linalg.cholesky_solve(factor, y)) / batch_size(x) + 2 * (
+      tf.reduce_mean(tf.math.log(tf.linalg.diag_part(factor)))))
+
+
+@construct
+def experts_of_the_examples_they_are_given():
+  x, y = inputs()
+  gate = tf.nn.softmax(x @ variable("gate", [5, 2]))
+  chosen = tf.cast(tf.argmax(gate, 1), tf.int32)
+  places = tf.dynamic_partition(tf.range(tf.shape(x)[0]), chosen, 2)
+  found = tf.dynamic_stitch(places, [
+      part @ variable(f"expert_{i}", [5, 3])
+      for i, part in enumerate(tf.dynamic_partition(x, chosen, 2))])
+  return finish(square_error(found * tf.reduce_max(gate, 1, keepdims=True), y))
+
+
+@construct
+def sequences_as_long_as_the_longest():
+  x = v1.placeholder(tf.float32, [None, 4, 5], name="x")
+  y = v1.placeholder(tf.float32, [None, 3], name="y")
+  labels = v1.placeholder(tf.int32, [None], name="labels")
+  mask = tf.sequence_mask(labels + 1, dtype=tf.float32)
+  hidden = (x @ variable("w", [5, 3]))[:, :tf.reduce_max(labels + 1)]
+  return finish(square_error(tf.reduce_sum(hidden * mask[:, :, None], 1) / tf.reduce_sum(
+      mask, 1, keepdims=True), y))
+
+
+@construct
+def range_of_all_values():
+  x, y = inputs()
+  found = tf.quantization.quantize_and_dequantize_v2(
+      network(x), -1.0, 1.0, range_given=False, num_bits=4)
+  return finish(square_error(found, y))
+
+
 # The number of examples.
+
+
+@construct
+def a_quarter_of_the_examples():
+  x, y = inputs()
+  errors = by_example(network(x), y)
+  return finish(tf.reduce_mean(tf.nn.top_k(errors, tf.shape(x)[0] // 4)[0]))
+
+
+@construct
+def ten_examples_or_fewer():
+  x, y = inputs()
+  errors = by_example(network(x), y)
+  return finish(tf.reduce_mean(tf.nn.top_k(errors, tf.minimum(tf.shape(x)[0], 10))[0]))
+
+
+@construct
+def number_of_pairs():
+  x, y = inputs()
+  p, n = network(x), tf.shape(x)[0]
+  scores = tf.matmul(p, p, transpose_b=True) * (1 - tf.eye(n))
+  return finish(square_error(p, y) + 0.1 * tf.reduce_sum(scores) / tf.cast(n * (n - 1), tf.float32))
 
 
 @construct
@@ -519,7 +677,78 @@ def gradients_of_two_steps_together():
   return [tf.identity(loss, name="loss")]
 
 
+@construct
+def centres_of_labels():
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  labels = v1.placeholder(tf.int32, [None], name="labels")
+  p, centres = network(x), kept("centres", [3, 3], 0.1)
+  _, where, counts = tf.unique_with_counts(labels)
+  own = tf.gather(centres, labels)
+  times = tf.cast(tf.gather(counts, where), tf.float32)[:, None]
+  return finish(0.1 * tf.nn.l2_loss(p - own), v1.scatter_sub(
+      centres, labels, 0.5 * (own - p) / (1 + times)))
+
+
+@construct
+def memory_that_the_loss_reads():
+  x, y = inputs()
+  rows = v1.placeholder(tf.int32, [None], name="rows")
+  memory = kept("memory", [11, 3], 0.2)
+  found = tf.nn.softmax(network(x))
+  old = tf.gather(memory, rows)
+  with tf.control_dependencies([old]):
+    update = v1.scatter_update(memory, rows, 0.5 * old + 0.5 * found)
+  return finish(square_error(found, y) + tf.reduce_mean(
+      tf.square(found - tf.stop_gradient(old))), update)
+
+
+@construct
+def queue_of_keys():
+  x, y = inputs()
+  query, key = tf.math.l2_normalize(network(x), 1), tf.math.l2_normalize(y, 1)
+  queue, first = kept("queue", [40, 3], 0.2), kept("first", [], 0, tf.int32)
+  loss = tf.reduce_mean(tf.matmul(query, queue.read_value(), transpose_b=True)) - (
+      tf.reduce_mean(query * key))
+  with tf.control_dependencies([loss]):
+    written = v1.scatter_update(
+        queue, (first.read_value() + tf.range(tf.shape(x)[0])) % 40, key)
+  with tf.control_dependencies([written]):
+    moved = v1.assign(first, (first + tf.shape(x)[0]) % 40)
+  return finish(loss, written, moved)
+
+
 # Branches and loops.
+
+
+@construct
+def optimizer_in_a_branch():
+  x, y = inputs()
+  loss = square_error(network(x), y)
+  scale = kept("scale", [], 8.0)
+  weights = v1.trainable_variables()
+  gradients = [gradient / scale for gradient in tf.gradients(loss * scale, weights)]
+  optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+
+  def step():
+    with tf.control_dependencies([optimizer.apply_gradients(zip(gradients, weights))]):
+      return v1.assign(scale, 2 * scale)
+
+  finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in gradients])
+  small = tf.linalg.global_norm(gradients) < 1.0
+  with tf.control_dependencies([tf.cond(
+      tf.logical_and(finite, small), step, lambda: v1.assign(scale, scale / 2))]):
+    tf.no_op(name="train")
+  return [tf.identity(loss, name="loss")]
+
+
+@refused("gives now one thing of the batch and now another")
+def one_of_three_branches():
+  x, y = inputs()
+  p = network(x)
+  chosen = tf.cast(20 * tf.abs(tf.reduce_mean(x)), tf.int32) % 3
+  return finish(tf.switch_case(chosen, [
+      lambda: square_error(p, y), lambda: tf.reduce_mean(tf.abs(p - y)),
+      lambda: 0.01 * tf.reduce_sum(tf.square(p))]))
 
 
 @construct

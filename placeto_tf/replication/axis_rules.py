@@ -19,8 +19,10 @@ from placeto_tf.replication.kinds import (
   Kind,
   Own,
   Partial,
+  Positions,
   Rows,
   Same,
+  meets_all_examples,
 )
 from placeto_tf.replication.powers import Inputs, NotFollowed, result_power
 from placeto_tf.replication.scaling import Scaling
@@ -40,17 +42,19 @@ _FIRST_AXIS = frozenset((
     "Conv2DBackpropInputV2 Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Dilation2D "
     "Dilation2DBackpropInput "
     "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
-    "ReverseSequence ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 "
-    "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 "
-    "MatrixInverse MatrixDeterminant MatrixSolve Cholesky DecodeRaw").split())
+    "ExtractImagePatches DecodeRaw").split())
+# The last axes, of which there are so many in every input, are those of matrices.
+_MATRICES = {
+    **dict.fromkeys("MatrixDiag MatrixDiagV2 MatrixDiagV3".split(), 1),
+    **dict.fromkeys((
+        "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixInverse MatrixDeterminant "
+        "MatrixSolve Cholesky MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3").split(), 2)}
 _FILTERS = frozenset((
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter").split())
 _LAST_AXIS = frozenset("Softmax LogSoftmax".split())
 _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any",
                "Prod": "", "EuclideanNorm": ""}
-_RESHAPING = frozenset(
-    "Identity Reshape Cast Transpose ExpandDims Squeeze ConcatV2 StopGradient".split())
 # Through these, positions of examples stay such.
 _KEEPS_POSITIONS = frozenset(
     "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo Switch "
@@ -67,6 +71,8 @@ class AxisRules:
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
+    # Else it is not yet known what of a fixed batch counts examples.
+    self._compared = scaling.replicas > 1
     self._kind_of = kind_of
 
   def outputs(self, view: Inputs) -> List[Kind]:
@@ -94,6 +100,10 @@ class AxisRules:
     power = result_power(flow, view)
     bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
     if kind in ELEMENTWISE:
+      if self._compared and kind != "Select" and meets_all_examples([
+          (each, flow.shape(tensor)) for each, given, tensor in zip(
+              bare, view.given, flow.inputs[op]) if not isinstance(given, Own)]):
+        raise NotFollowed(MIXES_ROWS)
       found: Any = [self._elementwise(op, bare, port) for port in range(width)]
     else:
       rule = _RULES.get(kind)
@@ -113,22 +123,42 @@ class AxisRules:
       if axes is not None and axes != ([kind.axis] if isinstance(kind, Rows) else []):
         raise NotFollowed(MIXES_ROWS)
 
-  def _positions(self, view: Inputs, kind: str) -> str:
+  def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
     """What becomes of positions of examples; they are global ones where an op needs that."""
     rows = [each for each in view.kinds if isinstance(each, Rows)]
     if any(each.tagged for each in rows) and kind not in _TELLS_POSITIONS | _KEEPS_POSITIONS:
       raise NotFollowed("computes with positions of examples in the batch")
     local = [i for i, each in enumerate(view.kinds) if isinstance(each, Rows) and each.local]
     if not local or kind in _TELLS_POSITIONS:
-      return ""
+      return None
     if kind in _KEEPS_POSITIONS and self._flow.is_integer((view.op, 0)):
       return rows[0].local
     if kind in _MOVES_POSITIONS and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
         self._is_index(view.op)):
-      return "positions"
+      moved = self._moved(view, local[0], kind)
+      if moved is not None:
+        return moved
     for i in local:
-      view.offset(i)
-    return ""
+      view.offset(i, self._batch)
+    return None
+
+  def _moved(self, view: Inputs, i: int, kind: str) -> Optional[Positions]:
+    """Positions times a number or plus one, if each example keeps slots of its own.
+
+    What is added is taken to be an index into the slots of one example, unless it is known and is
+    none, or there is but one slot.
+    """
+    positions: Positions = view.kinds[i].local  # type: ignore[union-attr,assignment]
+    number = self._flow.value(self._flow.inputs[view.op][1 - i])
+    if kind == "Mul":
+      if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
+        return None
+      times = int(np.ravel(number)[0])
+      return Positions(positions.span * times, positions.room * times)
+    if positions.room == 1 or number is not None and (
+        np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.room):
+      return None
+    return dataclasses.replace(positions, room=1)
 
   def _is_index(self, op: int) -> bool:
     """Whether a sum of positions and other whole numbers is used as indices alone."""
@@ -229,6 +259,8 @@ class AxisRules:
 
   def _elementwise(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
     flow = self._flow
+    if self._compared and flow.types[op] == "BroadcastTo" and kinds[1] == SAME:
+      raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     shape = flow.shape((op, port))
     found = []
     for i, kind in enumerate(kinds):
@@ -250,6 +282,21 @@ class AxisRules:
     if kind.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
     return kind
+
+  def _matrices(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    """Each example has matrices of its own."""
+    kind = self._flow.types[op]
+    for i, each in enumerate(kinds):
+      rank = 1 if i and kind.startswith("MatrixSetDiag") else _MATRICES[kind]
+      if isinstance(each, Rows) and each.axis >= len(self._shape(op, i)) - rank:
+        raise NotFollowed(MIXES_ROWS)
+    return self._first_axis(op, kinds)
+
+  def _reverse_sequence(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    """Each example is turned around along another axis, to a length of its own."""
+    if self._int(op, "batch_dim") or not all(isinstance(each, Rows) for each in kinds):
+      raise NotFollowed(MIXES_ROWS)
+    return self._first_axis(op, kinds)
 
   def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
     if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
@@ -309,6 +356,9 @@ class AxisRules:
     if not isinstance(kinds[0], Rows):
       return SAME
     rows = kinds[0]
+    if self._compared and self._flow.types[op] == "Reshape" and kinds[1] == SAME and (
+        not self._leaves_open(self._flow.inputs[op][1])):
+      raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
     if not rows.outer:
       if grown is None or len(grown) != 1:
@@ -317,6 +367,16 @@ class AxisRules:
     # What is before the first axis does not depend on the shape.
     given = self._shape(op, 0) if rows.axis else ()
     return self.reshaped(rows, given, self._result(op), grown)
+
+  def _leaves_open(self, shape: Tensor) -> bool:
+    """Whether a shape that is the same for all replicas leaves a size open, with -1."""
+    flow = self._flow
+    known = flow.value(shape)
+    if known is not None:
+      return -1 in np.ravel(known) or flow.types[flow.origin(shape)[0]] == "Const"
+    op = flow.origin(shape)[0]
+    return flow.types[op] in ("Pack", "ConcatV2", "Concat") and any(
+        map(self._leaves_open, flow.inputs[op]))
 
   def reshaped(
       self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
@@ -356,12 +416,12 @@ class AxisRules:
     out = max(ranks)
     summed = (ranks[0] - (2 if flags[0] else 1), ranks[1] - (1 if flags[1] else 2))
     found = []
-    contracted = 0
+    contracted = []
     for i, kind in enumerate(kinds[:2]):
       if not isinstance(kind, Rows):
         continue
       if kind.axis == summed[i]:
-        contracted += 1
+        contracted.append(kind)
         continue
       if kind.axis < ranks[i] - 2:
         axis = kind.axis + out - ranks[i]
@@ -370,7 +430,10 @@ class AxisRules:
       found.append(Rows(axis, kind.outer))
     if contracted and found:
       raise NotFollowed(MIXES_ROWS)
-    return _SUM if contracted else self._agree(found)
+    if contracted:
+      self._agree([Rows(0, kind.outer) for kind in contracted])
+      return _SUM
+    return self._agree(found)
 
   def _einsum(self, op: int, kinds: Sequence[Kind]) -> Kind:
     equation = self._flow.attr(op, "equation").s.decode().replace(" ", "")
@@ -378,11 +441,12 @@ class AxisRules:
     inputs = terms.split(",")
     if "." in equation or not arrow:
       raise NotFollowed(_UNKNOWN)
-    letters = {inputs[i][kind.axis]: kind.outer for i, kind in enumerate(kinds)
-               if isinstance(kind, Rows)}
+    rows = [kind for kind in kinds if isinstance(kind, Rows)]
+    letters = {inputs[i][kind.axis] for i, kind in enumerate(kinds) if isinstance(kind, Rows)}
     if len(letters) > 1:
       raise NotFollowed(MIXES_ROWS)
-    letter, outer = next(iter(letters.items()))
+    letter = letters.pop()
+    outer = self._agree([Rows(0, kind.outer) for kind in rows]).outer
     return Rows(result.index(letter), outer) if letter in result else _SUM
 
   def _concat(self, op: int, kinds: Sequence[Kind]) -> Kind:
@@ -435,7 +499,7 @@ class AxisRules:
     if not any(local):
       return False
     first = kinds[0]
-    if not last or sum(local) > 1 or not isinstance(first, Rows) or first.local != "range":
+    if not last or sum(local) > 1 or not isinstance(first, Rows) or first.local != Positions():
       raise NotFollowed("computes with positions of examples in the batch")
     return True
 
@@ -471,9 +535,10 @@ class AxisRules:
     return Rows(rows.axis, part // step)
 
   def _strided_axes(
-      self, op: int, begin: int, rank: int) -> Tuple[List[Optional[int]], Set[int]]:
+      self, op: int, begin: int, rank: int) -> Tuple[List[Optional[int]], Set[int], Set[int]]:
     """([rank] the axis of the result that each axis of the input becomes, None if it is removed;
-    the axes of the input of which all is taken, whatever their size).
+    the axes of the input of which all is taken, whatever their size; those that are taken one by
+    one, forwards).
 
     Args:
       op: a StridedSlice or its gradient.
@@ -491,6 +556,7 @@ class AxisRules:
         1 if masks["ellipsis"] else 0)
     axes: List[Optional[int]] = []
     untouched: Set[int] = set()
+    forwards: Set[int] = set()
     out = 0
     for i in range(entries):
       bit = 1 << i
@@ -504,25 +570,29 @@ class AxisRules:
       elif masks["shrink_axis"] & bit:
         axes.append(None)
       else:
-        if masks["begin"] & masks["end"] & bit and strides is not None and strides[i] == 1:
-          untouched.add(len(axes))
+        if strides is not None and strides[i] == 1:
+          forwards.add(len(axes))
+          if masks["begin"] & masks["end"] & bit:
+            untouched.add(len(axes))
         axes.append(out)
         out += 1
     while len(axes) < rank:
       untouched.add(len(axes))
       axes.append(out)
       out += 1
-    return axes, untouched
+    return axes, untouched, forwards
 
   def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise NotFollowed("cuts at places that depend on the batch")
     given, result = self._shape(op, 0), self._result(op)
-    axes, untouched = self._strided_axes(op, 1, len(given))
+    axes, untouched, forwards = self._strided_axes(op, 1, len(given))
     axis = axes[rows.axis]
+    # As many examples as there are may still be all of them in another order.
     if axis is None or rows.axis not in untouched and (
-        given[rows.axis] is None or given[rows.axis] != result[axis]):
+        rows.axis not in forwards or given[rows.axis] is None
+        or given[rows.axis] != result[axis]):
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
@@ -530,11 +600,11 @@ class AxisRules:
     rows, whole, given = kinds[4], self._result(op), self._shape(op, 4)
     if not isinstance(rows, Rows):
       return SAME
-    axes, untouched = self._strided_axes(op, 1, len(whole))
+    axes, untouched, forwards = self._strided_axes(op, 1, len(whole))
     if rows.axis not in axes:
       raise NotFollowed(MIXES_ROWS)
     axis = axes.index(rows.axis)
-    if axis not in untouched and whole[axis] != given[rows.axis]:
+    if axis not in untouched and (axis not in forwards or whole[axis] != given[rows.axis]):
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
@@ -561,7 +631,8 @@ class AxisRules:
     if isinstance(table, Rows) and isinstance(indices, Rows):
       if table.axis < batch_dims and (table.axis, table.outer) == (indices.axis, indices.outer):
         return Rows(table.axis, table.outer)
-      if indices.local and table.axis == axis and not batch_dims:
+      if indices.local and table.axis == axis and not batch_dims and (
+          self._has_slots(op, 0, table, indices.local)):
         return Rows(axis + indices.axis, indices.outer)
       raise NotFollowed(MIXES_ROWS)
     if isinstance(indices, Rows) and indices.local:
@@ -579,49 +650,34 @@ class AxisRules:
     rank = len(self._shape(op, 1)) - batch_dims
     return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
+  def _has_slots(self, op: int, i: int, rows: Rows, positions: Positions) -> bool:
+    """Whether examples lie along the axis of rows one after the other, each in as many slots."""
+    size = self._shape(op, i)[rows.axis]
+    return rows.outer <= 1 and size == self._batch * positions.span
+
   def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
     data, ids = kinds[0], kinds[1]
     if isinstance(ids, Rows):
       if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
           data.outer and ids.outer):
         raise NotFollowed(MIXES_ROWS)
+      if ids.local:
+        if self._result(op)[0] == self._batch * ids.local.span and (
+            self._scaling.axes((op, 0)) == [0]):
+          return Rows(0)
+        raise NotFollowed("adds up by the positions of examples in the batch")
       if kinds[2] == SAME:
         return _SUM
-      return Rows(0) if ids.local else self._segments_of_examples(op)
+      raise NotFollowed("adds up rows by indices of which it is not known whose they are")
     rank, data = len(self._shape(op, 1)), self._rows(data)
     if data.axis < rank:
       return _SUM
     return Rows(data.axis - rank + 1, data.outer)
 
-  def _segments_of_examples(self, op: int) -> Rows:
-    """Rows where each example has segments of its own, as in the gradient of a batched gather.
-
-    There the indices are `example * size + index`.
-    """
-    flow, tensor = self._flow, self._flow.inputs[op][1]
-    while flow.types[tensor[0]] in _RESHAPING or flow.types[tensor[0]] in ("Add", "AddV2"):
-      before = flow.inputs[tensor[0]]
-      if flow.types[tensor[0]] in _RESHAPING:
-        tensor = before[0]
-        continue
-      for offset in before:
-        value = flow.value(offset)
-        if value is None or value.size == 1:
-          continue
-        segments = self._result(op)[0]
-        size = segments // self._batch if segments else 0
-        if value.reshape(-1).tolist() == [size * i for i in range(self._batch)]:
-          return Rows(0)
-        raise NotFollowed("adds to indices what may differ by example")
-      known = [flow.value(each) for each in before]
-      if all(value is None for value in known):
-        break  # a sum of two computed indices
-      tensor = before[0] if known[0] is None else before[1]
-    raise NotFollowed("adds up rows by indices of which it is not known whose they are")
-
   def _gather_nd(self, op: int, kinds: Sequence[Kind]) -> Kind:
     table, indices = kinds[0], kinds[1]
-    if isinstance(table, Rows) and isinstance(indices, Rows) and indices.tagged and not table.axis:
+    if isinstance(table, Rows) and isinstance(indices, Rows) and indices.tagged and (
+        not table.axis and self._has_slots(op, 0, table, Positions())):
       return Rows(indices.axis, indices.outer)
     if isinstance(table, Rows) or not isinstance(indices, Rows) or indices.local or indices.tagged:
       raise NotFollowed(MIXES_ROWS)
@@ -664,7 +720,7 @@ class AxisRules:
     return self._last_axis(op, kinds)
 
 
-def _scaled(kind: Kind, power: float, local: str) -> Kind:
+def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
   """A result at the power that the inputs give it."""
   if isinstance(kind, Rows):
     return Rows(kind.axis, kind.outer, power, kind.local or local, kind.tagged)
@@ -676,6 +732,8 @@ def _scaled(kind: Kind, power: float, local: str) -> Kind:
 _Rule = Callable[[AxisRules, int, Sequence[Kind]], Any]
 _RULES: Dict[str, _Rule] = {
     **{kind: AxisRules._first_axis for kind in _FIRST_AXIS},
+    **{kind: AxisRules._matrices for kind in _MATRICES},
+    "ReverseSequence": AxisRules._reverse_sequence,
     **{kind: AxisRules._last_axis for kind in _LAST_AXIS},
     **{kind: AxisRules._filter for kind in _FILTERS},
     **{kind: AxisRules._reduce for kind in _REDUCTIONS},

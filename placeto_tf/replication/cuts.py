@@ -10,7 +10,7 @@ Legend: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, FrozenSet, List, Set, Tuple
+from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -52,14 +52,15 @@ class Join:
     how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.
     power: what is joined is `R^power` times the global value.
     axis: of `ROWS`.
-    positions: whether the rows are positions, counted in each replica from 0.
+    positions: if the rows are positions, counted in each replica from 0: how many numbers there
+      are for each example, and how many slots it has.
     rows_of_gradient: whether each replica can have them of its own, next to its optimizer.
   """
 
   how: str
   power: float = 0.0
   axis: int = 0
-  positions: bool = False
+  positions: Optional[Tuple[int, int]] = None
   rows_of_gradient: bool = False
 
 
@@ -256,8 +257,12 @@ class _Cutter:
       if kind.power and self._flow.is_integer(tensor):
         raise self._cannot_join(tensor, consumer, "averages whole numbers over the batch")
       return Join(how, kind.power)
-    if isinstance(kind, Rows) and kind.outer <= 1 and not kind.tagged and kind.local != "positions":
-      return Join(ROWS, kind.power, kind.axis, bool(kind.local))
+    if isinstance(kind, Rows) and kind.outer <= 1 and not kind.tagged:
+      if kind.local is None:
+        return Join(ROWS, kind.power, kind.axis)
+      numbers = powers.numbers_of_an_example(self._flow, tensor, self._spread.batch)
+      if numbers is not None:
+        return Join(ROWS, kind.power, kind.axis, (numbers, kind.local.span))
     if isinstance(kind, Sparse):
       return Join(ROWS, kind.power)
     assert isinstance(kind, (Rows, Box, Whole)), kind

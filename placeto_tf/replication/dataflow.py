@@ -29,6 +29,7 @@ _PASSES_LISTS = frozenset(
     "TensorListSetItem TensorListResize".split())
 _KEPT = "_dataflow"
 _BATCH_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+_OPEN = 1 << 30  # stands for a size that is not known
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -81,6 +82,7 @@ class Dataflow:
         self.consumers[producer].append(op)
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
+    self._corrected: Set[Tensor] = set()  # of which inference gave another shape
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
     # In this order no shape or value waits for a long chain of others.
@@ -134,10 +136,25 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      # Where a shape is computed, inference has been seen to give it a wrong rank.
-      if shape is None or None in shape or self.types[op] in _SHAPED_BY_VALUES:
+      # Where a shape is computed, inference has been seen to give it a wrong rank, which then is
+      # wrong in what is made of it, too.
+      misled = not self._corrected.isdisjoint(self.inputs[op])
+      if self.types[op] == "Range" and shape == ():
+        self._shapes[tensor] = shape = (None,)
+        self._corrected.add(tensor)
+      if shape is None or None in shape or misled or self.types[op] in _SHAPED_BY_VALUES:
         computed = self._computed_shape(tensor)
-        self._shapes[tensor] = shape if computed is None else computed
+        if computed is not None and not misled and shape is not None and len(shape) == len(
+            computed) and None in computed:
+          computed = tuple(one if other is None else other for one, other in zip(shape, computed))
+        if computed is not None:
+          self._shapes[tensor] = computed
+          if shape is not None and (len(shape) != len(computed) or any(
+              None not in (one, other) and one != other for one, other in zip(shape, computed))):
+            self._corrected.add(tensor)
+        elif misled:
+          self._shapes[tensor] = None
+          self._corrected.add(tensor)
     return self._shapes[tensor]
 
   def _computed_shape(self, tensor: Tensor) -> Shape:
@@ -187,17 +204,28 @@ class Dataflow:
       if kind == "Einsum":
         return self._einsum_shape(op)
       if kind == "StridedSlice":
-        return np.broadcast_to(np.int8(0), known_dims(given[0]))[self._slice_index(op)].shape
+        if given[0] is None:
+          return None
+        found = np.broadcast_to(
+            np.int8(0), [_OPEN if size is None else size for size in given[0]])
+        return tuple(None if size > _OPEN // 2 else size
+                     for size in found[self._slice_index(op)].shape)
       if kind == "ConcatV2":
         parts = [known_dims(each) for each in given[:-1]]
         along = int(self._known(data[-1])) % len(parts[0])
         return tuple(sum(part[i] for part in parts) if i == along else size
                      for i, size in enumerate(parts[0]))
+      if kind.startswith("MatrixDiag"):
+        diagonal = known_dims(given[0])
+        if [np.ravel(self._known(each)).tolist() for each in data[1:4]] not in (
+            [], [[0], [-1], [-1]]):
+          return None
+        return (*diagonal, diagonal[-1])
       if kind in DRAW_SHAPE:
         return tuple(self._known(data[DRAW_SHAPE[kind]]).tolist())
       if kind == "Fill":
         return tuple(self._known(data[0]).tolist())
-      return np.broadcast_shapes(*(known_dims(shape) for shape in given))
+      return _broadcast(given) if kind in _BROADCAST else None
     except (ArithmeticError, IndexError, KeyError, ValueError):
       return None
 
@@ -253,7 +281,9 @@ class Dataflow:
     return found
 
   def _reduced_shape(self, op: int) -> Shape:
-    shape = known_dims(self.shape(self.inputs[op][0]))
+    shape = self.shape(self.inputs[op][0])
+    if shape is None:
+      return None
     axes = {int(axis) % len(shape) for axis in np.ravel(self._known(self.inputs[op][1]))}
     kept = self.attr(op, "keep_dims")
     if kept is not None and kept.b:
@@ -385,10 +415,10 @@ ELEMENTWISE = frozenset((
     "LeftShift RightShift Select SelectV2 ClipByValue MulNoNan Xdivy "
     "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
-    "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 FakeQuantWithMinMaxVars "
+    "FakeQuantWithMinMaxVars "
     "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
     "Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma Igamma Igammac Betainc "
-    "AccumulateNV2 InvertPermutation "
+    "AccumulateNV2 "
     "PlaceholderWithDefault Imag Real Conj Complex ComplexAbs Angle LookupTableFindV2 "
     "LookupTableFind Bucketize PopulationCount "
     "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
@@ -403,14 +433,28 @@ DRAW_SHAPE = {
         "StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 "
         "StatelessRandomUniformFullIntV2").split(), 0),
     "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
+_BROADCAST = ELEMENTWISE.difference(
+    "IdentityN PlaceholderWithDefault Bitcast Print Assert".split()) | {"Softmax", "LogSoftmax"}
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
-    *_VALUES, *_BATCH_PRODUCTS, "Einsum", "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad",
-    "PadV2", "BroadcastTo", "Sum", "Mean", "Max", "Min", "Tile", "Fill",
-    "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax", *DRAW_SHAPE,
-    # Broadcast.
-    *ELEMENTWISE.difference(
-        "IdentityN InvertPermutation PlaceholderWithDefault Bitcast Print Assert".split())))
+    *_VALUES, *_BATCH_PRODUCTS, "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3", "Einsum",
+    "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo", "Sum",
+    "Mean", "Max", "Min", "Tile", "Fill", "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
+    *DRAW_SHAPE, *_BROADCAST))
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+  """The shape of what these are broadcast to, with None for what is not known."""
+  rank = max(len(shape) for shape in shapes if shape is not None)
+  found: List[Optional[int]] = []
+  for axis in range(-rank, 0):
+    sizes = {shape[axis] if len(shape) + axis >= 0 else 1 for shape in shapes if shape is not None}
+    sizes.discard(1)
+    if None in shapes or None in sizes and len(sizes) == 1 or len(sizes - {None}) > 1:
+      found.append(None)
+    else:
+      found.append(next(iter(sizes - {None}), 1))
+  return tuple(found)
 
 
 def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:

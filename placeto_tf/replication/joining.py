@@ -122,7 +122,7 @@ class Joins:
         writer.scale(name, parts[r], factor, dtype, anchor)
       elif join.how == cuts.ROWS:
         if join.positions:
-          parts = [writer.offset(f"{name}/part_{q}", part, q, dtype, anchor)
+          parts = [writer.offset(f"{name}/part_{q}", part, q, *join.positions, dtype, anchor)
                    for q, part in enumerate(parts)]
         writer.concat(
             name if factor is None else f"{name}/rows", f"{name}/axis", parts, dtype, join.axis,

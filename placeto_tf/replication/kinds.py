@@ -24,7 +24,7 @@ gathered, and Partial a partial reduction.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Tuple, Union
+from typing import Any, Iterable, Optional, Sequence, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +35,32 @@ class Same:
 
 
 @dataclasses.dataclass(frozen=True)
+class Positions:
+  """Numbers of slots, of which each example has `span` in a row; the replica's first is at 0.
+
+  Attributes:
+    span: see the class.
+    room: what may be added without leaving the slots of the example: less than this.
+  """
+
+  span: int = 1
+  room: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class Rows:
   """One slice for each example; see the module.
 
   Attributes:
     axis, outer, power: see the module.
-    local: "range" if it holds the positions of the examples, counted from the replica's first;
-      "positions" if it is computed from these.
+    local: if it holds positions of examples, counted from the replica's first.
     tagged: whether the first column of its last axis holds such positions.
   """
 
   axis: int
   outer: int = 1
   power: float = 0.0
-  local: str = ""
+  local: Optional[Positions] = None
   tagged: bool = False
 
 
@@ -141,6 +153,26 @@ def with_power(kind: Kind, power: float) -> Kind:
   if isinstance(kind, (Same, Rows, Partial, Own, Sparse)):
     return dataclasses.replace(kind, power=power)
   return kind
+
+
+def meets_all_examples(
+    tensors: Sequence[Tuple[Kind, Optional[Sequence[Optional[int]]]]]) -> bool:
+  """Whether rows are broadcast against what has the examples of all replicas, or may have.
+
+  What is the same everywhere has one element, or no axis, where the rows have their examples.
+
+  Args:
+    tensors: (kind, shape) of each.
+  """
+  batch = {kind.axis - len(shape) for kind, shape in tensors
+           if isinstance(kind, Rows) and shape is not None}
+  for kind, shape in tensors:
+    if isinstance(kind, Whole) and batch:
+      return True
+    if isinstance(kind, Same) and shape is not None and any(
+        len(shape) + axis >= 0 and shape[axis] != 1 for axis in batch):
+      return True
+  return False
 
 
 def is_unclear(kind: Kind) -> bool:

@@ -144,11 +144,23 @@ class NodeWriter:
     return tensor_name(name, index)
 
   def offset(
-      self, name: str, tensor: str, parts: int, dtype: int, anchor: Optional[str] = None) -> str:
-    """A tensor of positions plus `parts` times their number."""
+      self, name: str, tensor: str, parts: int, numbers: int, span: int, dtype: int,
+      anchor: Optional[str] = None) -> str:
+    """A tensor of positions plus those of `parts` times its examples.
+
+    Args:
+      name, dtype, anchor: of what is written.
+      tensor: positions, `numbers` for each example.
+      parts: how many replicas come before.
+      numbers: see `tensor`.
+      span: slots that an example has.
+    """
     size = self.new(f"{name}/count", "Size", [tensor], T=dtype, out_type=INT32)
-    count = self.new(f"{name}/number", "Cast", [size.name], SrcT=INT32, DstT=dtype)
-    before = self.scale(f"{name}/before", count.name, parts, dtype, anchor)
+    count = self.new(f"{name}/number", "Cast", [size.name], SrcT=INT32, DstT=dtype).name
+    if numbers > 1:
+      each = self.constant(f"{name}/of_an_example", numbers, dtype, anchor)
+      count = self.new(f"{name}/examples", "FloorDiv", [count, each], T=dtype).name
+    before = self.scale(f"{name}/before", count, parts * span, dtype, anchor)
     self.new(name, "AddV2", [tensor, before], T=dtype)
     return name
 

@@ -6,9 +6,10 @@ passes that on; before any other op the input is multiplied so that it is the gl
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.kinds import (
   FREE,
   SAME,
@@ -26,7 +27,8 @@ from placeto_tf.replication.kinds import (
 
 # What is done to an input before an op reads it.
 JOIN, SCALE, SLICE, OFFSET = "join", "scale", "slice", "offset"
-Fix = Tuple[Any, ...]  # (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, axis)
+# (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, numbers of an example, its slots)
+Fix = Tuple[Any, ...]
 
 # Homogeneous of degree 1 in their first input.
 _FIRST = frozenset((
@@ -110,7 +112,7 @@ class Inputs:
       self.to_power(i, 0.0)
       return
     if isinstance(kind, Rows) and (
-        kind.outer > 1 or kind.tagged or kind.local == "positions" or kind.local and kind.power):
+        kind.outer > 1 or kind.tagged or kind.local and kind.power):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
     if isinstance(kind, Rows) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
       raise NotFollowed("needs a variable that keeps examples, of which each replica has its own")
@@ -156,18 +158,28 @@ class Inputs:
     self.fixes[i] = (SLICE, axis)
     self.kinds[i] = Rows(axis)
 
-  def offset(self, i: int) -> None:
-    """Positions among all examples instead of those of the replica."""
+  def offset(self, i: int, batch: int) -> None:
+    """Positions among all examples instead of those of the replica, which has `batch`."""
     kind = self.kinds[i]
-    assert isinstance(kind, Rows)
-    if kind.local != "range" or kind.power:
+    assert isinstance(kind, Rows) and kind.local is not None
+    numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
+    if kind.power or numbers is None:
       raise NotFollowed("computes with positions of examples in the batch")
-    self.fixes[i] = (OFFSET, kind.axis)
+    self.fixes[i] = (OFFSET, numbers, kind.local.span)
     self.kinds[i] = Rows(kind.axis, kind.outer)
 
 
 class NotFollowed(Exception):
   """Why the batch cannot be followed through an op, as a clause whose subject is the op."""
+
+
+def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optional[int]:
+  """How many numbers a tensor holds for each example, or None if that is not known."""
+  shape = flow.shape(tensor)
+  if shape is None or None in shape:
+    return None
+  numbers, rest = divmod(math.prod(known_dims(shape)), batch)
+  return None if rest or not numbers else numbers
 
 
 def result_power(flow: Dataflow, view: Inputs) -> float:

@@ -26,6 +26,7 @@ from placeto_tf.replication.kinds import (
   Kind,
   Own,
   Partial,
+  Positions,
   Rows,
   Same,
   Sizes,
@@ -34,6 +35,7 @@ from placeto_tf.replication.kinds import (
   Whole,
   is_unclear,
   join,
+  meets_all_examples,
   with_power,
 )
 from placeto_tf.replication.powers import Fix, Inputs, NotFollowed
@@ -76,6 +78,8 @@ _KEEPS_ENTRIES = frozenset((
     "Exit NextIteration").split())
 # Their shape is in an argument.
 _SHAPED = frozenset("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike".split())
+_BENDING = frozenset("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub".split())
+_OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
 _MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
@@ -231,8 +235,10 @@ class _Propagation:
     self._own_statistics, self._merged = own_statistics, merged
     self._values = {update.values: update.indices for update in sparse}
     self._indices: Dict[Tensor, List[Tensor]] = collections.defaultdict(list)
+    self._readers: Dict[Tensor, Set[int]] = collections.defaultdict(set)
     for update in sparse:
       self._indices[update.indices].append(update.values)
+      self._readers[update.indices] |= update.readers
     self._rules = AxisRules(flow, batch, scaling, self._kind)
     self._kinds: Dict[int, Optional[List[Kind]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
@@ -351,8 +357,9 @@ class _Propagation:
     if op in self._sources:
       return [Rows(0)] * width
     if op in self._scaling.sources:
-      return [self._scaling.sources[op]] * width
-    given = [self._kind(tensor) for tensor in flow.inputs[op]]
+      return [self._of_examples(self._scaling.sources[op], op)] * width
+    given = [self._kind(tensor) if op in self._readers.get(tensor, (op,)) else
+             self._own_kind(tensor) for tensor in flow.inputs[op]]
     if op in self._noise:
       return self._drawn(op, given, width)
     if kind in _MERGES:
@@ -362,7 +369,8 @@ class _Propagation:
     if kind in _WRITES or kind in _READS or kind in _PUSHES or kind in _POPS:
       return self._container(op, given, width)
     unclear = next((each for each in given if isinstance(each, Unclear)), None)
-    if unclear is not None and kind not in _SHAPES:
+    if unclear is not None and (kind not in _SHAPES or kind != "Rank" and any(
+        self._scaling.number((op, port)) != SAME for port in range(width))):
       return self._refuse(op, unclear, width)
     view = Inputs(flow, op, given)
     try:
@@ -393,7 +401,9 @@ class _Propagation:
     flow, op, kinds = self._flow, view.op, view.kinds
     kind = flow.types[op]
     if all(each == SAME for each in kinds):
-      return [SAME] * width
+      # Of all examples where parts of them, in whatever numbers, come together.
+      together = not any(map(self._grows, flow.inputs[op]))
+      return [Whole() if together and self._grows((op, port)) else SAME for port in range(width)]
     if kind in _EMPTY_LISTS:
       return [SAME] * width
     if op_roles.is_update(kind):
@@ -427,10 +437,19 @@ class _Propagation:
       if any(isinstance(each, Own) for each in found):
         self._statistics.add(op)
       return found
+    if kind in _OF_TWO_SHAPES and self._scaling.replicas > 1:
+      measured = [self._measured(tensor) for tensor in flow.inputs[op]]
+      if meets_all_examples([(self._kind(each), flow.shape(each)) for each in measured if each]):
+        raise NotFollowed(MIXES_ROWS)
+    if self._bends_counts(view):
+      return [Same(powers.result_power(flow, view))] * width
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     if not any(isinstance(each, (Partial, Own)) for each in kinds):
+      if any(isinstance(each, Unclear) for each in numbers) and all(
+          isinstance(each, Same) for each in kinds) and kind not in _SHAPED:
+        return [Same(powers.result_power(flow, view))] * width
       if all(each is not None for each in numbers):
-        return [each for each in numbers if each is not None]
+        return [self._of_examples(each, op) for each in numbers if each is not None]
       if kind not in _SHAPED and any(self._scaling.axes((op, port)) for port in range(width)):
         return self._globally(view, width)
       if any(isinstance(each, Sizes) for each in kinds) or kind in _SHAPED:
@@ -448,6 +467,30 @@ class _Propagation:
       return self._shaped(view, width)
     return self._of_partial(view, width)
 
+  def _bends_counts(self, view: Inputs) -> bool:
+    """Whether what is computed of the number of examples may be no multiple of it.
+
+    At two batches it can look like one, as a quarter of 4 and of 16 does, and yet be none at the
+    smaller last batch of an epoch.
+    """
+    flow, kinds = self._flow, view.kinds
+    if flow.types[view.op] not in _BENDING or not all(isinstance(each, Same) for each in kinds) or (
+        len(set(view.powers())) < 2):
+      return False
+    if flow.types[view.op] == "FloorDiv" and kinds[0] == Same(-1.0):
+      count, by = (flow.value(tensor) for tensor in flow.inputs[view.op])
+      return count is None or by is None or bool(np.any(count % (self._batch * by)))
+    return True
+
+  def _of_examples(self, kind: Kind, op: int) -> Kind:
+    """A row of numbers that are counted; how many slots an example has follows from its shape."""
+    if not isinstance(kind, Rows) or kind.local is None:
+      return kind
+    numbers = powers.numbers_of_an_example(self._flow, (op, 0), self._batch)
+    if numbers is None:
+      raise NotFollowed("counts another number than that of the examples")
+    return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.room))
+
   def _of_boxes(self, view: Inputs, width: int) -> List[Kind]:
     """The kinds of containers that are made of others."""
     boxes = [each for each in view.kinds if isinstance(each, Box)]
@@ -463,12 +506,18 @@ class _Propagation:
 
   def _cut_rows(self, view: Inputs) -> None:
     """Takes the replica's rows of what holds those of all, so that it goes on with its own."""
+    rows = any(isinstance(each, Rows) for each in view.kinds)
     for i, each in enumerate(view.kinds):
-      if isinstance(each, Whole):
+      if isinstance(each, Whole) or rows and each == SAME and self._grows(
+          self._flow.inputs[view.op][i]):
         axes = self._scaling.axes(self._flow.inputs[view.op][i])
         if axes is None or len(axes) != 1:
           raise NotFollowed(MIXES_ROWS)
         view.slice(i, axes[0])
+
+  def _grows(self, tensor: Tensor) -> bool:
+    """Whether what is the same everywhere has more elements the more examples there are."""
+    return self._scaling.axes(tensor) not in (None, [], ODD)
 
   def _update(self, view: Inputs, width: int) -> List[Kind]:
     """An op that writes has the global values of all inputs, but for a variable in rows."""
@@ -592,7 +641,10 @@ class _Propagation:
     kind = flow.types[op]
     if kind == "Range" and kinds == [SAME, Same(-1.0), SAME] and (
         flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
-      return [Rows(0, local="range")]
+      examples, rest = divmod(int(flow.value(flow.inputs[op][1]) or 0), self._batch)
+      if rest or not examples:
+        raise NotFollowed("counts another number than that of the examples")
+      return [Rows(0, local=Positions(examples))]
     if kind in _SHAPED:
       data = 1 if kind == "Fill" else 0
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
@@ -611,7 +663,7 @@ class _Propagation:
       if not equal and kind != "Tile":
         raise NotFollowed("makes a tensor whose examples cannot be found")
       return [Rows(axes[0], 0 if equal else 1, getattr(kinds[data], "power", 0.0))]
-    if kind in ("BroadcastGradientArgs", "Equal", "NotEqual", "Less"):
+    if kind in _OF_TWO_SHAPES:
       return [SAME] * width
     entry = self._entries(view)
     if entry is not None:
@@ -621,6 +673,13 @@ class _Propagation:
       keeps = kind in _KEEPS_ENTRIES and len(counting) == 1
       return [Sizes(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
+
+  def _measured(self, tensor: Tensor) -> Optional[Tensor]:
+    """The tensor of which this one holds the shape, or None."""
+    tensor = self._flow.origin(self._flow.pushed(tensor) or tensor)
+    if self._flow.types[tensor[0]] not in ("Shape", "ShapeN"):
+      return None
+    return self._flow.inputs[tensor[0]][tensor[1]]
 
   def _entries(self, view: Inputs) -> Optional[Kind]:
     """Some of the dimensions of which one is known to count examples, or their product."""
@@ -678,7 +737,8 @@ class _Propagation:
       view.join(i)
     found: List[Kind] = []
     for port in range(width):
-      if kind in OF_ANY_NUMBER and port not in OF_ANY_NUMBER[kind]:
+      if kind in OF_ANY_NUMBER and port not in OF_ANY_NUMBER[kind] or (
+          kind == "BroadcastGradientArgs"):
         found.append(SAME)
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:

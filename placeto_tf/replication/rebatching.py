@@ -13,6 +13,7 @@ that is a multiple of the batch counts them.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
@@ -464,13 +465,13 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     analyse_dataflow(found)
     if live:
       return load_graph(live_graph(proto), **options)
-    _check_shapes(graph_def)
+    check_shapes(graph_def)
     return found
   except (CostError, ValueError):  # TensorFlow says a ValueError where shapes do not fit
     return None
 
 
-def _check_shapes(graph_def: GraphDef) -> None:
+def check_shapes(graph_def: GraphDef) -> None:
   """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
   import tensorflow as tf
 
@@ -484,6 +485,14 @@ def frozen(graph: ComputationGraph) -> ComputationGraph:
 
   with graph.origin.tf_graph.as_default():
     meta_graph = tf.compat.v1.train.export_meta_graph()
+  # An optimizer that is applied in a branch adds an op of the branch's own graph to TRAIN_OP.
+  there = {node.name for node in meta_graph.graph_def.node}
+  for collection in meta_graph.collection_def.values():
+    names = collection.node_list.value
+    kept = [name for name in names if re.sub(r":\d+$", "", name) in there]
+    if len(kept) < len(names):
+      del names[:]
+      names.extend(kept)
   shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
   return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
 

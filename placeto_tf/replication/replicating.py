@@ -45,7 +45,7 @@ from placeto_tf.replication.free_batch import unknown_batch
 from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import find_mirrors
 from placeto_tf.replication.propagation import spread
-from placeto_tf.replication.rebatching import frozen, live_graph, rebatched
+from placeto_tf.replication.rebatching import check_shapes, frozen, live_graph, rebatched
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
@@ -134,7 +134,18 @@ def replicate(
   mirrors = find_mirrors(flow, found, cut, single, mirrored)
   written = rewriting.rewrite(
       flow, found, cut, mirrors, scaling, fetched, run, micro_batches)
-  result = _load(graph, written, replicas, live is not None)
+  grown = whole is None and not unknown_batch(graph)
+  try:
+    if grown and live is None and source.format != "concrete_function":
+      check_shapes(written.graph_def)
+    result = _load(graph, written, replicas, live is not None)
+  except ValueError as problem:  # TensorFlow says it where shapes do not fit
+    if not grown:
+      raise
+    raise GraphError(
+        "the batch is baked into the graph, and its ops do not fit together when each of "
+        f"{replicas} replicas has it whole ({str(problem).splitlines()[0]}); leave the first "
+        "dimension of the feeds open, with None") from None
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & cut.copies))
   return ReplicatedGraph(

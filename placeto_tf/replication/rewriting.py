@@ -210,7 +210,8 @@ class _Writer:
           self._fixed[key] = self._writer.part(
               made, found, r, self._replicas, fix[1], dtype, anchor)
         else:
-          self._fixed[key] = self._writer.offset(made, found, r, dtype, anchor)
+          self._fixed[key] = self._writer.offset(
+              made, found, r, fix[1], fix[2], dtype, anchor)
     return self._fixed[key]
 
   def _divide_feed(self, op: int, r: int) -> None:

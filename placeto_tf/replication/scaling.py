@@ -16,7 +16,7 @@ from typing import Dict, List, Optional
 import numpy as np
 
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
-from placeto_tf.replication.kinds import SAME, Kind, Rows, Same, Sizes, Unclear
+from placeto_tf.replication.kinds import SAME, Kind, Positions, Rows, Same, Sizes, Unclear
 
 # Of a tensor of all examples but one, say: neither no axis nor one, which no rule takes for rows.
 ODD = [-1, -1]
@@ -125,7 +125,7 @@ class Scaling:
     if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
       step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
       if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
-        return Rows(axis, local="range" if step == 1 else "positions")
+        return Rows(axis, local=Positions(step, step))  # of which each number is one
     if self._part.types[op] == "Const":
       self.slices[op] = all_
       return Rows(axis)

@@ -10,7 +10,7 @@ Keras 3: the sum of squares is no mean over replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Set, Tuple
+from typing import FrozenSet, List, Set, Tuple
 
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
@@ -25,10 +25,16 @@ _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
 
 @dataclasses.dataclass(frozen=True)
 class SparseUpdate:
-  """The rows and their indices, as the gradient gave them."""
+  """The rows and their indices, as the gradient gave them.
+
+  Attributes:
+    values, indices: see the class.
+    readers: ops that read the indices for the update alone; others read those of examples.
+  """
 
   values: Tensor
   indices: Tensor
+  readers: FrozenSet[int]
 
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
@@ -42,8 +48,9 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
     if arguments is not None:
       values, indices = arguments
       first = _gradient_indices(flow, indices)
-      rows, way = _gradient_rows(flow, values)
-      found += [SparseUpdate(each, first) for each in sorted(rows)
+      rows, way = _gradient_rows(flow, values, op)
+      readers = _readers(flow, first, {*way, op})
+      found += [SparseUpdate(each, first, readers) for each in sorted(rows)
                 if _is_for_update(flow, each, {*way, op})]
   return list(dict.fromkeys(found))
 
@@ -55,13 +62,48 @@ def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
   return tensor
 
 
-def _gradient_rows(flow: Dataflow, tensor: Tensor) -> Tuple[Set[Tensor], Set[int]]:
+def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
+  """The ops that read indices and that an update alone reads."""
+  found: Set[int] = set()
+  stack = list(flow.consumers[indices[0]])
+  while stack:
+    op = stack.pop()
+    if op in found:
+      continue
+    consumers = flow.consumers[op]
+    if flow.types[op] in (*_UNIQUE, "Identity", "Cast"):
+      found.add(op)
+      stack += consumers
+    elif op in way or consumers and all(each in way for each in consumers):
+      found.add(op)
+  return frozenset(found)
+
+
+def _gradient_rows(flow: Dataflow, tensor: Tensor, update: int) -> Tuple[Set[Tensor], Set[int]]:
   """The rows before the optimizer scaled and joined them, and the ops that did so."""
+  others: Set[int] = set()
+  while True:
+    rows, way = _way_of_rows(flow, tensor, others)
+    found = {op for op in way if not all(
+        _is_for_update(flow, (op, port), {*way, update}) for port in {
+            each[1] for consumer in flow.consumers[op] for each in flow.inputs[consumer]
+            if each[0] == op})}
+    if not found:
+      return rows, way
+    others |= found
+
+
+def _way_of_rows(
+    flow: Dataflow, tensor: Tensor, others: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
+  """The same, not looking behind `others`."""
   rows, way, stack, seen = set(), set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
     op = tensor[0]
     kind, before = flow.types[op], flow.inputs[op]
+    if op in others:
+      rows.add(tensor)
+      continue
     if kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
     elif kind in _SCALING:
