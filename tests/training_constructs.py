@@ -496,7 +496,7 @@ def experts_of_the_examples_they_are_given():
   return finish(square_error(found * tf.reduce_max(gate, 1, keepdims=True), y))
 
 
-@construct
+@refused("combines examples of the batch")
 def sequences_as_long_as_the_longest():
   x = v1.placeholder(tf.float32, [None, 4, 5], name="x")
   y = v1.placeholder(tf.float32, [None, 3], name="y")

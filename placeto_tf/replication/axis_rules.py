@@ -586,25 +586,26 @@ class AxisRules:
     rows = self._rows(kinds[0])
     if not isinstance(rows, Rows):
       raise NotFollowed("cuts at places that depend on the batch")
-    given, result = self._shape(op, 0), self._result(op)
+    given = self._shape(op, 0)
     axes, untouched, forwards = self._strided_axes(op, 1, len(given))
     axis = axes[rows.axis]
     # As many examples as there are may still be all of them in another order.
     if axis is None or rows.axis not in untouched and (
         rows.axis not in forwards or given[rows.axis] is None
-        or given[rows.axis] != result[axis]):
+        or given[rows.axis] != self._result(op)[axis]):
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
   def _strided_slice_grad(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows, whole, given = kinds[4], self._result(op), self._shape(op, 4)
+    rows, whole = kinds[4], self._result(op)
     if not isinstance(rows, Rows):
       return SAME
     axes, untouched, forwards = self._strided_axes(op, 1, len(whole))
     if rows.axis not in axes:
       raise NotFollowed(MIXES_ROWS)
     axis = axes.index(rows.axis)
-    if axis not in untouched and (axis not in forwards or whole[axis] != given[rows.axis]):
+    if axis not in untouched and (
+        axis not in forwards or whole[axis] != self._shape(op, 4)[rows.axis]):
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
