@@ -71,8 +71,7 @@ class AxisRules:
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
-    # Else it is not yet known what of a fixed batch counts examples.
-    self._compared = scaling.replicas > 1
+    self.compared = False
     self._kind_of = kind_of
 
   def outputs(self, view: Inputs) -> List[Kind]:
@@ -100,7 +99,7 @@ class AxisRules:
     power = result_power(flow, view)
     bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
     if kind in ELEMENTWISE:
-      if self._compared and kind != "Select" and meets_all_examples([
+      if self.compared and kind != "Select" and meets_all_examples([
           (each, flow.shape(tensor)) for each, given, tensor in zip(
               bare, view.given, flow.inputs[op]) if not isinstance(given, Own)]):
         raise NotFollowed(MIXES_ROWS)
@@ -259,7 +258,7 @@ class AxisRules:
 
   def _elementwise(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
     flow = self._flow
-    if self._compared and flow.types[op] == "BroadcastTo" and kinds[1] == SAME:
+    if self.compared and flow.types[op] == "BroadcastTo" and kinds[1] == SAME:
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     shape = flow.shape((op, port))
     found = []
@@ -356,7 +355,7 @@ class AxisRules:
     if not isinstance(kinds[0], Rows):
       return SAME
     rows = kinds[0]
-    if self._compared and self._flow.types[op] == "Reshape" and kinds[1] == SAME and (
+    if self.compared and self._flow.types[op] == "Reshape" and kinds[1] == SAME and (
         not self._leaves_open(self._flow.inputs[op][1])):
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
@@ -664,7 +663,7 @@ class AxisRules:
         raise NotFollowed(MIXES_ROWS)
       if ids.local:
         if self._result(op)[0] == self._batch * ids.local.span and (
-            self._scaling.axes((op, 0)) == [0]):
+            self._scaling.axes((op, 0)) in ([0], None)):
           return Rows(0)
         raise NotFollowed("adds up by the positions of examples in the batch")
       if kinds[2] == SAME:

@@ -191,8 +191,12 @@ class Dataflow:
         return self._reduced_shape(op)
       if kind == "Tile":
         return tuple(np.multiply(known_dims(given[0]), self._known(data[1])).tolist())
-      if kind == "BiasAdd":
-        return tuple(known_dims(given[0]))
+      if kind in _OF_FIRST_INPUT:
+        return given[0]
+      if kind == "Shape":
+        return None if given[0] is None else (len(given[0]),)
+      if kind in ("Rank", "Size"):
+        return ()
       if kind == "MatMul":
         turned = [int(self.nodes[op].attr[name].b) for name in ("transpose_a", "transpose_b")]
         return known_dims(given[0])[turned[0]], known_dims(given[1])[1 - turned[1]]
@@ -242,7 +246,7 @@ class Dataflow:
   def _element_shape(self, tensor: Tensor) -> Shape:
     """The shape of what is taken from a list, from the shapes of all that is put into it."""
     found: Optional[List[Optional[int]]] = None
-    for each, is_list in self._added.get(self._list_of(self.inputs[tensor[0]][0]), ()):
+    for each, is_list in self._added.get(self.list_of(self.inputs[tensor[0]][0]), ()):
       shape = self.shape(each)
       if shape is None:
         return None
@@ -257,10 +261,10 @@ class Dataflow:
     """What this tensor, if it is popped from a list, was when it was pushed; None if unknown."""
     if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
       return None
-    added = self._added.get(self._list_of(self.inputs[tensor[0]][0]), ())
+    added = self._added.get(self.list_of(self.inputs[tensor[0]][0]), ())
     return added[0][0] if len(added) == 1 and not added[0][1] else None
 
-  def _list_of(self, tensor: Tensor) -> int:
+  def list_of(self, tensor: Tensor) -> int:
     """The op that made a list, followed back through loops and through what is put into it."""
     seen: Set[int] = set()
     while self.types[tensor[0]] in _PASSES_LISTS and tensor[0] not in seen:
@@ -275,7 +279,7 @@ class Dataflow:
     for op, kind in enumerate(self.types):
       if kind in ("TensorListPushBack", "TensorListSetItem"):
         data = self.inputs[op]
-        found.setdefault(self._list_of(data[0]), []).append((data[-1], False))
+        found.setdefault(self.list_of(data[0]), []).append((data[-1], False))
       elif kind == "TensorListFromTensor":
         found.setdefault(op, []).append((self.inputs[op][0], True))
     return found
@@ -435,12 +439,17 @@ DRAW_SHAPE = {
     "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
 _BROADCAST = ELEMENTWISE.difference(
     "IdentityN PlaceholderWithDefault Bitcast Print Assert".split()) | {"Softmax", "LogSoftmax"}
+# Whose first result has the shape of the first input.
+_OF_FIRST_INPUT = frozenset((
+    "BiasAdd FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
+    "FusedBatchNormGradV2 FusedBatchNormGradV3 LRN Cumsum Cumprod ReverseV2 ReverseSequence "
+    "RandomShuffle").split())
 # Whose shapes are worked out where TensorFlow's inference leaves them open.
 _SHAPED = frozenset((
     *_VALUES, *_BATCH_PRODUCTS, "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3", "Einsum",
     "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo", "Sum",
-    "Mean", "Max", "Min", "Tile", "Fill", "BiasAdd", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
-    *DRAW_SHAPE, *_BROADCAST))
+    "Mean", "Max", "Min", "Tile", "Fill", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
+    "Shape", "Rank", "Size", *_OF_FIRST_INPUT, *DRAW_SHAPE, *_BROADCAST))
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:

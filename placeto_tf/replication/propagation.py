@@ -267,12 +267,22 @@ class _Propagation:
   def _settle(self, order: Sequence[int]) -> None:
     """Follows the batch until all kinds agree with one another.
 
+    What comes round a loop is not known at first, and taken to be the same everywhere. So rows are
+    not compared with that before all is known.
+    """
+    self._kinds = {op: None for op in order}
+    loops = any(self._flow.frames[op] for op in order)
+    for compared in (False, True) if loops else (True,):
+      self._rules.compared = compared and self._scaling.compares
+      self._rounds(order, loops)
+
+  def _rounds(self, order: Sequence[int], loops: bool) -> None:
+    """The same, with what is compared or without it.
+
     While kinds come round a loop for the first time, what depends on them can look unclear, and
     would then stay so, because it goes round itself. So it is followed once more when the rest is
     known.
     """
-    self._kinds = {op: None for op in order}
-    loops = any(self._flow.frames[op] for op in order)
     unclear: Set[int] = set()
     for _ in range(_MAX_ROUNDS if loops else 1):
       self._pass(order, _MAX_PASSES if loops else 1)
@@ -402,7 +412,7 @@ class _Propagation:
     kind = flow.types[op]
     if all(each == SAME for each in kinds):
       # Of all examples where parts of them, in whatever numbers, come together.
-      together = not any(map(self._grows, flow.inputs[op]))
+      together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
       return [Whole() if together and self._grows((op, port)) else SAME for port in range(width)]
     if kind in _EMPTY_LISTS:
       return [SAME] * width
@@ -437,7 +447,7 @@ class _Propagation:
       if any(isinstance(each, Own) for each in found):
         self._statistics.add(op)
       return found
-    if kind in _OF_TWO_SHAPES and self._scaling.replicas > 1:
+    if kind in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       if meets_all_examples([(self._kind(each), flow.shape(each)) for each in measured if each]):
         raise NotFollowed(MIXES_ROWS)
@@ -650,6 +660,8 @@ class _Propagation:
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
         return [kinds[data]]
+      if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(kinds[0], Same):
+        return [Same(FREE) if kind == "ZerosLike" else SAME]
       stated = kinds[0 if kind == "Fill" else 1] if len(kinds) > 1 else None
       if axes is None and isinstance(stated, Sizes) and stated.axis is not None:
         return self._of_stated_axis(view, data, stated.axis)

@@ -30,7 +30,7 @@ from placeto_tf.replication.dataflow import (
   Tensor,
   analyse_dataflow,
 )
-from placeto_tf.replication.kinds import Box, Kind, Partial, Rows
+from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
@@ -115,6 +115,8 @@ class Rebatching:
 
   def _axis(self, tensor: Tensor) -> Optional[int]:
     kind = self._kind(tensor)
+    if isinstance(kind, Whole) and self._has_batch(tensor):
+      return 0
     return kind.axis if isinstance(kind, Rows) else self._axes.get(tensor)
 
   def _outputs(self, op: int) -> List[Tensor]:
@@ -132,10 +134,10 @@ class Rebatching:
     flow = self._flow
     kind = flow.types[op]
     for tensor in self._outputs(op):
-      found = self._kind(tensor)
-      if isinstance(found, Rows):
-        self._shape_argument(op, tensor, found.axis)
-        self._beside(op, tensor, found.axis)
+      axis = self._axis(tensor)
+      if axis is not None:
+        self._shape_argument(op, tensor, axis)
+        self._beside(op, tensor, axis)
     element = _ELEMENT_INPUT.get(kind)
     if element is not None:
       for tensor in (*self._outputs(op), *flow.inputs[op]):
@@ -143,6 +145,17 @@ class Rebatching:
         if isinstance(found, Box) and isinstance(found.content, Rows):
           self._want_entry(flow.inputs[op][element], found.content.axis)
           break
+    if kind in ("TensorListPushBack", "TensorListSetItem"):
+      box = self._kind((op, 0))
+      if isinstance(box, Box) and isinstance(box.content, Rows):
+        self._want(flow.inputs[op][-1], box.content.axis)
+      made, axis = flow.list_of(flow.inputs[op][0]), self._axis(flow.inputs[op][-1])
+      if axis is not None and flow.types[made] in ("EmptyTensorList", "TensorListReserve"):
+        self._want_entry(flow.inputs[made][0], axis)
+    if kind == "TensorListPopBack":
+      axis = self._axis((op, 1))
+      if axis is not None:
+        self._want_entry(flow.inputs[op][1], axis)
     if kind in _CONTRACTIONS:
       self._contraction(op)
 
@@ -248,7 +261,7 @@ class Rebatching:
     self._entries.add((tensor, index))
     op = tensor[0]
     kind, data = flow.types[op], flow.inputs[op]
-    if op in self._found.copied and kind not in ("Pack", "ConcatV2"):
+    if op in self._found.copied and kind not in ("Pack", "ConcatV2", "Const"):
       return  # computed from what is fed
     if kind == "Const":
       self._resize_entry(op, index)
@@ -259,6 +272,10 @@ class Rebatching:
       self._want_entry(data[index], None)
     elif kind == "StridedSlice":
       self._want_entry(data[0], self._sliced_entry(op, index))
+    elif kind == "Slice" and index is not None:
+      begin = flow.value(data[1])
+      if begin is not None and np.size(begin) == 1:
+        self._want_entry(data[0], index + int(np.ravel(begin)[0]))
     elif kind in ("Maximum", "Mul"):
       for each in data:
         value = flow.value(each)

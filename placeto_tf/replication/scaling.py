@@ -52,6 +52,11 @@ class Scaling:
       if found != SAME:
         self.sources[op] = found
 
+  @property
+  def compares(self) -> bool:
+    """Whether what is the same in both graphs is known to be so for any number of examples."""
+    return self.replicas > 1 and self.known
+
   def other(self, tensor: Tensor) -> Optional[Tensor]:
     """The tensor at the global batch."""
     op = self._there.get(self._names[tensor[0]])

@@ -39,19 +39,25 @@ class SparseUpdate:
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   """The rows of all updates of single rows."""
-  found = []
+  updates = {}
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
     if arguments is None and flow.types[op] == "UnsortedSegmentSum" and (
         flow.types[flow.inputs[op][0][0]] in _NOT_LINEAR):
       arguments = flow.inputs[op][0], flow.inputs[op][1]
     if arguments is not None:
-      values, indices = arguments
-      first = _gradient_indices(flow, indices)
-      rows, way = _gradient_rows(flow, values, op)
-      readers = _readers(flow, first, {*way, op})
-      found += [SparseUpdate(each, first, readers) for each in sorted(rows)
-                if _is_for_update(flow, each, {*way, op})]
+      updates[op] = arguments
+  # An optimizer's slots are updated by what the same rows are scaled to.
+  every = set(updates)
+  for values, _ in updates.values():
+    every |= _way_of_rows(flow, values, set())[1]
+  found = []
+  for op, (values, indices) in updates.items():
+    first = _gradient_indices(flow, indices)
+    rows, way = _gradient_rows(flow, values, op, every)
+    readers = _readers(flow, first, {*way, op})
+    found += [SparseUpdate(each, first, readers) for each in sorted(rows)
+              if _is_for_update(flow, each, {*way, op}, every)]
   return list(dict.fromkeys(found))
 
 
@@ -79,13 +85,14 @@ def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
   return frozenset(found)
 
 
-def _gradient_rows(flow: Dataflow, tensor: Tensor, update: int) -> Tuple[Set[Tensor], Set[int]]:
+def _gradient_rows(
+    flow: Dataflow, tensor: Tensor, update: int, every: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
   """The rows before the optimizer scaled and joined them, and the ops that did so."""
   others: Set[int] = set()
   while True:
     rows, way = _way_of_rows(flow, tensor, others)
     found = {op for op in way if not all(
-        _is_for_update(flow, (op, port), {*way, update}) for port in {
+        _is_for_update(flow, (op, port), {*way, update}, every) for port in {
             each[1] for consumer in flow.consumers[op] for each in flow.inputs[consumer]
             if each[0] == op})}
     if not found:
@@ -123,13 +130,18 @@ def _way_of_rows(
   return rows, way
 
 
-def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int]) -> bool:
-  """Whether rows are made for an update alone, or else for what that is clipped by.
+def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int]) -> bool:
+  """Whether rows are made for updates alone, or else for what they are clipped by.
 
   A step may also write examples that its loss reads: these are no gradient.
+
+  Args:
+    rows: see above.
+    way: the update and the ops from the rows to it.
+    every: all updates, and such ops of theirs.
   """
   for consumer in flow.consumers[rows[0]]:
-    if rows not in flow.inputs[consumer] or consumer in way:
+    if rows not in flow.inputs[consumer] or consumer in every:
       continue
     if not closure({consumer}, flow.consumers) & way:
       return False
