@@ -415,6 +415,9 @@ class _Propagation:
       together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
       return [Whole() if together and self._grows((op, port)) else SAME for port in range(width)]
     if kind in _EMPTY_LISTS:
+      for i, each in enumerate(kinds):
+        if isinstance(each, (Partial, Own)):  # as long as a number of steps found over the batch
+          view.join(i)
       return [SAME] * width
     if op_roles.is_update(kind):
       return self._update(view, width)

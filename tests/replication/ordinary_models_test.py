@@ -7,10 +7,13 @@ import pytest
 
 import keras_step
 import ordinary_models
+from placeto_tf.errors import GraphError
 
 LIBRARIES = {"hf": "transformers", "hub": "keras_hub"}
 SMALL = [name for name in (*ordinary_models.MODELS, *ordinary_models.GRAPHS)
          if name not in ordinary_models.APPLICATIONS and name.partition("_")[0] not in LIBRARIES]
+# XLA compiles its grouped convolution, as a function that is not looked into.
+REFUSED = [("ConvNeXtTiny", "free"), ("ConvNeXtTiny", "fixed")]
 CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
          for names, small in ((SMALL, True), (ordinary_models.APPLICATIONS, False))
          for name, way, replicas, mirrored in ordinary_models.wanted("2", names)
@@ -23,6 +26,10 @@ def test_a_models_replicas_train_what_it_trains(name, way, replicas, mirrored):
   keras = keras_step.the_keras("2")  # which sets the type of floats of all that follows
   keras.backend.clear_session()
   keras.backend.set_floatx("float32")
+  if (name, way) in REFUSED:
+    with pytest.raises(GraphError, match="PartitionedCall"):
+      ordinary_models.compared(keras, name, way, replicas, mirrored)
+    return
   _, said, found = ordinary_models.compared(keras, name, way, replicas, mirrored)
   assert said.startswith(("exact", "replica's own statistics"))
   if found is not None:  # a batch that is part of the shapes may have had to grow
