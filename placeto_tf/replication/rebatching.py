@@ -32,7 +32,7 @@ from placeto_tf.replication.dataflow import (
 )
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
-from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ _PASSING = frozenset((
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
 _JOINING = frozenset("ConcatV2 Concat Pack".split())
+_MAX_ROUNDS = 3
 
 
 class Rebatching:
@@ -65,15 +66,16 @@ class Rebatching:
 
   Attributes:
     nodes: op -> its NodeDef at the other batch.
+    followed: whether examples could be followed through all ops.
   """
 
-  def __init__(self, flow: Dataflow, times: int, per: int, counts: bool):
+  def __init__(self, flow: Dataflow, times: int, per: int, counts: bool, scaling: Scaling):
     """Args:
       flow: the graph.
       times, per: the other batch is `times / per` times as large.
       counts: whether constants that count examples change, too.
+      scaling: what is known of the graph at a larger batch.
     """
-    scaling = Scaling(flow, flow, 1)
     self._flow, self._times, self._per = flow, times, per
     self._batch = op_roles.batch_feeds(flow, scaling)[0]
     self._found = spread(flow, sparse_updates(flow), scaling)
@@ -81,6 +83,7 @@ class Rebatching:
     self._pending: List[Tuple[Tensor, int]] = []
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
     self.nodes: Dict[int, NodeDef] = {}
+    self.followed = not self._found.refused
     self._check_reshapes()
     for op in range(len(flow.types)):
       self._look_at(op)
@@ -411,15 +414,40 @@ class Rebatching:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
-def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
-  """The dataflow of a graph as it would be with a batch that is so many times as large.
+def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict[int, NodeDef]:
+  """op -> its NodeDef at another batch; for the arguments see `Rebatching`.
+
+  Where examples cannot be followed, as through a function, shapes at twice the batch, as far as it
+  is known, tell more of what depends on it.
 
   Raises:
     GraphError: it cannot be told.
   """
+  scaling = empty(flow)
+  nodes: Dict[int, NodeDef] = {}
+  twice: Dict[int, NodeDef] = {}
+  for _ in range(_MAX_ROUNDS):
+    found = Rebatching(flow, times, per, counts, scaling)
+    known = len(nodes)
+    nodes.update(found.nodes)
+    if found.followed or len(nodes) == known:
+      break
+    try:
+      twice.update(Rebatching(flow, 2, 1, True, scaling).nodes)
+      scaling = Scaling(flow, _with_nodes(flow, twice), 2)
+    except CostError:
+      break
+  return nodes
+
+
+def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
+  """The dataflow of a graph of which some ops have another NodeDef.
+
+  Raises:
+    CostError: TensorFlow's shape inference fails.
+  """
   from placeto_tf.costs import guarded
 
-  changed = Rebatching(flow, replicas, 1, counts=True).nodes
   graph_def = analysis_graph_def(flow.graph)
   names = {flow.graph.op_names[op]: node for op, node in changed.items()}
   for node in graph_def.node:
@@ -428,14 +456,22 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
       for key in ("value", "shape"):
         if key in new.attr:
           node.attr[key].CopyFrom(new.attr[key])
+  return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
+
+
+def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
+  """The dataflow of a graph as it would be with a batch that is so many times as large.
+
+  Raises:
+    GraphError: it cannot be told.
+  """
   try:
-    outputs = guarded.analyse(graph_def, counts=False).outputs
+    return _with_nodes(flow, _rebatched_nodes(flow, replicas, 1, counts=True))
   except CostError as error:
     raise GraphError(
         "the batch is baked into the graph, and its ops do not fit together at a batch "
         f"{replicas} times as large ({error}); leave the first dimension of the feeds open, with "
         "None") from None
-  return Dataflow(flow.graph, outputs, changed)
 
 
 def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[ComputationGraph]:
@@ -453,7 +489,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     return None
   flow = analyse_dataflow(graph)
   try:
-    changed = Rebatching(flow, 1, replicas, counts=False).nodes
+    changed = _rebatched_nodes(flow, 1, replicas, counts=False)
   except GraphError:
     return None
   by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
