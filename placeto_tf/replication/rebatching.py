@@ -212,7 +212,7 @@ class Rebatching:
       order = flow.value(data[1])
       if order is not None:
         self._want(data[0], int(order[axis]))
-    elif kind in ("ExpandDims", "Squeeze", "Reshape"):
+    elif kind in ("ExpandDims", "Squeeze", "Reshape", "StridedSlice"):
       self._want_elements(data[0], tensor, axis)
     elif kind in ("Sum", "Mean", "Max", "Min"):
       self._want_elements(data[0], tensor, axis)
@@ -222,6 +222,11 @@ class Rebatching:
       self._want_elements(data[0], tensor, axis)
     elif kind == "Range":
       self._want_entry(data[1], None)
+    elif kind in ("Gather", "ResourceGather", "GatherV2"):
+      indices = flow.shape(data[1])
+      first = kind != "GatherV2" or np.array_equal(flow.value(data[2]), 0)
+      if first and indices is not None and axis < len(indices):
+        self._want(data[1], axis)
 
   def _want_elements(self, source: Tensor, result: Tensor, axis: int) -> None:
     """Follows examples back through an op that only moves axes."""
