@@ -224,7 +224,7 @@ class Rebatching:
       self._want_entry(data[1], None)
     elif kind in ("Gather", "ResourceGather", "GatherV2"):
       indices = flow.shape(data[1])
-      first = kind != "GatherV2" or np.array_equal(flow.value(data[2]), 0)
+      first = kind != "GatherV2" or np.all(flow.value(data[2]) == 0)
       if first and indices is not None and axis < len(indices):
         self._want(data[1], axis)
 

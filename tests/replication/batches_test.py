@@ -1,7 +1,11 @@
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import training_constructs
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
+from placeto_tf.replication.batches import ReplicaSource
 
 SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 
@@ -22,3 +26,15 @@ def test_specs_are_checked_without_building_what_they_name(spec, message):
   with pytest.raises(GraphError, match=message):
     check_specs([SPEC, spec])
   check_specs([SPEC + ":replicas=2", "family:ptb[3]", "model.pb"])
+
+
+@pytest.mark.parametrize("pairs", [
+    lambda rows: tf.matmul(rows, rows, transpose_b=True) - tf.eye(16),
+    lambda rows: tf.reshape(rows, [4, 12]) * tf.constant(np.ones([4, 12]), tf.float32)])
+def test_a_batch_that_is_neither_divided_nor_grows_is_refused(pairs):
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [16, 5], name="x")
+    rows = x @ training_constructs.variable("w", [5, 3])
+    training_constructs.finish(tf.reduce_mean(tf.square(pairs(rows))))
+  with pytest.raises(GraphError, match="baked into the graph.*leave the first dimension"):
+    ReplicaSource(graph, {"fetches": ["train"]}).replicas(2)
