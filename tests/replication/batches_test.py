@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-
 import training_constructs
+
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
 from placeto_tf.replication.batches import ReplicaSource
