@@ -336,11 +336,18 @@ class Rebatching:
     if axis >= value.ndim or value.shape[axis] % self._batch:
       return
     size = self._resized(value.shape[axis])
-    if value.dtype.kind in "iu" and value.size == value.shape[axis] and np.array_equal(
-        value.reshape(-1), np.arange(value.size)):
-      shape = [size if i == axis else each for i, each in enumerate(value.shape)]
-      self._set(node, np.arange(size, dtype=value.dtype).reshape(shape))
-      return
+    if value.dtype.kind in "iu" and value.size == value.shape[axis] > 1:
+      first, second = (int(each) for each in value.reshape(-1)[:2])
+      numbers = first + (second - first) * np.arange(max(size, value.size))
+      if np.array_equal(value.reshape(-1), numbers[:value.size]):
+        shape = [size if i == axis else each for i, each in enumerate(value.shape)]
+        self._set(node, numbers[:size].astype(value.dtype).reshape(shape))
+        return
+    if value.dtype.kind in "iu" and size > value.shape[axis] and np.ptp(value):
+      raise GraphError(
+          f"op {self._flow.graph.op_names[op]!r} (Const) holds a whole number for each example, of "
+          "which it cannot be told what it is for more of them, and the batch is baked into the "
+          "graph; leave the first dimension of the feeds open, with None")
     repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
     self._set(node, np.take(repeated, np.arange(size), axis=axis))
 

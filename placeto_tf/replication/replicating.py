@@ -47,7 +47,7 @@ from placeto_tf.replication.mirroring import find_mirrors
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.rebatching import check_shapes, frozen, live_graph, rebatched
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
-from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
 from placeto_tf.replication.statistics import kept_statistics
 
@@ -56,6 +56,9 @@ REPLICA, SYNCHRONIZED = "replica", "synchronized"
 _CONTEXTS = ("while_context", "cond_context")
 # Above this many ops their names are not listed.
 _LISTED = 3
+
+# They take some of the rows that they are given, or put some among others.
+_TAKING = ("StridedSlice", "StridedSliceGrad", "Slice", "Gather", "GatherV2", "GatherNd")
 
 
 def check_replicas(replicas: Any) -> int:
@@ -128,13 +131,15 @@ def replicate(
   if replicas == 1:
     return _only_replica(graph, flow)
   scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
+  grown = whole is None and not unknown_batch(graph)
+  if grown:
+    _check_growth(flow, scaling)
   own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
   found = spread(flow, sparse_updates(flow), scaling, own)
   cut = find_cut(flow, found, fetched, run)
   mirrors = find_mirrors(flow, found, cut, single, mirrored)
   written = rewriting.rewrite(
       flow, found, cut, mirrors, scaling, fetched, run, micro_batches)
-  grown = whole is None and not unknown_batch(graph)
   try:
     if grown and live is None and source.format != "concrete_function":
       check_shapes(written.graph_def)
@@ -219,6 +224,23 @@ def _at_whole_batch(
         live, fetches=None if function else graph.fetches, feeds=None if function else graph.feeds,
         feed_shapes=shapes))
   return rebatched(flow, replicas)
+
+
+def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
+  """Raises GraphError where a fixed batch does not grow as a whole, as in `x[8:]` of 16."""
+  offsets = flow.graph.output_offsets
+  for op, kind in enumerate(flow.types):
+    results = [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
+    some = any(scaling.axes(each) == ODD for each in results)
+    if kind in _TAKING:
+      rows, taken = flow.inputs[op][0], results[0]
+      if kind == "StridedSliceGrad":
+        rows, taken = results[0], flow.inputs[op][4]
+      some = some or scaling.axes(taken) == [] and scaling.axes(rows) not in (None, [])
+    if some:
+      raise GraphError(
+          f"op {flow.graph.op_names[op]!r} ({kind}) takes some of the examples, and the batch is "
+          "baked into the graph; leave the first dimension of the feeds open, with None")
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:

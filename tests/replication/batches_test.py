@@ -28,13 +28,40 @@ def test_specs_are_checked_without_building_what_they_name(spec, message):
   check_specs([SPEC + ":replicas=2", "family:ptb[3]", "model.pb"])
 
 
-@pytest.mark.parametrize("pairs", [
-    lambda rows: tf.matmul(rows, rows, transpose_b=True) - tf.eye(16),
-    lambda rows: tf.reshape(rows, [4, 12]) * tf.constant(np.ones([4, 12]), tf.float32)])
-def test_a_batch_that_is_neither_divided_nor_grows_is_refused(pairs):
+@pytest.mark.parametrize("taken", [
+    lambda rows: tf.matmul(rows, rows, transpose_b=True) - tf.eye(9),
+    lambda rows: rows[5:],
+    lambda rows: rows[0],
+    lambda rows: tf.gather(rows, [3, 1, 2]),
+    lambda rows: tf.gather(rows, [3, 1, 2, 0, 4, 5, 8, 6, 7])])
+def test_a_batch_that_is_neither_divided_nor_grows_is_refused(taken):
   with tf.Graph().as_default() as graph:
-    x = tf.compat.v1.placeholder(tf.float32, [16, 5], name="x")
+    x = tf.compat.v1.placeholder(tf.float32, [9, 5], name="x")
     rows = x @ training_constructs.variable("w", [5, 3])
-    training_constructs.finish(tf.reduce_mean(tf.square(pairs(rows))))
+    training_constructs.finish(tf.reduce_mean(tf.square(taken(rows))))
   with pytest.raises(GraphError, match="baked into the graph.*leave the first dimension"):
     ReplicaSource(graph, {"fetches": ["train"]}).replicas(2)
+
+
+def test_positions_in_a_batch_that_grows_are_counted_on():
+  trained = []
+  for batch in (9, 18):  # which two replicas do not divide, so that each has 9
+    with tf.Graph().as_default() as graph:
+      tf.compat.v1.set_random_seed(3)
+      x = tf.compat.v1.placeholder(tf.float32, [batch, 5], name="x")
+      labels = tf.compat.v1.placeholder(tf.int32, [batch], name="labels")
+      rows = tf.reshape(x @ training_constructs.variable("w", [5, 3]), [-1])
+      training_constructs.finish(
+          tf.reduce_mean(tf.square(tf.gather(rows, 3 * np.arange(batch) + labels))))
+      tf.compat.v1.variables_initializer(tf.compat.v1.global_variables(), name="init_all")
+    if batch == 9:
+      graph = ReplicaSource(graph, {"fetches": ["train"]}).replicas(2).graph.source.tf_graph
+    draw = np.random.default_rng(0)
+    feeds = {"x:0": draw.normal(size=[18, 5]), "labels:0": draw.integers(0, 3, size=18)}
+    with graph.as_default(), tf.compat.v1.Session() as session:
+      session.run("init_all")
+      for _ in range(2):
+        session.run("train", feeds)
+      trained.append(session.run(tf.raw_ops.ReadVariableOp(
+          resource=graph.get_tensor_by_name("w:0"), dtype=tf.float32)))
+  np.testing.assert_allclose(*trained, rtol=1e-5)
