@@ -48,6 +48,8 @@ setup(
         "matplotlib>=3.5",
         "numba>=0.59",
         "numpy>=1.23,<3",
+        # 2.3 is the last on Python 3.9.
+        "pandas>=2.0,<4",
         "pymetis>=2023.1",
         "scipy>=1.9",
         # TensorBoard up to 2.20 imports pkg_resources, which setuptools 82 removed.
