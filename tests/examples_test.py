@@ -75,6 +75,20 @@ def test_the_readmes_example_runs_as_it_stands(capsys):
   assert {"/device:GPU:0", "/device:GPU:1"} <= {node.device for node in names["placed"].node}
 
 
+def test_the_published_process_in_one_page_learns():
+  page = (ROOT / "docs" / "placeto_in_200_lines.md").read_text()
+  blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+  process = "".join(blocks[:5])
+  assert len("".join(blocks).splitlines()) <= 200
+  names = {}
+  few = process.replace("EPISODES, SEED = 300, 0", "EPISODES, SEED = 24, 0")
+  assert few != process
+  exec(compile(few, "placeto_in_200_lines.md", "exec"), names)
+  ends = names["ends"]  # each episode's last step time over that of the start
+  assert sum(ends[-6:]) < 0.8 * sum(ends[:6])
+  assert names["best"][0] <= names["start_us"]
+
+
 def test_an_agent_of_another_library_learns(capsys):
   pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is nobody's dependency here")
   names = runpy.run_path(str(EXAMPLES / "train_with_stable_baselines3.py"))
