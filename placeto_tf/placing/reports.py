@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from placeto_tf.placements.writing import placed_name
 from placeto_tf.placing import tables, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
+from placeto_tf.simulation import SimulationResult, Simulator
 
 # Besides these there is the placed graph, in the format that came in.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
@@ -56,14 +57,23 @@ def write_result(result: PlacingResult, workspace: Workspace) -> None:
 
 
 def _write_timelines(result: PlacingResult, path: str) -> None:
-  """The step as a Chrome trace and as a picture."""
+  """Writes the step as a Chrome trace, and as a picture below the step as the graph was."""
   from placeto_tf.simulation import timeline
 
   shown = result.graph, result.costs, result.simulated
   timeline.write_timeline(*shown, os.path.join(path, "timeline.json"))
   with open(os.path.join(path, "timeline.png"), "wb") as file:
     file.write(timeline.timeline_png(
-        result.simulated, graph=result.graph, costs=result.costs, title=tables.title(result)))
+        result.simulated, graph=result.graph, costs=result.costs, title=tables.title(result),
+        before=_before(result)))
+
+
+def _before(result: PlacingResult) -> Optional[SimulationResult]:
+  """Returns the step of the graph as it was; None for replicas, which are another graph."""
+  current = result.baselines["current"].placement
+  if current is None or len(current) != result.graph.num_ops:
+    return None
+  return Simulator(result.graph, result.costs, result.cluster).simulate(current)
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:

@@ -190,8 +190,8 @@ def ratio(over: Optional[float], under: Optional[float]) -> float:
 
 
 def title(result: Any) -> str:
-  """Above a timeline."""
-  return f"One step: {_ms(result.step_time_us)}"
+  """Returns the text above a timeline."""
+  return f"placed: {_ms(result.step_time_us)}"
 
 
 def _times(over: Optional[float], under: Optional[float]) -> str:

@@ -27,6 +27,7 @@ from placeto_tf.simulation.schedule import SimulationResult
 
 COMPUTE, BUS = 1, 2  # threads
 MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
+_MS = 1000.0  # us; axes are in ms
 _MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take minutes
 
 
@@ -128,48 +129,73 @@ def _arrows(
 
 def timeline_figure(
     result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
-    costs: Optional[OpCosts] = None, title: Optional[str] = None):
-  """A matplotlib figure: a lane for each device and each bus, and memory where costs are given."""
+    costs: Optional[OpCosts] = None, title: Optional[str] = None,
+    before: Optional[SimulationResult] = None, before_title: str = "before"):
+  """Draws a lane for each device and each bus, and the memory of devices where costs are given.
+
+  Args:
+    result: the step to draw.
+    graph, costs: of the step; without them memory is not drawn.
+    title: above the lanes; by default the step time.
+    before: another step, drawn above on the same time axis, with the devices that compute in it.
+    before_title: above its lanes, beside its step time.
+
+  Returns:
+    A matplotlib figure.
+  """
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, seldom needed
   from matplotlib.figure import Figure
-  names, shown = result.cluster.device_names, _pictured_devices(result)
+  shown = _pictured_devices(result)
+  panels = [(result, shown, title or f"step time {result.step_time_us / _MS:.2f} ms")]
+  if before is not None:
+    used = [d for d in _pictured_devices(before) if before.busy_us[d] > 0]
+    text = f"{before_title}: {before.step_time_us / _MS:,.4g} ms"
+    panels.insert(0, (before, used or shown, text))
+  heights = [0.55 * len(devices) + 0.6 for _, devices, _ in panels]
   with_memory = graph is not None and costs is not None
-  figure = Figure(figsize=(10, 1.5 + 0.55 * len(shown) + (2.2 if with_memory else 0)), dpi=120)
+  if with_memory:
+    heights.append(1.8)
+  figure = Figure(figsize=(10, sum(heights) + 0.4 * len(heights) + 0.4), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots(
-      2 if with_memory else 1, 1, sharex=True, squeeze=False,
-      gridspec_kw={"height_ratios": [0.55 * len(shown) + 0.6, 1.8]} if with_memory else None)[:, 0]
-  lanes, sent, jobs = axes[0], result.transfers, result.jobs
-  unit = 1000.0  # the axis is in ms
-  for lane, d in enumerate(shown):
-    for mask, start_us, end_us, height, low, colour in (
-        (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{lane % 10}"),
-        (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
-        (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
-      spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / unit
-      lanes.broken_barh(spans[spans[:, 1] > 0], (lane + low, height), color=colour, linewidth=0)
-  lanes.set_yticks(
-      [lane + y for lane in range(len(shown)) for y in (0.25, 0.69)],
-      [label for d in shown for label in (names[d], "bus")], fontsize=9)
-  lanes.tick_params(labelsize=9)
-  lanes.set_ylim(len(shown), -0.15)
-  lanes.set_xlim(0, max(result.step_time_us / unit, 1e-9))
-  of_all = "" if len(shown) == len(names) else (
-      f" (the {len(shown)} busiest of {len(names):,} devices)")
-  lanes.set_title(
-      (title or f"step time {result.step_time_us / unit:.2f} ms") + of_all, fontsize=13)
+      len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+  for lanes, (step, devices, text) in zip(axes, panels):
+    _draw_lanes(lanes, step, devices)
+    lanes.set_title(text, fontsize=13)
+  longest_us = max(step.step_time_us for step, _, _ in panels)
+  axes[0].set_xlim(0, max(longest_us / _MS, 1e-9))
   if graph is not None and costs is not None:
     lifetimes = Lifetimes.of(graph, costs, result)
     for lane, d in enumerate(shown):
       times_us, held = lifetimes.usage(d)
-      axes[1].step(times_us / unit, held / GB, where="post", color=f"C{lane % 10}", label=names[d],
-                   linewidth=1)
-    axes[1].set_ylabel("GB")
-    axes[1].set_ylim(bottom=0)
-    axes[1].legend(fontsize=9, loc="upper right")
+      axes[-1].step(times_us / _MS, held / GB, where="post", color=f"C{lane % 10}",
+                    label=result.cluster.device_names[d], linewidth=1)
+    axes[-1].set_ylabel("GB")
+    axes[-1].set_ylim(bottom=0)
+    axes[-1].legend(fontsize=9, loc="upper right")
   axes[-1].set_xlabel("ms")
   figure.tight_layout()
   return figure
+
+
+def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None:
+  """Draws the ops and transfers of some devices of a step, two lanes a device."""
+  names, sent, jobs = result.cluster.device_names, result.transfers, result.jobs
+  for lane, d in enumerate(devices):
+    for mask, start_us, end_us, height, low, colour in (
+        (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{lane % 10}"),
+        (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
+        (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
+      spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / _MS
+      axes.broken_barh(spans[spans[:, 1] > 0], (lane + low, height), color=colour, linewidth=0)
+  axes.set_yticks(
+      [lane + y for lane in range(len(devices)) for y in (0.25, 0.69)],
+      [label for d in devices for label in (names[d], "bus")], fontsize=8)
+  axes.tick_params(labelsize=9)
+  axes.set_ylim(len(devices), -0.15)
+  if len(names) > _MAX_PICTURED_DEVICES and len(devices) == _MAX_PICTURED_DEVICES:
+    axes.text(1.0, 1.01, f"the {len(devices)} busiest of {len(names):,} devices", fontsize=9,
+              ha="right", va="bottom", transform=axes.transAxes)
 
 
 def _pictured_devices(result: SimulationResult) -> List[int]:

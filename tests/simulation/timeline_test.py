@@ -122,4 +122,15 @@ def test_a_picture_of_many_devices_shows_the_busiest():
   figure = timeline_figure(result, graph=graph, costs=costs)
   lanes = [label.get_text() for label in figure.axes[0].get_yticklabels()]
   assert len(lanes) == 2 * 32 and {"/GPU:0", "/GPU:1"} < set(lanes)
-  assert "the 32 busiest of 50 devices" in figure.axes[0].get_title()
+  assert "the 32 busiest of 50 devices" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_a_picture_shows_the_step_before_above_on_the_same_axis():
+  graph, costs, result = small_case()
+  one = Simulator(graph, costs, result.cluster).simulate(np.zeros(graph.num_ops, np.int32))
+  figure = timeline_figure(result, before=one, before_title="one device")
+  above, below = figure.axes
+  assert above.get_title().startswith("one device: ")
+  assert [label.get_text() for label in above.get_yticklabels()] == ["/GPU:0", "bus"]
+  longest_ms = max(one.step_time_us, result.step_time_us) / 1000
+  assert above.get_xlim() == below.get_xlim() == pytest.approx((0, longest_ms))
