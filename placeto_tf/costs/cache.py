@@ -1,9 +1,9 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
 An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key
-covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes,
-TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry serves every
-cluster.
+covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes, the
+rounds of loops, TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry
+serves every cluster.
 
 Entries are written beside and renamed; one that is not what was written counts as missing, and one
 that cannot be written is done without: a cache must never be the reason that something fails.
@@ -28,7 +28,7 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.graphs import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 5  # to be raised whenever ops are counted differently
+_FORMAT = 6  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
 _DIGEST_BYTES = 32
@@ -47,6 +47,7 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
   from tensorflow import version
 
   digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
+  digest.update(graph.executions.tobytes())
   digest.update(graph_def.SerializeToString(deterministic=True))
   return digest.hexdigest()[:40]
 

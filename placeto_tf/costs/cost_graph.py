@@ -14,7 +14,7 @@ OpPerformanceList holds costs alone, in nanoseconds, an entry for each op and ki
 
   op_performance.node, op.op       op and its type
   op_performance.op.device         DeviceProperties of the kind; its type says where it was measured
-  op_performance.compute_cost      nanoseconds, all executions in a step together
+  op_performance.compute_cost      nanoseconds, all executions in a step and the launches between
   op_performance.op_memory         output_memory[], temp_memory, persistent_memory
   op_performance.op.attr           "replicas": R, where one of R replicas was measured (1 without)
 
@@ -49,6 +49,8 @@ class Measurement:
     output_bytes: of each output, or None where the file does not say.
     temporary_bytes, persistent_bytes: None where the file does not say.
     replicas: R if it is of the graph of one of R replicas, which has 1/R of the batch.
+    executions: how often the op ran in the step, where launches between the runs are not part of
+      `compute_us`; None where they are.
   """
 
   device_type: str
@@ -57,6 +59,7 @@ class Measurement:
   temporary_bytes: Optional[int] = None
   persistent_bytes: Optional[int] = None
   replicas: int = 1
+  executions: Optional[float] = None
 
 
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:

@@ -1,8 +1,9 @@
 """`estimate_costs`: what every op of a graph costs on the devices of a cluster.
 
 Estimated costs are flops over peak plus bytes over bandwidth (`work`, `roofline`), divided by the
-device's efficiency, times how often the op runs in a step. Matrix products and convolutions have
-the peak of the type that they multiply, where the device has one (tensor cores).
+device's efficiency, times how often the op runs in a step, and the launches between its runs.
+Matrix products and convolutions have the peak of the type that they multiply, where the device has
+one (tensor cores).
 
 Legend: N ops, K device kinds, O outputs of all ops together.
 """
@@ -21,7 +22,7 @@ from placeto_tf.clusters.device import PRODUCT_TYPES
 from placeto_tf.costs import cache as cache_files
 from placeto_tf.costs import traces
 from placeto_tf.costs.cost_graph import own_costs
-from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.costs.roofline import peak
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.errors import CostError
@@ -108,8 +109,9 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
   """
   compute_us = np.stack(
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
+  compute_us += launches_between_us(compute_us, work.executions, cluster)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
-                 tuple(work.notes))
+                 tuple(work.notes), work.executions)
 
 
 def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:
@@ -126,8 +128,9 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
                            for op_type, own in zip(graph.op_types, efficiency)])
   peak_us = work.flops / flops_per_us + work.moved_bytes / best.bytes_per_us
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
-  found = np.where(launches, peak_us * graph.executions / efficiency, 0.0)
-  wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (launches & (found == 0)))
+  found = np.where(launches, peak_us * work.executions / efficiency, 0.0)
+  runs = launches & (work.executions > 0)  # a loop may have no round
+  wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (runs & (found == 0)))
   if len(wrong):
     i = int(wrong[0])
     raise CostError(

@@ -6,12 +6,29 @@ Legend: N ops, E edges, K device kinds (`Cluster.kind_devices`), O outputs of al
 from __future__ import annotations
 
 import dataclasses
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+
+
+def launches_between_us(
+    compute_us: np.ndarray, executions: np.ndarray, cluster: Cluster) -> np.ndarray:
+  """Returns the time of the launches between the runs of each op in a step.
+
+  Args:
+    compute_us: [N, K] float64 time of the kernels, 0 where none is launched.
+    executions: [N] float64, how often each op runs.
+    cluster: whose `op_overhead_us` a launch takes.
+
+  Returns:
+    [N, K] float64 us; the launch after the last run is the simulator's.
+  """
+  between = np.maximum(executions - 1, 0)[:, None] * cluster.op_overhead_us
+  return np.where(compute_us > 0, between, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,11 +36,13 @@ class OpCosts:
   """Compute time and bytes of every op of one graph on the device kinds of one cluster.
 
   Attributes:
-    compute_us: [N, K] float64 time for all executions of the op in a step; exactly 0 only for
-      an op that launches no kernel, and so pays no per-op overhead.
+    compute_us: [N, K] float64 time for all executions of the op in a step, launches between them
+      included (that after the last is the cluster's `op_overhead_us`); exactly 0 only for an op
+      that launches no kernel, and so pays no per-op overhead.
     output_bytes: [O] float64 bytes of each output tensor.
     persistent_bytes: [N] float64 held throughout the step (variables).
     temporary_bytes: [N] float64 held while the op runs.
+    executions: [N] float64, how often each op runs in a step; None for as often as the graph says.
     notes: sentences on what had to be assumed, for the user to read.
   """
 
@@ -32,11 +51,14 @@ class OpCosts:
   persistent_bytes: np.ndarray  # [N]
   temporary_bytes: np.ndarray  # [N]
   notes: Tuple[str, ...] = ()
+  executions: Optional[np.ndarray] = None  # [N]
 
   def __post_init__(self) -> None:
     n = len(self.compute_us)
     for name, ndim in (("compute_us", 2), ("output_bytes", 1), ("persistent_bytes", 1),
-                       ("temporary_bytes", 1)):
+                       ("temporary_bytes", 1), ("executions", 1)):
+      if getattr(self, name) is None:
+        continue
       array = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
       object.__setattr__(self, name, array)
       if array.ndim != ndim or (name != "output_bytes" and len(array) != n):

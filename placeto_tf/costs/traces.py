@@ -28,7 +28,7 @@ from placeto_tf.costs.cost_graph import (
   of_cost_graph,
   of_op_performances,
 )
-from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -89,7 +89,9 @@ def apply(
   compute_us = estimated.compute_us.copy()
   output_bytes = estimated.output_bytes.copy()
   temporary, persistent = estimated.temporary_bytes.copy(), estimated.persistent_bytes.copy()
+  executions = (graph.executions if estimated.executions is None else estimated.executions).copy()
   covered = np.zeros(compute_us.shape, dtype=bool)
+  counted = np.zeros((graph.num_ops, 1), dtype=bool)
   for name, measurements in measured.items():
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
@@ -104,6 +106,11 @@ def apply(
     same = [m for m in measurements if m.replicas == replicas]
     if same:
       _apply_memory(graph, i, same[0], output_bytes, temporary, persistent)
+    runs = [m.executions for m in same if m.executions is not None]
+    if runs:
+      executions[i], counted[i] = max(runs), True
+  compute_us += np.where(
+      covered & counted, launches_between_us(compute_us, executions, cluster), 0.0)
   notes = list(estimated.notes) if not covered.all() else []
   for k, device in enumerate(cluster.kind_devices):
     missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
@@ -111,7 +118,7 @@ def apply(
       names = ", ".join([graph.op_names[i] for i in missing[:3]] + ["..."] * (len(missing) > 3))
       notes.append(f"{len(missing)} ops ({names}) have no measured cost on a {device.type} such as "
                    f"{device.name}: estimated instead")
-  return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes))
+  return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes), executions)
 
 
 def _time_at(share: float, times: Mapping[float, float]) -> float:
@@ -198,6 +205,7 @@ def _step_names(step_stats: Any) -> List[str]:
 def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
   """Sums what each op took in all its executions, from start to end of its kernel."""
   totals: Dict[Tuple[str, str], float] = {}
+  runs: Dict[Tuple[str, str], int] = {}
   # Sorted so that streams come last and replace the launch times of the same device.
   kernels: Dict[Tuple[str, str], float] = {}
   for device in step_stats.dev_stats:
@@ -213,10 +221,12 @@ def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
       name = node.node_name.rpartition(":")[0] or node.node_name if streams else node.node_name
       table = kernels if streams else totals
       table[name, kind] = table.get((name, kind), 0.0) + spent_us
+      runs[name, kind] = runs.get((name, kind), 0) + (not streams)
   totals.update(kernels)
   found: Dict[str, List[Measurement]] = {}
   for (name, kind), spent_us in totals.items():
-    found.setdefault(name, []).append(Measurement(kind, spent_us))
+    found.setdefault(name, []).append(Measurement(
+        kind, spent_us, executions=float(runs[name, kind]) or None))
   return found
 
 

@@ -11,6 +11,8 @@ Memory: a variable's bytes are persistent on the op that makes it (VarHandleOp, 
 an optimizer's slots), a constant's on the constant. What a read of a variable yields counts as an
 output with the variable's bytes: it takes no time, but its bytes travel if another device reads.
 
+An op in a loop runs in every round. Of a conditional the dearer side runs (see `branches`).
+
 Legend: N ops, O outputs of all ops together.
 """
 
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Seque
 
 import numpy as np
 
+from placeto_tf.costs.branches import untaken
 from placeto_tf.costs.guarded import analyse
 from placeto_tf.costs.kernel_launches import launches_kernel
 from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
@@ -44,7 +47,10 @@ _PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
     Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CudnnRNN CudnnRNNV2 CudnnRNNV3
     CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
     """.split(), "T")}
+_OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
+# A GPU of any kind, for the dearer side of a conditional.
+_NOMINAL_US_PER_OP, _NOMINAL_FLOPS_PER_US, _NOMINAL_BYTES_PER_US = 5.0, 5e6, 5e5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,6 +63,7 @@ class OpWork:
     product_types: [N] int32, the DataType of what matrix products and convolutions multiply; 0 for
       other ops.
     temporary_bytes, persistent_bytes: [N] float64.
+    executions: [N] float64, how often the op runs in a step.
     output_bytes: [O] float64.
     notes: sentences on what had to be assumed.
   """
@@ -68,6 +75,7 @@ class OpWork:
   product_types: np.ndarray  # [N]
   temporary_bytes: np.ndarray  # [N]
   persistent_bytes: np.ndarray  # [N]
+  executions: np.ndarray  # [N]
   output_bytes: np.ndarray  # [O]
   notes: Tuple[str, ...] = ()
 
@@ -114,6 +122,11 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
     if not launches[i]:
       continue
     launches_on_gpu[i] = launches_kernel(node, "GPU")
+    if graph.executions[i] != 1 and counter.is_scalar(name) and (
+        not launches_on_gpu[i] or node.op in _OF_PREDICATES):
+      # The counter of a loop and its comparison: the host does them beside the kernels.
+      launches[i] = launches_on_gpu[i] = False
+      continue
     estimate = answer.estimates.get(name)
     temporary[i] = estimate.temporary_bytes if estimate else 0.0
     update = counter.variable_access(node)
@@ -127,8 +140,12 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
   notes = _notes(graph, flops, launches, unestimated, counter, answer.guessed)
+  executions = graph.executions.copy()
+  nominal_us = launches * (
+      _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
+  executions[untaken(graph, nodes, nominal_us * executions)] = 0
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                output_bytes, notes)
+                executions, output_bytes, notes)
 
 
 class _Counter:
@@ -151,6 +168,10 @@ class _Counter:
       if not self._sizes[key][1]:
         self.unknown_shapes[name] = None
     return float(self._sizes[key][0])
+
+  def is_scalar(self, name: str) -> bool:
+    """Returns whether every output of an op is a single element."""
+    return all(num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
 
   def variable(self, name: str) -> float:
     """Bytes of a variable; noted where its shape is not fully known."""

@@ -43,18 +43,23 @@ class Site:
     calls: functions that are being inlined around it.
     depth: how many calls and loops enclose it.
     anchored: whether an op without inputs would leave its loop or branch.
+    call: the op of the graph itself that the node comes from, "" for that op.
   """
 
   calls: FrozenSet[str] = frozenset()
   depth: int = 0
   anchored: bool = False
+  call: str = ""
 
 
-def inline_functions(graph_def: GraphDef) -> Tuple[GraphDef, Tuple[str, ...]]:
+def inline_functions(
+    graph_def: GraphDef, together: bool = False) -> Tuple[GraphDef, Tuple[str, ...]]:
   """Inlines calls and lowers `While`, `If` and `Case`.
 
   Args:
     graph_def: not changed.
+    together: whether all ops of a call are colocated with the op that keeps its name, because the
+      call itself will be placed, in a live graph.
 
   Returns:
     A new GraphDef, or the same one if there is nothing to inline, and notes on calls that stayed
@@ -69,7 +74,7 @@ def inline_functions(graph_def: GraphDef) -> Tuple[GraphDef, Tuple[str, ...]]:
   if not types & (set(CALLS) | set(control_flow.LOWERED)) and not any(
       op_defs.is_function(op_type) for op_type in types):
     return graph_def, ()
-  return Inliner(graph_def, op_defs).run()
+  return Inliner(graph_def, op_defs, together).run()
 
 
 def recursive_function(graph_def: GraphDef) -> Optional[str]:
@@ -103,8 +108,9 @@ def recursive_function(graph_def: GraphDef) -> Optional[str]:
 class Inliner:
   """One pass over a graph; `control_flow` adds its nodes through it."""
 
-  def __init__(self, graph_def: GraphDef, op_defs: OpDefs):
+  def __init__(self, graph_def: GraphDef, op_defs: OpDefs, together: bool = False):
     self.op_defs = op_defs
+    self._together = together
     self._graph_def = graph_def
     self._outputs: Dict[Tuple[str, int], str] = {}  # of a call -> tensor that replaces it
     self._controls: Dict[str, str] = {}  # call -> op to wait for
@@ -122,11 +128,21 @@ class Inliner:
       node, site = pending.pop()
       expanded = self._expand(node, site)
       if expanded is None:
-        done.append(node)
+        done.append(self._colocated(node, site) if site.call else node)
       else:
-        pending += reversed(expanded)
+        call = site.call or (node.name if self._together else "")
+        pending += [(each, dataclasses.replace(where, call=call))
+                    for each, where in reversed(expanded)]
     return self._assemble(done), tuple(
         f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
+
+  def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
+    """Returns the node, colocated with the op that keeps the name of its call."""
+    if node.name != site.call:
+      value = _COLOCATED + site.call.encode()
+      if "_class" not in node.attr or value not in node.attr["_class"].list.s:
+        node.attr["_class"].list.s.append(value)
+    return node
 
   def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> NodeDef:
     """A new NodeDef; attributes by field, as in `T=("type", 1)`."""

@@ -18,7 +18,7 @@ from placeto_tf.graphs import shapes, traversal
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.fetches import Roles, choose_fetches
-from placeto_tf.graphs.functions import CALLS, inline_functions
+from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
 from placeto_tf.graphs.loops import Loops, find_loops
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
@@ -34,14 +34,14 @@ class ReadGraph:
     roles: the train op and the ops that only prepare or save.
     shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
     notes: assumptions of the reader.
-    inline: whether function calls are inlined; a live graph has to keep its ops.
+    together: whether all ops of a function call share a device; a live graph has to keep its ops.
   """
 
   source: GraphSource
   roles: Roles = Roles()
   shape_hint: Callable[[str], shapes.Shape] = lambda name: None
   notes: Tuple[str, ...] = ()
-  inline: bool = True
+  together: bool = False
 
 
 def from_graph_def(
@@ -57,9 +57,8 @@ def from_graph_def(
   """Prunes a graph to what the fetches need and turns that into arrays; see `load_graph`."""
   graph_def = read.source.graph_def
   notes = read.notes
-  if read.inline:
-    graph_def, more_notes = inline_functions(graph_def)
-    notes += more_notes
+  graph_def, more_notes = inline_functions(graph_def, read.together)
+  notes += more_notes
   table = read_nodes(graph_def)
   wanted, more_notes = choose_fetches(table, fetches, read.roles)
   notes += more_notes
@@ -74,11 +73,10 @@ def from_graph_def(
   if support.assumes_gpu:
     notes += (NO_GPU_NOTE,)
   nodes = [table.nodes[i] for i in positions.tolist()]
-  if not read.inline and any(
-      node.op in CALLS or table.op_defs.is_function(node.op) for node in nodes):
+  if read.together and graph_def is not read.source.graph_def:
     notes += (
-        "function calls of a live graph stay one op each; hand over its GraphDef to place the ops "
-        "inside",)
+        "all ops of a function call of a live graph share a device; hand over its GraphDef to "
+        "place them one by one",)
   ahead = ~step.goes_round
   edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
   edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])

@@ -171,11 +171,14 @@ def _read_zoo(spec: str) -> ReadGraph:
 
 def _read_tf_graph(tf_graph: Any) -> ReadGraph:
   def shape_hint(name):
-    shape = tf_graph.get_tensor_by_name(name).shape
+    try:
+      shape = tf_graph.get_tensor_by_name(name).shape
+    except KeyError:  # an op of a function
+      return None
     return None if shape.rank is None else tuple(
         -1 if dim is None else dim for dim in shape.as_list())
 
   graph_def = tf_graph.as_graph_def()
   return ReadGraph(
       GraphSource("tf_graph", graph_def, tf_graph=tf_graph, graph_def=graph_def),
-      fetches_lib.live_graph_roles(tf_graph), shape_hint, inline=False)
+      fetches_lib.live_graph_roles(tf_graph), shape_hint, together=True)

@@ -1,7 +1,8 @@
 """Loops of v1 control flow: the frame of each op, and how often it runs.
 
 A loop is a frame: its values enter by Enter, go round by NextIteration -> Merge, and leave by Exit.
-Frames nest. An op runs as often as the product of the trip counts of the frames around it.
+Frames nest. An op runs as often as the product of the trip counts of the frames around it; the ops
+that decide whether a loop goes on run once more, to end it.
 
 Legend: N ops, F frames; frame -1 is outside all loops.
 """
@@ -104,15 +105,19 @@ def find_loops(
     executions_of.append(min(above * trips[frame], MAX_TRIPS))
     outermost_of.append(frame if parent < 0 else outermost_of[parent])
   executions, outermost = np.ones(n), np.full(n, -1)
+  deciders = _deciders(types, inputs, frames)
+  deciding = set().union(*deciders.values())
   for op, frame in enumerate(frames):
     if frame >= 0:
       outermost[op] = outermost_of[frame]
       # Enter and Exit pass a value across the border once.
       outside = types[op] in _ENTER or types[op] in _EXIT
-      frame = parents[frame] if outside else frame
-      executions[op] = 1.0 if frame < 0 else executions_of[frame]
+      around = parents[frame] if outside else frame
+      executions[op] = 1.0 if around < 0 else executions_of[around]
+      if op in deciding and not outside:
+        executions[op] += 1.0 if parents[frame] < 0 else executions_of[parents[frame]]
   return Loops(
-      outermost, executions, notes, _signals(types, inputs, frames), _ends(types, frames))
+      outermost, executions, notes, _signals(types, deciders, frames), _ends(types, frames))
 
 
 def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
@@ -126,12 +131,10 @@ def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.ndarray:
-  """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
-  members: Dict[int, List[int]] = {}
-  for op, frame in enumerate(frames):
-    members.setdefault(frame, []).append(op)
-  rows = []
+def _deciders(
+    types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> Dict[int, Set[int]]:
+  """Finds the ops that decide whether a loop goes on: LoopCond -> what it needs inside its loop."""
+  found: Dict[int, Set[int]] = {}
   for cond, op_type in enumerate(types):
     if op_type != "LoopCond" or frames[cond] < 0:
       continue
@@ -143,9 +146,19 @@ def _signals(types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> np.
         if not entered and producer not in before:
           before.add(producer)
           stack.append(producer)
-    rows += [
-        (cond, op) for op in members[frames[cond]]
-        if op not in before and types[op] not in _ENTER + _MERGE]
+    found[cond] = before
+  return found
+
+
+def _signals(
+    types: Sequence[str], deciders: Mapping[int, Set[int]], frames: Sequence[int]) -> np.ndarray:
+  """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
+  members: Dict[int, List[int]] = {}
+  for op, frame in enumerate(frames):
+    members.setdefault(frame, []).append(op)
+  rows = [
+      (cond, op) for cond, before in deciders.items() for op in members[frames[cond]]
+      if op not in before and types[op] not in _ENTER + _MERGE]
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 

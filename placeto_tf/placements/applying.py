@@ -48,7 +48,6 @@ def apply(
     graph_def = placed.graph_def if kind == _META_GRAPH else placed
     check_shapes(shapes, shapes_of_interface(graph_def.node))
     inlined, _ = inline_functions(graph_def)
-    # The placement of a live graph names its calls, any other one the ops inside.
     if inlined is not graph_def and all(node.name in placement for node in inlined.node):
       graph_def.CopyFrom(inlined)
     place_nodes(placement, graph_def.node)
@@ -130,7 +129,10 @@ class DeviceFunction:
         unknown.append(op.name)
       elif device_names.canonical(op.device) != self._canonical[wanted]:
         missed.append(op.name)
-    absent = tuple(name for name in self._placement if name not in names)
+    # Ops of functions are placed with the call whose name precedes theirs.
+    absent = tuple(name for name in self._placement
+                   if name not in names and not any(
+                       name[:i] in names for i, letter in enumerate(name) if letter == "/"))
     return DeviceReport(
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 

@@ -154,7 +154,9 @@ class _Path:
     """Counts an op; returns what it waited for: an op, or the op that a transfer was for."""
     step, d = self._step, int(self._place[op])
     took = float(step.end_us[op] - step.start_us[op])
-    self.compute_us[d] += took
+    launches = float(step.launches_us[op])  # between the runs of an op in a loop
+    self.launches_us += launches
+    self.compute_us[d] += took - launches
     self.op_us[op] = took
     best, found = -1.0, (-1, -1)
     graph = self._graph

@@ -119,7 +119,8 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       fields["flops"][op] = total / 4
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
-      fields["temporary_bytes"], fields["persistent_bytes"], output_bytes, work.notes)
+      fields["temporary_bytes"], fields["persistent_bytes"],
+      np.where(known, work.executions[source], graph.executions), output_bytes, work.notes)
 
 
 def divided_feeds(replicated: ReplicatedGraph) -> list:

@@ -96,10 +96,12 @@ class OpTimes:
   Attributes:
     compute_us: [N] float64 median time of each op's kernel in traced steps; NaN where it did not
       run.
+    runs: [N] float64, how often each op ran in a step.
     step_time_us: median of steps that were not traced.
   """
 
   compute_us: np.ndarray
+  runs: np.ndarray
   step_time_us: float
 
 
@@ -277,6 +279,8 @@ def _graph_costs(
   allowed = allowed_devices(graph, cluster)
   compute_us = np.full(allowed.shape, np.nan)
   step_time_us = np.full(cluster.num_devices, np.nan)
+  launched = np.zeros(cluster.num_devices)  # kernels in a step on one device
+  between_us = np.zeros(graph.num_ops)  # launches between the runs of an op in a loop
   for d in range(cluster.num_devices):
     # Ops that may not run there stay where they may; with a host that is not one device alone.
     indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
@@ -287,16 +291,18 @@ def _graph_costs(
         config.timeout_seconds)
     here = indices == d
     compute_us[here, d] = found.compute_us[here]
+    between_us = np.maximum(between_us, overhead_us * np.maximum(found.runs - 1, 0))
     if here.all():
       step_time_us[d] = found.step_time_us
+      launched[d] = np.maximum(found.runs, 1).sum()
   # The time of steps besides kernels is the overhead; a trace that takes longer than the step
   # without one says that tracing slowed the kernels, which are then scaled back.
   for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
     kernels_us = np.nansum(compute_us[:, d])
-    room_us = step_time_us[d] - overhead_us * graph.num_ops
+    room_us = step_time_us[d] - overhead_us * launched[d]
     if room_us > 0 and kernels_us > 0:
       compute_us[:, d] *= room_us / kernels_us
-  return compute_us, step_time_us
+  return compute_us + np.where(compute_us > 0, between_us[:, None], 0.0), step_time_us
 
 
 def _time_ops(
@@ -310,14 +316,16 @@ def _time_ops(
       run.step()
       beat()
 
-    def turn() -> Tuple[float, np.ndarray]:  # taking turns, so that both see the same machine
+    # Taking turns, so that both see the same machine.
+    def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
       step_us = run.step() * 1e6
       beat()
       return step_us, kernel_times_us(graph, run.traced_step())
 
     turns, _ = speed.collect(turn, config.graph_runs, config.max_seconds, beat)
     steps = [step_us / factor for (step_us, _), factor in turns]
-    traced = [kernels_us / factor for (_, kernels_us), factor in turns]
+    traced = [kernels_us / factor for (_, (kernels_us, _)), factor in turns]
+    runs = turns[-1][0][1][1]
   finally:
     run.close()
   with np.errstate(invalid="ignore"):
@@ -325,12 +333,20 @@ def _time_ops(
   ran = ~np.isnan(table).all(axis=0)
   compute_us = np.full(graph.num_ops, np.nan)
   compute_us[ran] = np.nanmedian(table[:, ran], axis=0)
-  return OpTimes(compute_us, float(np.median(steps)))
+  return OpTimes(compute_us, runs, float(np.median(steps)))
 
 
-def kernel_times_us(graph: ComputationGraph, metadata: Any) -> np.ndarray:
-  """[N] time of each op's kernel in a traced step, all executions; NaN for ops not in it."""
-  found = np.full(graph.num_ops, np.nan)
+def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray, np.ndarray]:
+  """Sums the runs of each op's kernel in a traced step.
+
+  Args:
+    graph: N ops.
+    metadata: RunMetadata of the step.
+
+  Returns:
+    [N] float64 us of all runs, NaN for ops that are not in the trace, and [N] float64 their number.
+  """
+  found, runs = np.full(graph.num_ops, np.nan), np.zeros(graph.num_ops)
   index = graph.op_index
   for stats in metadata.step_stats.dev_stats:
     if "/stream:" in stats.device:
@@ -340,14 +356,16 @@ def kernel_times_us(graph: ComputationGraph, metadata: Any) -> np.ndarray:
       if op is not None:
         spent = max(0, node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
         found[op] = spent + (0.0 if np.isnan(found[op]) else found[op])
-  return found
+        runs[op] += 1
+  return found, runs
 
 
 def write_costs(
     graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str,
     part: Optional[Tuple[ComputationGraph, np.ndarray]] = None, replicas: int = 1,
 ) -> None:
-  """Writes an OpPerformanceList with each op's mean time on each type of device.
+  """Writes an OpPerformanceList with each op's mean time on each type of device, of all its runs in
+  a step and the launches between them.
 
   `part`, of one of R `replicas`, is written with it; see `placeto_tf.costs.traces`.
 

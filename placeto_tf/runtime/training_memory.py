@@ -9,6 +9,7 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
+from placeto_tf.costs.estimate import work_of
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -52,7 +53,7 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
   flow = analyse_dataflow(graph)
   total = 0.0
-  for op, executions in enumerate(graph.executions.tolist()):
+  for op, executions in enumerate(work_of(graph).executions.tolist()):
     for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
       shape, dtype = flow.shape((op, port)), tf.dtypes.as_dtype(flow.dtype((op, port)))
       if dtype.base_dtype in (tf.resource, tf.variant):

@@ -76,6 +76,7 @@ class SimulationResult:
     step_time_us: when the last op ended.
     start_us, end_us: [N] float64.
     peak_memory_bytes: [D] float64.
+    launches_us: [N] float64, launches between the runs of an op in a loop, part of its time.
   """
 
   cluster: Cluster
@@ -84,6 +85,7 @@ class SimulationResult:
   start_us: np.ndarray
   end_us: np.ndarray
   peak_memory_bytes: np.ndarray
+  launches_us: np.ndarray
   _engine: Any = dataclasses.field(repr=False)
   _record: Tuple[np.ndarray, ...] = dataclasses.field(repr=False)
 

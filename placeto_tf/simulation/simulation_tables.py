@@ -86,7 +86,8 @@ class SimulationTables(NamedTuple):
     owners = np.repeat(np.arange(n), np.diff(graph.output_offsets))
     segment_bytes = np.zeros(len(segment_ops))
     segment_bytes[data] = costs.output_bytes[outputs[data]]
-    rounds = _rounds(graph, np.flatnonzero(first))
+    executions = graph.executions if costs.executions is None else costs.executions
+    rounds = _rounds(graph, executions, np.flatnonzero(first))
     segment_bytes *= rounds
     segment_bytes += (rounds - 1) * _bytes_of_a_latency(cluster)
     segment_fetched = np.zeros(len(segment_ops), dtype=np.int32)
@@ -130,13 +131,19 @@ class SimulationTables(NamedTuple):
     )
 
 
-def _rounds(graph: ComputationGraph, first_edges: np.ndarray) -> np.ndarray:
-  """[S] how often each segment is sent if it crosses devices: once per round in a loop, and into or
-  out of one."""
-  if not graph.num_edges or (graph.executions == 1).all():
+def _rounds(
+    graph: ComputationGraph, executions: np.ndarray, first_edges: np.ndarray) -> np.ndarray:
+  """Returns the number of times that each segment is sent if it crosses devices, [S]: once per
+  round in a loop, and into or out of one.
+
+  Args:
+    graph: the edges.
+    executions: [N] of the ops.
+    first_edges: [S] the first edge of each segment.
+  """
+  if not graph.num_edges or (executions == 1).all():
     return np.ones(len(first_edges))
-  rounds = np.maximum(
-      graph.executions[graph.edge_producers], graph.executions[graph.edge_consumers])
+  rounds = np.maximum(executions[graph.edge_producers], executions[graph.edge_consumers])
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
@@ -92,9 +92,11 @@ class Simulator:
     self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)
     record, op_us = self.engine.record(workspace), self.engine.op_us(workspace, placements[0])
     self.return_workspace(workspace)
+    executions = self.graph.executions if self.costs.executions is None else self.costs.executions
+    launches_us = launches_between_us(op_us[:, None], executions, self.cluster)[:, 0]
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
-        start_us[0] + op_us, peak[0], self.engine, record)
+        start_us[0] + op_us, peak[0], np.minimum(launches_us, op_us), self.engine, record)
 
   def simulate_many(
       self, placements: np.ndarray, *, start_us: Optional[np.ndarray] = None

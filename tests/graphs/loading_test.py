@@ -266,17 +266,17 @@ def test_devices_of_the_graph_are_kept(training_graph):
   assert all(not node.device for node in analysis_graph_def(graph).node)
 
 
-def test_a_function_call_of_a_live_graph_stays_one_op_and_a_note_says_so():
+def test_a_function_call_of_a_live_graph_is_inlined_and_stays_on_one_device():
   import tensorflow as tf
 
   with tf.Graph().as_default() as tf_graph:
     double = tf.function(lambda x: 2.0 * x)
     tf.identity(double(tf.constant([1.0, 2.0])), name="out")
   live = load_graph(tf_graph, fetches=["out:0"])
-  assert set(live.op_types) & {"PartitionedCall", "StatefulPartitionedCall"}
-  assert any("stay one op" in note for note in live.notes)
+  assert len({live.colocation[i] for i, name in enumerate(live.op_names) if "Call" in name}) == 1
+  assert any("share a device" in note for note in live.notes)
   inlined = load_graph(tf_graph.as_graph_def(), fetches=["out:0"])
-  assert "Mul" in inlined.op_types and not inlined.notes
+  assert "Mul" in live.op_types and live.op_types == inlined.op_types and not inlined.notes
 
 
 def test_the_analysis_graph_is_one_that_tensorflow_imports(training_graph):

@@ -112,10 +112,17 @@ def test_function_calls_come_out_inlined_and_placed(suffix, tmp_path):
     assert devices[op] == {placement[op].replace("/CPU", "/device:CPU")}
 
 
-def test_calls_of_a_live_graph_stay_calls_when_its_placement_is_applied():
+def test_calls_of_a_live_graph_stay_calls_and_run_where_they_are_placed():
   with tf.Graph().as_default() as tf_graph:
     tf.import_graph_def(_program_with_calls().graph_def, name="")
-  placed = _place(load_graph(tf_graph)).apply(tf_graph.as_graph_def())
-  assert "StatefulPartitionedCall" in {node.op for node in placed.node} or (
-      "PartitionedCall" in {node.op for node in placed.node})
-  assert all(node.device == "/device:CPU:1" for node in placed.node)
+  graph = load_graph(tf_graph, fetches=["y"])
+  calls = [op.name for op in tf_graph.get_operations() if "Call" in op.type]
+  indices = np.zeros(graph.num_ops, dtype=np.int32)
+  first = next(i for i, name in enumerate(graph.op_names) if name.startswith(f"{calls[0]}/"))
+  indices[graph.colocation == graph.colocation[first]] = 1
+  placement = Placement.from_indices(graph, Cluster.parse("cpu:2"), indices)
+  assert placement.apply(tf_graph) is tf_graph
+  assert [tf_graph.get_operation_by_name(name).device for name in calls] == [
+      "/device:CPU:1", "/device:CPU:0"]
+  _, devices = _run(tf_graph.as_graph_def())
+  assert [devices[name] for name in calls] == [{"/device:CPU:1"}, {"/device:CPU:0"}]

@@ -1,0 +1,90 @@
+"""Conditionals of v1 control flow, to which `If` and `Case` are lowered too: one side runs.
+
+An op behind output 0 or 1 of a Switch is dead where the predicate says so, and what needs a dead op
+is dead as well, up to the Merge of both sides. Without a run nobody knows which side is taken: the
+dearer one is, so that a step takes at most the estimated time.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, FrozenSet, List, Mapping, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+
+_SWITCHES = ("Switch", "RefSwitch")
+_MERGES = ("Merge", "RefMerge")
+
+_Side = Tuple[Tensor, int]  # predicate, output of the Switch
+
+
+def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.ndarray:
+  """Finds the ops of the cheaper side of each conditional.
+
+  Args:
+    graph: the ops.
+    nodes: op name -> NodeDef.
+    cost: [N] of each op, in any unit.
+
+  Returns:
+    [N] bool. Conditionals on one predicate agree on the side; inner ones are decided first.
+  """
+  found = np.zeros(graph.num_ops, dtype=bool)
+  predicates = _predicates(graph, nodes)
+  if not predicates:
+    return found
+  conditions = _conditions(graph, predicates)
+  members: Dict[_Side, List[int]] = {}
+  for op, sides in enumerate(conditions):
+    for side in sides:
+      members.setdefault(side, []).append(op)
+  depth: Dict[Tensor, int] = {}
+  for switch, predicate in predicates.items():
+    depth[predicate] = min(depth.get(predicate, graph.num_ops), len(conditions[switch]))
+  left = cost.astype(np.float64)
+  for predicate in sorted(depth, key=lambda each: -depth[each]):  # stable: inner ones first
+    first, second = (
+        np.array(members.get((predicate, side), ()), dtype=np.int64) for side in (0, 1))
+    cheaper = first if left[first].sum() <= left[second].sum() else second
+    left[cheaper] = 0
+    found[cheaper] = True
+  return found
+
+
+def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
+  """Switch -> its predicate, before ops that only pass it on; those of loops are left out."""
+  found = {}
+  for i, op_type in enumerate(graph.op_types):
+    if op_type not in _SWITCHES:
+      continue
+    predicate = parse(data_inputs(nodes[graph.op_names[i]])[1])
+    while predicate[0] in nodes and nodes[predicate[0]].op == "Identity":
+      predicate = parse(nodes[predicate[0]].input[0])
+    if predicate[0] in nodes and nodes[predicate[0]].op != "LoopCond":
+      found[i] = predicate
+  return found
+
+
+def _conditions(
+    graph: ComputationGraph, predicates: Mapping[int, Tensor]) -> List[FrozenSet[_Side]]:
+  """[N] the sides that have to be taken for each op to run."""
+  order = np.argsort(graph.edge_consumers, kind="stable")
+  starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
+  producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
+  always: FrozenSet[_Side] = frozenset()
+  found = [always] * graph.num_ops
+  for op in graph.topological_order.tolist():
+    behind = []
+    for edge in range(starts[op], starts[op + 1]):
+      producer, port = producers[edge], ports[edge]
+      sides = found[producer]
+      if producer in predicates and port != CONTROL:
+        sides = sides | {(predicates[producer], port)}
+      behind.append(sides)
+    if behind:
+      # A Merge runs when any of its inputs comes, any other op when all have come.
+      found[op] = (frozenset.intersection(*behind) if graph.op_types[op] in _MERGES
+                   else frozenset.union(*behind))
+  return found
