@@ -35,10 +35,16 @@ _REDUCTION_OUTPUT = (4, 5, 6)
     "amoebanet", batch=integer(32), image=integer(224, minimum=32), cells=integer(18, minimum=3),
     filters=integer(208, minimum=16))
 def amoebanet(batch: int, image: int, cells: int, filters: int) -> Model:
-  """AmoebaNet-D (Real et al. 2018, arXiv:1802.01548) as Huang et al. 2018 (GPipe) train it.
+  """Builds AmoebaNet-D (Real et al. 2018, arXiv:1802.01548), as Huang et al. 2018 (GPipe) train it.
 
-  `cells` are its normal cells, in three stages with a reduction before each but the first;
-  `filters` the channels that the first stage puts out.
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+    cells: normal cells, in three stages with a reduction before each but the first.
+    filters: channels that the first stage puts out.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Additive attention for the translation models.
 
-Legend: B batch, S source steps, H hidden size.
+Dimensions: B batch, S source steps, H hidden size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AdditiveAttention:
       self._score = tf.convert_to_tensor(recurrent.weight("score", [hidden]))
 
   def context(self, query: tf.Tensor) -> tf.Tensor:
-    """[B, H] mean of the memory, weighted by how well each position matches the query [B, H]."""
+    """Returns the mean [B, H] of the memory, weighted by its match with the query [B, H]."""
     import tensorflow as tf
 
     with tf.compat.v1.name_scope(f"attention/step_{self._steps}"):

@@ -1,6 +1,6 @@
 """BERT, pre-trained: masked words and next sentence.
 
-Legend: B batch, T positions, P masked positions, H hidden size, V vocabulary.
+Dimensions: B batch, T positions, P masked positions, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,9 +19,19 @@ _SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16), "tiny": (2, 128, 2)}
     "bert", batch=integer(32), size=word(*_SIZES), steps=integer(128, maximum=_POSITIONS),
     vocab=integer(30522), dropout=integer(0, minimum=0, maximum=99))
 def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
-  """BERT (Devlin et al. 2018, arXiv:1810.04805) on sequences of `steps` word pieces.
+  """Builds BERT (Devlin et al. 2018, arXiv:1810.04805) on sequences of word pieces.
 
-  Most of its pre-training ran on 128 of them, with 20 masked. `dropout` is in per cent.
+  Most of its pre-training ran on 128 word pieces, with 20 masked.
+
+  Args:
+    batch: sequences of a step.
+    size: "base", "large" or "tiny".
+    steps: word pieces of a sequence.
+    vocab: number of word pieces.
+    dropout: in per cent.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -64,7 +74,7 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
 
 
 def _layer(value: Any, heads: int, drop: float) -> Any:
-  """One encoder layer, [B, T, H] -> [B, T, H]."""
+  """Applies an encoder layer, [B, T, H] -> [B, T, H]."""
   import tensorflow as tf
 
   hidden = value.shape.as_list()[-1]

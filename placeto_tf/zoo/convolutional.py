@@ -17,7 +17,16 @@ _DECAY = 0.9  # of the batch norms' moving averages
 def variable(
     name: str, shape: Sequence[int], initializer: tf.initializers.Initializer,
     trainable: bool = True) -> tf.Variable:
-  """A resource variable in the current variable scope."""
+  """Makes a resource variable in the current variable scope.
+
+  Args:
+    name, shape: of the variable.
+    initializer: of its values.
+    trainable: whether an optimizer updates it.
+
+  Returns:
+    The float32 variable.
+  """
   import tensorflow as tf
 
   return tf.compat.v1.get_variable(
@@ -25,7 +34,15 @@ def variable(
 
 
 def kernel(name: str, shape: Sequence[int]) -> tf.Variable:
-  """The weights of a convolution, normally distributed by its fan-in."""
+  """Makes the weights of a convolution, normally distributed by its fan-in.
+
+  Args:
+    name: of the variable.
+    shape: [rows, columns, channels in, channels out].
+
+  Returns:
+    The float32 variable.
+  """
   import tensorflow as tf
 
   return variable(name, shape, tf.compat.v1.variance_scaling_initializer(2.0))
@@ -56,14 +73,27 @@ class BatchNorms:
 
 
 def channels(images: tf.Tensor) -> int:
-  """Number of channels: the last dimension."""
+  """Returns the number of channels: the last dimension."""
   return images.shape.as_list()[-1]
 
 
 def conv(
     norms: BatchNorms, name: str, images: tf.Tensor, filters: int, size: Tuple[int, int] = (1, 1),
     stride: Tuple[int, int] = (1, 1), relu: bool = True) -> tf.Tensor:
-  """ReLU, convolution, batch norm; "SAME" padding."""
+  """Applies ReLU, a convolution and batch norm.
+
+  Args:
+    norms: makes the batch norm.
+    name: variable scope.
+    images: [B, rows, columns, channels].
+    filters: channels out.
+    size: of the kernel.
+    stride: of the convolution; padding is "SAME".
+    relu: whether there is a ReLU.
+
+  Returns:
+    [B, rows / stride, columns / stride, filters].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -76,7 +106,19 @@ def conv(
 def separable(
     norms: BatchNorms, name: str, images: tf.Tensor, filters: int, size: int,
     stride: int = 1) -> tf.Tensor:
-  """ReLU, depthwise and pointwise convolution, batch norm, twice; only the first has the stride."""
+  """Applies ReLU, depthwise and pointwise convolution, and batch norm, twice.
+
+  Args:
+    norms: makes the batch norms.
+    name: variable scope.
+    images: [B, rows, columns, channels].
+    filters: channels out.
+    size: of the square kernels.
+    stride: of the first depthwise convolution; the second has none.
+
+  Returns:
+    [B, rows / stride, columns / stride, filters].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -94,7 +136,18 @@ def separable(
 
 
 def pool(name: str, kind: str, images: tf.Tensor, size: int, stride: int = 1) -> tf.Tensor:
-  """Pools by "avg" or "max"."""
+  """Pools square windows.
+
+  Args:
+    name: of the op.
+    kind: "avg" or "max".
+    images: [B, rows, columns, channels].
+    size: of a window.
+    stride: of the windows; padding is "SAME".
+
+  Returns:
+    [B, rows / stride, columns / stride, channels].
+  """
   import tensorflow as tf
 
   function = {"avg": tf.nn.avg_pool2d, "max": tf.nn.max_pool2d}[kind]
@@ -102,7 +155,19 @@ def pool(name: str, kind: str, images: tf.Tensor, size: int, stride: int = 1) ->
 
 
 def halve(norms: BatchNorms, name: str, images: tf.Tensor, filters: int) -> tf.Tensor:
-  """Factorised reduction: two convolutions on every other pixel, the second shifted by one."""
+  """Halves rows and columns: two convolutions on every other pixel, the second shifted by one.
+
+  The NASNet papers call it factorised reduction.
+
+  Args:
+    norms: makes the batch norm.
+    name: variable scope.
+    images: [B, rows, columns, channels].
+    filters: channels out.
+
+  Returns:
+    [B, rows / 2, columns / 2, filters].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -121,14 +186,34 @@ def halve(norms: BatchNorms, name: str, images: tf.Tensor, filters: int) -> tf.T
 
 def fit(
     norms: BatchNorms, name: str, images: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tensor:
-  """Gives images `filters` channels and the size of `like`, which is equal or half."""
+  """Gives images the channels of a cell and the size of other images.
+
+  Args:
+    norms: makes the batch norm.
+    name: variable scope.
+    images: [B, rows, columns, channels], of the size of `like` or twice that.
+    like: images of the wanted size.
+    filters: channels out.
+
+  Returns:
+    Images of the size of `like`, with `filters` channels.
+  """
   if images.shape[1] != like.shape[1]:
     return halve(norms, name, images, filters)
   return conv(norms, name, images, filters)
 
 
 def classify(images: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
-  """Mean loss (a scalar) of a classifier: global average, one matrix, softmax."""
+  """Classifies images: global average, one matrix, softmax.
+
+  Args:
+    images: [B, rows, columns, channels].
+    labels: [B] int32.
+    classes: number of classes.
+
+  Returns:
+    The mean loss, a scalar.
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope("classifier"):

@@ -29,10 +29,20 @@ _ConvCell = List[Tuple[Tuple[int, str], Tuple[int, str]]]
 def enas_conv(
     batch: int, image: int, cell: int, nodes: int, cells: int, filters: int, classes: int
 ) -> Model:
-  """A convolutional network of sampled cells.
+  """Builds a convolutional network of sampled cells.
 
-  `cell` is the seed that a normal and a reduction cell of `nodes` nodes each are sampled from.
-  Two of the `cells` reduce, at a third and two thirds of the depth, and double the filters.
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+    cell: the seed that a normal and a reduction cell are sampled from.
+    nodes: of each cell.
+    cells: of the network; two of them reduce, at a third and two thirds of the depth, and
+      double the filters.
+    filters: channels of the first cell.
+    classes: number of classes.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -55,7 +65,7 @@ def enas_conv(
 
 
 def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
-  """Draws two earlier states and two operations for every node."""
+  """Samples two earlier states and two operations for every node."""
   def half(states: int) -> Tuple[int, str]:
     return rng.randrange(states), rng.choice(_OPERATIONS)
 
@@ -101,9 +111,19 @@ def _conv_operation(
     layers=integer(1), steps=integer(8), hidden=integer(1024), vocab=integer(10000))
 def enas_recurrent(
     batch: int, cell: int, nodes: int, layers: int, steps: int, hidden: int, vocab: int) -> Model:
-  """A language model of a sampled recurrent cell, unrolled over `steps`.
+  """Builds a language model of a sampled recurrent cell, unrolled.
 
-  `cell` is the seed that the cell of `nodes` nodes is sampled from, the same in all `layers`.
+  Args:
+    batch: sequences of a step.
+    cell: the seed that the cell is sampled from, the same in all layers.
+    nodes: of the cell.
+    layers: of the network.
+    steps: words of a sequence.
+    hidden: width of every layer.
+    vocab: number of words.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -119,7 +139,7 @@ def enas_recurrent(
 
 
 def _sample_recurrent_cell(rng: random.Random, nodes: int) -> List[Tuple[int, str]]:
-  """Draws an earlier node and an activation for every node; the first reads the cell's inputs."""
+  """Samples an earlier node and an activation for every node; the first reads the cell's inputs."""
   return [
       (rng.randrange(node) if node else -1, rng.choice(_ACTIVATIONS)) for node in range(nodes)]
 

@@ -1,8 +1,8 @@
-"""Families: any number of graphs of one kind, each drawn by its index.
+"""Families: any number of graphs of one kind, each sampled by its index.
 
 `family:cifar10[3]` is one graph, `family:cifar10[0:24]` are 24. A member is a spec of a model in
-`registry`, drawn from ranges of its options by a generator that is seeded with the family's name
-and the index: the same everywhere, and the same whatever else is drawn.
+`registry`, sampled from ranges of its options by a generator that is seeded with the family's name
+and the index: the same everywhere, and the same whatever else is sampled.
 
 Members 24 to 31 are kept for tests of what was trained on others: no other member has the structure
 of one of these, a cell or a pair of layers and steps.
@@ -28,17 +28,17 @@ _NMT_KEPT = dict(enumerate(
 
 
 def family_names() -> List[str]:
-  """Names of all families, sorted."""
+  """Returns the names of all families, sorted."""
   return sorted(FAMILIES)
 
 
 def is_family(spec: str) -> bool:
-  """Whether a spec names members of a family."""
+  """Returns whether a spec names members of a family."""
   return spec.startswith(PREFIX)
 
 
 def expand(spec: str) -> List[str]:
-  """The specs of single graphs that a spec stands for.
+  """Returns the specs of single graphs that a spec stands for.
 
   "family:cifar10[2:4]" -> ["family:cifar10[2]", "family:cifar10[3]"]; any other spec stands for
   itself.
@@ -67,7 +67,7 @@ def expand(spec: str) -> List[str]:
 
 
 def member(spec: str) -> str:
-  """The model's spec behind "family:cifar10[3]": "enas_conv:cell=3:...".
+  """Returns the model's spec behind "family:cifar10[3]": "enas_conv:cell=3:...".
 
   Raises:
     GraphError: as `expand`, or the spec stands for several graphs.

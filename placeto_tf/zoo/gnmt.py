@@ -1,6 +1,6 @@
 """Google's neural machine translation: deeper than `nmt`, with residuals, unrolled.
 
-Legend: B batch, H hidden size.
+Dimensions: B batch, H hidden size.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ if TYPE_CHECKING:
     "gnmt", batch=integer(64), layers=integer(2), steps=integer(40), hidden=integer(1024),
     vocab=integer(32000), dropout=integer(0, minimum=0, maximum=99))
 def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: int) -> Model:
-  """GNMT (Wu et al. 2016, arXiv:1609.08144), `layers` in the encoder and as many in the decoder.
+  """Builds GNMT (Wu et al. 2016, arXiv:1609.08144).
 
   The first layer of the encoder runs in both directions, layers from the third on are residual,
   and attention queries with the bottom layer's output of the step before, so that the layers of
-  the decoder can overlap; its context goes to all of them. `dropout` is in per cent.
+  the decoder can overlap; its context goes to all of them.
+
+  Args:
+    batch: sentences of a step.
+    layers: in the encoder, and as many in the decoder.
+    steps: words of a source sentence, and of a target sentence.
+    hidden: H.
+    vocab: number of words.
+    dropout: in per cent.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -58,7 +69,7 @@ def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: 
 
 
 def _run(stack: recurrent.LstmStack, inputs: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """The outputs [B, H] of every step."""
+  """Runs a stack over inputs [B, inputs] of every step; returns outputs [B, H]."""
   return [stack.step(step_inputs) for step_inputs in inputs]
 
 
@@ -69,7 +80,7 @@ def _add(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> List[tf.Tenso
 def _decode(
     words: Sequence[tf.Tensor], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
     drop: float) -> List[tf.Tensor]:
-  """The top layer's output of every step, [B, H] each."""
+  """Returns the top layer's output of every step, [B, H] each."""
   import tensorflow as tf
 
   stacks = []

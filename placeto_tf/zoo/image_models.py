@@ -16,25 +16,57 @@ _CLASSES = 1000  # ImageNet
 # The minimum sizes are those that keras.applications accepts.
 @model("inception_v3", batch=integer(32), image=integer(299, minimum=75))
 def inception_v3(batch: int, image: int) -> Model:
-  """Inception-V3 (Szegedy et al. 2015, arXiv:1512.00567)."""
+  """Builds Inception-V3 (Szegedy et al. 2015, arXiv:1512.00567).
+
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
+  """
   return _classifier("InceptionV3", batch, image)
 
 
 @model("resnet50", batch=integer(32), image=integer(224, minimum=32))
 def resnet50(batch: int, image: int) -> Model:
-  """ResNet-50 (He et al. 2015, arXiv:1512.03385)."""
+  """Builds ResNet-50 (He et al. 2015, arXiv:1512.03385).
+
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
+  """
   return _classifier("ResNet50", batch, image)
 
 
 @model("nasnet_mobile", batch=integer(32), image=integer(224, minimum=32))
 def nasnet_mobile(batch: int, image: int) -> Model:
-  """NASNet-A (4 @ 1056), the mobile size (Zoph et al. 2017, arXiv:1707.07012)."""
+  """Builds NASNet-A (4 @ 1056), the mobile size (Zoph et al. 2017, arXiv:1707.07012).
+
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
+  """
   return _classifier("NASNetMobile", batch, image)
 
 
 @model("nasnet_large", batch=integer(32), image=integer(331, minimum=32))
 def nasnet_large(batch: int, image: int) -> Model:
-  """NASNet-A (6 @ 4032), the large size (Zoph et al. 2017, arXiv:1707.07012)."""
+  """Builds NASNet-A (6 @ 4032), the large size (Zoph et al. 2017, arXiv:1707.07012).
+
+  Args:
+    batch: images of a step.
+    image: rows and columns of an image.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
+  """
   return _classifier("NASNetLarge", batch, image)
 
 
@@ -77,9 +109,9 @@ def _quiet_log(tf: Any) -> Iterator[None]:
 
 
 def legacy_keras() -> Any:
-  """Keras 2: the package `tf_keras`, or `keras` itself where that is version 2 (TensorFlow 2.15).
+  """Returns Keras 2: the package `tf_keras`, or `keras` where that is version 2 (TensorFlow 2.15).
 
-  Not `tf.keras`: which of the two that is depends on the environment at TensorFlow's import.
+  `tf.keras` may be either: that depends on the environment at TensorFlow's import.
 
   Raises:
     SetupError: neither is installed.

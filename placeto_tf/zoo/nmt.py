@@ -11,10 +11,20 @@ from placeto_tf.zoo.registry import Model, integer, model
     "nmt", batch=integer(64), layers=integer(2), steps=integer(40), hidden=integer(1024),
     vocab=integer(32000), dropout=integer(0, minimum=0, maximum=99))
 def nmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: int) -> Model:
-  """Encoder-decoder with additive attention (Bahdanau et al. 2014, arXiv:1409.0473).
+  """Builds an encoder-decoder with additive attention (Bahdanau et al. 2014, arXiv:1409.0473).
 
-  Source and target are `steps` long; `dropout` is in per cent. The decoder starts from the
-  encoder's last state and takes the last context in with each word.
+  The decoder starts from the encoder's last state and takes the last context in with each word.
+
+  Args:
+    batch: sentences of a step.
+    layers: in the encoder, and as many in the decoder.
+    steps: words of a source sentence, and of a target sentence.
+    hidden: H.
+    vocab: number of words.
+    dropout: in per cent.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """LSTM stacks of plain TensorFlow ops, unrolled over the steps, for the sequence models.
 
-Legend: B batch, T steps, H hidden size, V vocabulary.
+Dimensions: B batch, T steps, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ _SCALE = 0.08  # initial weights are uniform in [-_SCALE, _SCALE] (Sutskever et 
 
 
 def weight(name: str, shape: Sequence[int]) -> tf.Variable:
-  """A trainable resource variable in the current variable scope."""
+  """Makes a trainable resource variable in the current variable scope, uniformly distributed.
+
+  Args:
+    name, shape: of the variable.
+
+  Returns:
+    The float32 variable.
+  """
   import tensorflow as tf
 
   v1 = tf.compat.v1
@@ -23,14 +30,30 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
 
 
 def tokens(name: str, batch: int, steps: int) -> tf.Tensor:
-  """A placeholder of token ids, [B, T] int32."""
+  """Makes a placeholder of token ids.
+
+  Args:
+    name: of the placeholder.
+    batch, steps: B and T.
+
+  Returns:
+    [B, T] int32.
+  """
   import tensorflow as tf
 
   return tf.compat.v1.placeholder(tf.int32, [batch, steps], name=name)
 
 
 def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
-  """Looks token ids [B, T] up in a table [V, H] of their own: T tensors [B, H]."""
+  """Looks token ids up in a table of their own.
+
+  Args:
+    ids: [B, T] int32.
+    vocab, hidden: V and H, the size of the table.
+
+  Returns:
+    T tensors [B, H].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope("embedding"):
@@ -38,7 +61,16 @@ def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
 
 
 def cross_entropy(outputs: Sequence[tf.Tensor], labels: tf.Tensor, vocab: int) -> tf.Tensor:
-  """Mean loss (a scalar) over labels [B, T] of T outputs [B, H], projected to V words at once."""
+  """Computes the mean loss of outputs that are projected to the vocabulary at once.
+
+  Args:
+    outputs: T tensors [B, H].
+    labels: [B, T] int32.
+    vocab: V.
+
+  Returns:
+    A scalar.
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope("softmax"):

@@ -48,7 +48,7 @@ class Option:
 
   @property
   def expected(self) -> str:
-    """What a valid value is, for messages."""
+    """Describes a valid value, for messages."""
     if self.choices is not None:
       return "one of " + ", ".join(self.choices)
     if self.maximum is not None:
@@ -56,7 +56,7 @@ class Option:
     return f"an integer of at least {self.minimum}"
 
   def parse(self, text: str) -> Any:
-    """The value that `text` stands for, or None if it stands for none."""
+    """Returns the value that `text` stands for, or None if it stands for none."""
     if self.choices is not None:
       return text if text in self.choices else None
     # Plain ASCII digits only: int() would also take "1_0", " 7 " and other scripts' digits.
@@ -68,12 +68,20 @@ class Option:
 
 
 def integer(default: int, minimum: int = 1, maximum: Optional[int] = None) -> Option:
-  """An option that takes an integer."""
+  """Makes an option that takes an integer.
+
+  Args:
+    default: the value where a spec gives none.
+    minimum, maximum: bounds; None for no bound.
+
+  Returns:
+    The option.
+  """
   return Option(default, minimum, maximum)
 
 
 def word(*choices: str) -> Option:
-  """An option that takes one of `choices`; the first is the default."""
+  """Makes an option that takes one of `choices`; the first is the default."""
   return Option(choices[0], choices=choices)
 
 
@@ -186,7 +194,7 @@ def build(spec: str) -> ZooGraph:
 
 
 def _entries() -> Mapping[str, _Entry]:
-  """All entries; the modules that hold them are imported on first use."""
+  """Returns all entries; the modules that hold them are imported on first use."""
   for module in _MODULES:
     importlib.import_module(f"placeto_tf.zoo.{module}")
   return _ENTRIES

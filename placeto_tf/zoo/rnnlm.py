@@ -11,9 +11,20 @@ from placeto_tf.zoo.registry import Model, integer, model
     vocab=integer(10000), dropout=integer(0, minimum=0, maximum=99))
 def rnnlm(
     batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: int) -> Model:
-  """RNNLM (Zaremba et al. 2014; Jozefowicz et al. 2016), as placed by Mirhoseini et al. 2017.
+  """Builds RNNLM (Zaremba et al. 2014; Jozefowicz et al. 2016), as in Mirhoseini et al. 2017.
 
-  `dropout` is in per cent. Layers and steps form a grid, along whose diagonals work can overlap.
+  Layers and steps form a grid, along whose diagonals work can overlap.
+
+  Args:
+    batch: sequences of a step.
+    layers: of LSTM cells.
+    steps: words of a sequence.
+    hidden: width of every layer.
+    vocab: number of words.
+    dropout: in per cent.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   words = recurrent.tokens("tokens", batch, steps)
   labels = recurrent.tokens("labels", batch, steps)

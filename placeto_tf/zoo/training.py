@@ -45,10 +45,19 @@ def python_seed(seed: int) -> Iterator[None]:
 def add_training(
     loss: tf.Tensor, updates: Sequence[tf.Operation], clip_norm: Optional[float], optimizer: str
 ) -> tf.Operation:
-  """Adds gradients of all trainable variables, clipping and the optimizer; returns the train op.
+  """Adds gradients of all trainable variables, clipping and the optimizer.
 
   Gradient ops are not tied to their forward ops (`colocate_gradients_with_ops` is off), so they
   can be placed on their own.
+
+  Args:
+    loss: a scalar.
+    updates: ops that run with every training step.
+    clip_norm: global norm that gradients are clipped to, or None.
+    optimizer: one of `OPTIMIZERS`.
+
+  Returns:
+    The train op, also in the collection `TRAIN_OP`.
   """
   import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Layers of plain TensorFlow ops that the Transformer models share.
 
-Legend: B batch, T positions, H hidden size.
+Dimensions: B batch, T positions, H hidden size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ _STDDEV = 0.02  # of initial weights (Devlin et al. 2018)
 
 
 def weight(name: str, shape: Sequence[int]) -> tf.Variable:
-  """A trainable resource variable in the current variable scope, normally distributed."""
+  """Makes a trainable resource variable in the current variable scope, normally distributed.
+
+  Args:
+    name, shape: of the variable.
+
+  Returns:
+    The float32 variable.
+  """
   import tensorflow as tf
 
   v1 = tf.compat.v1
@@ -23,7 +30,15 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
 
 
 def constant_weight(name: str, shape: Sequence[int], value: float) -> tf.Variable:
-  """A trainable resource variable in the current variable scope, all of one value."""
+  """Makes a trainable resource variable in the current variable scope, all of one value.
+
+  Args:
+    name, shape: of the variable.
+    value: of all its elements.
+
+  Returns:
+    The float32 variable.
+  """
   import tensorflow as tf
 
   v1 = tf.compat.v1
@@ -34,7 +49,18 @@ def constant_weight(name: str, shape: Sequence[int], value: float) -> tf.Variabl
 def dense(
     name: str, inputs: tf.Tensor, width: int,
     activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = None, bias: bool = True) -> tf.Tensor:
-  """Multiplies the last dimension with a matrix: [..., inputs] -> [..., width]."""
+  """Multiplies the last dimension with a matrix.
+
+  Args:
+    name: variable scope.
+    inputs: [..., inputs].
+    width: of the result's last dimension.
+    activation: applied to the result; None for none.
+    bias: whether a bias is added.
+
+  Returns:
+    [..., width].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -49,7 +75,15 @@ def dense(
 
 
 def layer_norm(name: str, inputs: tf.Tensor) -> tf.Tensor:
-  """Layer normalisation over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
+  """Normalises the last dimension (Ba et al. 2016, arXiv:1607.06450).
+
+  Args:
+    name: variable scope.
+    inputs: [..., H].
+
+  Returns:
+    [..., H].
+  """
   import tensorflow as tf
 
   with tf.compat.v1.variable_scope(name):
@@ -61,21 +95,37 @@ def layer_norm(name: str, inputs: tf.Tensor) -> tf.Tensor:
 
 
 def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
-  """Drops a share of the inputs; no op where the share is 0."""
+  """Drops a share of the inputs.
+
+  Args:
+    inputs: a tensor of any shape.
+    rate: the share; with 0 no op is added.
+
+  Returns:
+    A tensor of the shape of the inputs.
+  """
   import tensorflow as tf
 
   return tf.nn.dropout(inputs, rate=rate) if rate else inputs
 
 
 def gelu(inputs: tf.Tensor) -> tf.Tensor:
-  """The Gaussian error linear unit, by its tanh approximation (arXiv:1606.08415)."""
+  """Applies the Gaussian error linear unit, by its tanh approximation (arXiv:1606.08415)."""
   import tensorflow as tf
 
   return 0.5 * inputs * (1.0 + tf.tanh(0.7978845608 * (inputs + 0.044715 * inputs**3)))
 
 
 def split_heads(inputs: tf.Tensor, heads: int) -> tf.Tensor:
-  """[B, T, H] -> [B, heads, T, H / heads]."""
+  """Splits the last dimension into heads.
+
+  Args:
+    inputs: [B, T, H].
+    heads: number of heads.
+
+  Returns:
+    [B, heads, T, H / heads].
+  """
   import tensorflow as tf
 
   batch, steps, width = inputs.shape.as_list()
@@ -83,7 +133,7 @@ def split_heads(inputs: tf.Tensor, heads: int) -> tf.Tensor:
 
 
 def join_heads(inputs: tf.Tensor) -> tf.Tensor:
-  """[B, heads, T, H / heads] -> [B, T, H]."""
+  """Concatenates heads: [B, heads, T, H / heads] -> [B, T, H]."""
   import tensorflow as tf
 
   batch, heads, steps, width = inputs.shape.as_list()
@@ -91,7 +141,15 @@ def join_heads(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """The mean loss of logits [..., V] over labels [...], a scalar."""
+  """Computes the mean cross entropy.
+
+  Args:
+    logits: [..., V].
+    labels: [...] int32.
+
+  Returns:
+    A scalar.
+  """
   import tensorflow as tf
 
   width = logits.shape.as_list()[-1]

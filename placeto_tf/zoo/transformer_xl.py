@@ -1,6 +1,6 @@
 """Transformer-XL: a language model that remembers the segment before.
 
-Legend: B batch, T positions of a segment, M remembered positions, H hidden size.
+Dimensions: B batch, T positions of a segment, M remembered positions, H hidden size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,25 @@ if TYPE_CHECKING:
 def transformer_xl(
     batch: int, layers: int, segment: int, memory: int, heads: int, width: int, inner: int,
     vocab: int, dropout: int) -> Model:
-  """Transformer-XL (Dai et al. 2019, arXiv:1901.02860) with the widths of its large model.
+  """Builds Transformer-XL (Dai et al. 2019, arXiv:1901.02860), with the widths of its large model.
 
-  `width` is that of one head. A layer's memory is a variable that holds the layer's inputs of the
-  last `memory` positions; a training step reads it and then replaces it, and no gradient flows
-  into it. Words share one table with the softmax. `dropout` is in per cent.
+  A layer's memory is a variable that holds the layer's inputs of the last `memory` positions; a
+  training step reads it and then replaces it, and no gradient flows into it. Words share one table
+  with the softmax.
+
+  Args:
+    batch: sequences of a step.
+    layers: of the decoder.
+    segment: T.
+    memory: M.
+    heads: of attention.
+    width: of one head.
+    inner: width of the feed-forward layers.
+    vocab: number of words.
+    dropout: in per cent.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -63,7 +77,7 @@ def transformer_xl(
 
 
 def _positions(count: int, hidden: int) -> tf.Tensor:
-  """Sinusoids of the distances count-1, ..., 0: [1, M+T, H]."""
+  """Returns sinusoids of the distances count-1, ..., 0: [1, M+T, H]."""
   import tensorflow as tf
 
   distances = tf.range(count - 1, -1, -1.0)
@@ -75,7 +89,7 @@ def _positions(count: int, hidden: int) -> tf.Tensor:
 def _layer(
     value: tf.Tensor, context: tf.Tensor, positions: tf.Tensor, biases: Tuple[tf.Tensor, tf.Tensor],
     later: tf.Tensor, inner: int, drop: float) -> tf.Tensor:
-  """One decoder layer: value [B, T, H] looks at context [B, M+T, H] -> [B, T, H]."""
+  """Applies a decoder layer: value [B, T, H] looks at context [B, M+T, H] -> [B, T, H]."""
   import tensorflow as tf
 
   heads, width = biases[0].shape.as_list()[1::2]

@@ -1,6 +1,6 @@
 """WaveNet: dilated causal convolutions over raw audio.
 
-Legend: B batch, T samples, C channels.
+Dimensions: B batch, T samples, C channels.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     channels=integer(256), levels=integer(256))
 def wavenet(
     batch: int, stacks: int, layers: int, samples: int, channels: int, levels: int) -> Model:
-  """WaveNet (van den Oord et al. 2016, arXiv:1609.03499): `layers` in all, split into `stacks`.
+  """Builds WaveNet (van den Oord et al. 2016, arXiv:1609.03499).
 
-  Along a stack the dilation doubles from 1; where `layers` is no multiple of `stacks`, the last
-  one is shorter. Audio comes as `levels` quantised levels. Residual and skip paths have `channels`,
-  the training clips 7,680 samples as in arXiv:1711.10433.
+  Args:
+    batch: clips of a step.
+    stacks: along a stack the dilation doubles from 1.
+    layers: in all; where no multiple of `stacks`, the last stack is shorter.
+    samples: of a clip; 7,680 as in arXiv:1711.10433.
+    channels: of residual and skip paths.
+    levels: quantised levels of the audio.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
   """
   import tensorflow as tf
 
@@ -50,7 +57,7 @@ def wavenet(
 
 
 def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
-  """The gated convolution of a layer, [B, T, C] -> [B, T, C]."""
+  """Applies the gated convolution of a layer, [B, T, C] -> [B, T, C]."""
   import tensorflow as tf
 
   channels = value.shape.as_list()[-1]
@@ -61,7 +68,15 @@ def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
 
 
 def delay(value: tf.Tensor, steps: int) -> tf.Tensor:
-  """Shifts [B, T, C] by `steps` to the future, zeros first: the second tap of a causal filter."""
+  """Shifts samples to the future, zeros first: the second tap of a causal filter.
+
+  Args:
+    value: [B, T, C].
+    steps: samples to shift by.
+
+  Returns:
+    [B, T, C].
+  """
   import tensorflow as tf
 
   batch, samples, channels = value.shape.as_list()
