@@ -19,7 +19,7 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method, Stage, WithoutWeights
+from placeto_tf.problem.method import Kind, Method, Stage
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import compiling
@@ -68,22 +68,15 @@ def _read(path: Optional[str]) -> Optional[str]:
 def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
   """The method, or what `auto` consists of for this problem, as it runs there.
 
-  A policy that learns or is given weights is left out: TensorFlow keeps nothing of what it traces.
+  A method that runs in TensorFlow is left out: nothing is kept of what TensorFlow traces.
   """
   if method.kind is not Kind.AUTO:
-    return [*registry.references(), *(() if _in_tensorflow(method) else (method,))]
+    return [*registry.references(), *(() if method.in_tensorflow else (method,))]
   stages = [each for each in Stage if each is not Stage.POLICY or method.name == "auto"]
   parts: List[Any] = [
-      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)
-      if not _in_tensorflow(each)]
+      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
   return [dataclasses.replace(each, load=part.load or each.load)
           for each, part in parts]
-
-
-def _in_tensorflow(method: Method) -> bool:
-  if method.weights is None:
-    return method.kind is Kind.ONE_SHOT
-  return method.weights.without is not WithoutWeights.SHIPPED
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:

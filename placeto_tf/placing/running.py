@@ -8,7 +8,8 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 
 All other methods make their own placements, whatever was evaluated before.
 
-Searches that can run as islands (`Method.islands`) do, on as many as the caller says.
+Searches that can run as islands (`Method.islands`) do, on as many as the caller says. Methods that
+train run under settings of their own (`own_settings`).
 
 Legend: N ops.
 """
@@ -26,6 +27,7 @@ from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.own_settings import run_with_own_settings
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -98,6 +100,9 @@ def run(
   if method.kind is Kind.AUTO:
     own["islands"] = islands
   placer = functools.partial(method.load(), **own)
+  if method.in_tensorflow:
+    return run_with_own_settings(
+        lambda: placer(problem, budget, seed), seed, stop=problem.account.stop)
   if not method.islands:
     return placer(problem, budget, seed)
   if islands.count > 1 and problem.account.best_placement is None:

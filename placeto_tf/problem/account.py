@@ -63,6 +63,10 @@ class Account:
   def __setstate__(self, state: Dict[str, Any]) -> None:
     self.__dict__.update(state, started=state["started"] + time.monotonic())
 
+  def stop(self) -> None:
+    """Has every budget count as used up, so that searches end soon."""
+    self.stopped = True
+
   def copy(self) -> Account:
     """The account as it is now, which nobody observes and nothing stopped."""
     best = self.best_placement

@@ -168,6 +168,13 @@ class Method:
   def __post_init__(self) -> None:
     object.__setattr__(self, "title", self.title or self.name)
 
+  @property
+  def in_tensorflow(self) -> bool:
+    """Whether it runs networks in TensorFlow: it learns, or is given weights of a training run."""
+    if self.weights is None:
+      return self.kind is Kind.ONE_SHOT
+    return self.weights.without is not WithoutWeights.SHIPPED
+
 
 def plain(run: Run) -> Loader:
   """The loader of a function that is already imported."""

@@ -20,7 +20,7 @@ def test_the_stages_of_auto_have_their_methods_in_order():
   assert names == {
       Stage.REFERENCE: ["current", "single", "expert", "metis"],
       Stage.CONSTRUCTION: ["m_etf", "heft", "metis_groups"],
-      Stage.POLICY: ["placeto", "device_pointer"],
+      Stage.POLICY: ["device_pointer"],
       Stage.SEARCH: ["annealing", "refine", "local_search"]}
 
 

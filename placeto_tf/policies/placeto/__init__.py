@@ -11,10 +11,8 @@ and two controls, in the process of the weights' training run, or of `placeto` w
 """
 
 from placeto_tf.problem.method import (
-    AutoPart,
     Kind,
     Method,
-    Stage,
     Weights,
     WithoutWeights,
     deferred,
@@ -24,16 +22,9 @@ _PLACERS = "placeto_tf.policies.placeto.placers"
 _LOAD = deferred("placeto_tf.policies.placeto.weights", "PlacetoWeights.load")
 
 METHODS = (
-    # Learning on the graph at hand comes before the trained policy, which finds more and would
-    # leave it nothing to improve. Importing and tracing it takes 9 to 17 s. Of a budget of a minute
-    # that is all of its share, in which the trained policy and the searches find as much without
-    # it. So it takes part where its share is 30 s, that is from about three minutes on, or where
-    # evaluations alone are counted.
+    # No part of `auto`: what it gained there was nothing on record, for most of the time.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
-           summaries=True,
-           weights=Weights("placeto", WithoutWeights.LEARN, _LOAD),
-           auto=AutoPart(
-               Stage.POLICY, share=0.17, setup_seconds=30.0, setup_seconds_an_op=1e-4)),
+           summaries=True, weights=Weights("placeto", WithoutWeights.LEARN, _LOAD)),
     *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place", way=way),
              rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(("zero_shot", "fine_tune"))),

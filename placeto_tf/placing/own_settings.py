@@ -1,0 +1,112 @@
+"""The settings of TensorFlow and Keras under which methods that train run, in anybody's program.
+
+A program may have changed the settings on which networks depend: Keras's floats and mixed
+precision, behaviour of TensorFlow 1, functions run eagerly, NumPy's behaviour, seeds; or it is in
+a scope of devices, names, graphs or strategies. Scopes and callbacks, such as those of
+`enable_check_numerics`, belong to a thread, so training gets a thread of its own. The other
+settings belong to the process: they are changed for the time of the training, then put back.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from typing import Any, Callable, Iterator, List, Tuple, TypeVar
+
+T = TypeVar("T")
+Setting = Tuple[Callable[[], Any], Callable[[Any], None], Any]  # get, set, value for training
+
+
+def run_with_own_settings(call: Callable[[], T], seed: int, stop: Callable[[], None]) -> T:
+  """Calls a function that trains, under settings that do not depend on the program.
+
+  Args:
+    call: what trains; TensorFlow and its libraries have been imported.
+    seed: of TensorFlow's random ops.
+    stop: called when Ctrl-C is pressed; has `call` return soon.
+
+  Returns:
+    What `call` returns.
+  """
+  with own_settings(seed), concurrent.futures.ThreadPoolExecutor(1) as thread:
+    training = thread.submit(_eagerly, call)
+    try:
+      return training.result()
+    except KeyboardInterrupt:
+      stop()
+      raise
+
+
+@contextlib.contextmanager
+def own_settings(seed: int) -> Iterator[None]:
+  """Changes the settings of the process to those for training, and puts them back."""
+  settings = _settings(seed)
+  before = [get() for get, _, _ in settings]
+  try:
+    for _, put, value in settings:
+      put(value)
+    yield
+  finally:
+    for (_, put, _), value in reversed(list(zip(settings, before))):
+      put(value)
+
+
+def _eagerly(call: Callable[[], T]) -> T:
+  from tensorflow.python.eager import context
+
+  with context.eager_mode():
+    return call()
+
+
+def _settings(seed: int) -> List[Setting]:
+  """Every setting of the process that training depends on, in the order of its changes."""
+  import tensorflow as tf
+  from tensorflow.python import tf2
+  from tensorflow.python.framework import ops, tensor, tensor_shape
+
+  v1, keras = tf.compat.v1, tf.keras
+  policy = keras.mixed_precision.set_global_policy
+  return [
+      # Behaviour of TensorFlow 1, which tf.compat.v1.disable_v2_behavior() brings back.
+      (tf2.enabled, _switch(tf2.enable, tf2.disable), True),
+      (*_attribute(tensor_shape, "_TENSORSHAPE_V2_OVERRIDE"), True),
+      (*_attribute(tensor.Tensor, "_USE_EQUALITY"), True),
+      (v1.resource_variables_enabled,
+       _switch(v1.enable_resource_variables, v1.disable_resource_variables), True),
+      (v1.control_flow_v2_enabled,
+       _switch(v1.enable_control_flow_v2, v1.disable_control_flow_v2), True),
+      # NumPy's type promotion, of tf.experimental.numpy.
+      (*_attribute(ops, "_dtype_conversion_mode"), ops.PromoMode.OFF),
+      (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly, False),
+      (keras.backend.floatx, keras.backend.set_floatx, "float32"),
+      # Keras's own getter makes a policy of floatx where none is set.
+      (lambda: policy.__globals__["_global_policy"], policy, "float32"),
+      # Deterministic ops need a seed.
+      (_random_state, _put_random_state, (seed, None)),
+  ]
+
+
+def _switch(on: Callable[[], None], off: Callable[[], None]) -> Callable[[bool], None]:
+  return lambda value: on() if value else off()
+
+
+def _attribute(owner: Any, name: str) -> Tuple[Callable[[], Any], Callable[[Any], None]]:
+  return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _random_state() -> Tuple[Any, Any]:
+  """The global seed, and the generator of the seeds of single ops."""
+  from tensorflow.python.eager import context
+
+  own = context.context()
+  return own._seed, getattr(own, "_rng", None)
+
+
+def _put_random_state(state: Tuple[Any, Any]) -> None:
+  from tensorflow.python.eager import context
+
+  seed, generator = state
+  own = context.context()
+  own._set_global_seed(seed)
+  if generator is not None:
+    own._rng = generator
