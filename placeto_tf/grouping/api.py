@@ -1,6 +1,6 @@
 """`group_ops`: groups ops by the name of a grouping.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ def group_ops(
     allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
     max_groups: at most so many groups.
     method: one of `METHODS`.
+
+  Returns:
+    The grouping.
 
   Raises:
     PlacementError: an unknown method, less than one group, or colocated ops that have no allowed

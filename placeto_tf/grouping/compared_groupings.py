@@ -16,7 +16,17 @@ _ROUNDS = 20
 def single_ops(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """[N] labels that keep together only what must share a device, however many groups that makes."""
+  """Keeps together only the ops that must share a device, however many groups that makes.
+
+  Args:
+    graph: the ops.
+    costs: their compute times and output bytes.
+    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
+    max_groups: at most so many groups; not used.
+
+  Returns:
+    [N] labels, equal for ops of one group.
+  """
   del max_groups
   return contract(graph, costs, allowed_ops, graph.colocation).node_of_op
 
@@ -24,10 +34,19 @@ def single_ops(
 def single_consumer(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """[N] labels by the rule of Mirhoseini et al. 2017, section 4.1.
+  """Groups by the rule of Mirhoseini et al. 2017, section 4.1.
 
-  An op with one consumer joins it, however heavy the two are; this repeats. The papers then
-  joined the ops of a layer by hand; here merging along the heaviest edges takes that place.
+  An op with one consumer is merged with it, however heavy the two are; this repeats. The papers
+  then merged the ops of a layer by hand; here merging along the heaviest edges takes that place.
+
+  Args:
+    graph: the ops.
+    costs: their compute times and output bytes.
+    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
+    max_groups: at most so many groups.
+
+  Returns:
+    [N] labels, equal for ops of one group.
   """
   labels = graph.colocation
   contraction = contract(graph, costs, allowed_ops, labels)
@@ -35,7 +54,7 @@ def single_consumer(
   for _ in range(_ROUNDS):
     merger = Merger(contraction)
     merger.merge_single_device()
-    merger.join(*contraction.single_consumers, np.inf)
+    merger.merge_pairs(*contraction.single_consumers, np.inf)
     if merger.num_sets == contraction.num_nodes or merger.num_sets <= max_groups:
       break
     contraction = contract(
@@ -47,9 +66,18 @@ def single_consumer(
 def metis(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """[N] labels: METIS's partition into as many parts of equal compute time as there are groups.
+  """Groups by METIS's partition into as many parts of equal compute time as there are groups.
 
   Ops of a part that may not use the same devices are split again.
+
+  Args:
+    graph: the ops.
+    costs: their compute times and output bytes.
+    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
+    max_groups: at most so many groups.
+
+  Returns:
+    [N] labels, equal for ops of one group.
   """
   from placeto_tf.grouping.metis_graph import MetisGraph
 
@@ -61,6 +89,6 @@ def metis(
   merger.merge_single_device()
   keys = parts.astype(np.int64) * len(contraction.masks) + contraction.pattern
   _, first, part = np.unique(keys, return_index=True, return_inverse=True)
-  merger.join(np.arange(contraction.num_nodes), first[part.reshape(-1)], np.inf)
+  merger.merge_pairs(np.arange(contraction.num_nodes), first[part.reshape(-1)], np.inf)
   merger.merge_down(max_groups, CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups)
   return merger.labels()[contraction.node_of_op]

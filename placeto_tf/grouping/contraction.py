@@ -1,6 +1,6 @@
 """`Contraction`: ops contracted into nodes, from which every grouping starts.
 
-Legend: N ops, M nodes of the contracted graph, F pairs of nodes with an edge, D devices.
+Dimensions: N ops, M nodes of the contracted graph, F pairs of nodes with an edge, D devices.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Contraction:
 
   @functools.cached_property
   def single_consumers(self) -> Tuple[np.ndarray, np.ndarray]:
-    """Nodes with one consumer, and their consumers.
+    """Returns the nodes with one consumer, and their consumers.
 
-    The last come first, so that a chain grows from its end and its joints fall where a cap is met.
+    The last come first, so that a chain grows from its end, and is divided where a cap is met.
     """
     num_consumers = np.bincount(self.producers, minlength=self.num_nodes)
     single = np.flatnonzero(num_consumers == 1)
@@ -70,7 +70,7 @@ class Contraction:
 
 
 def topological_rank(graph: ComputationGraph) -> np.ndarray:
-  """[N] position of each op in `graph.topological_order`."""
+  """Returns the position of each op in `graph.topological_order`, [N] int64."""
   rank = np.empty(graph.num_ops, dtype=np.int64)
   rank[graph.topological_order] = np.arange(graph.num_ops)
   return rank
@@ -86,6 +86,9 @@ def contract(
     costs: their compute times and output bytes.
     allowed_ops: [N, D] bool, where each op may run.
     labels: [N] ints; `graph.colocation` contracts what must share a device.
+
+  Returns:
+    The contracted graph.
 
   Raises:
     PlacementError: the ops of one label have no device in common.
@@ -108,7 +111,16 @@ def contract(
 
 
 def raise_stuck(graph: ComputationGraph, node_of_op: np.ndarray, node: int) -> NoReturn:
-  """Raises PlacementError: the ops of a node have no device in common."""
+  """Raises an error for a node whose ops have no device in common.
+
+  Args:
+    graph: the ops.
+    node_of_op: [N] node of each op.
+    node: the node.
+
+  Raises:
+    PlacementError: always.
+  """
   op = int(np.flatnonzero(node_of_op == node)[0])
   raise PlacementError(
       f"the ops that must share a device with {graph.op_names[op]!r} have none in common; pin "
@@ -116,7 +128,7 @@ def raise_stuck(graph: ComputationGraph, node_of_op: np.ndarray, node: int) -> N
 
 
 def numbered(labels: np.ndarray) -> np.ndarray:
-  """[N] int32 labels numbered from 0 without gaps, in their order."""
+  """Numbers labels from 0 without gaps, in their order: [N] int32."""
   least = int(labels.min())
   width = int(labels.max()) - least + 1
   if width > 4 * len(labels) + 1000:
@@ -128,12 +140,12 @@ def numbered(labels: np.ndarray) -> np.ndarray:
 
 
 def _as(array: np.ndarray, dtype: type) -> np.ndarray:
-  """Contiguous and writable: numba would compile again for other arrays."""
+  """Returns the array contiguous and writable: numba would compile again for others."""
   return np.require(array, dtype, ["C", "W"])
 
 
 def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-  """The distinct rows of [M, D] bool in lexicographic order, and the index of each row's, int32."""
+  """Finds the distinct rows of [M, D] bool in lexicographic order, and each row's index, int32."""
   first, found = _patterns(allowed)
   rows = allowed[first]
   order = np.lexsort(rows.T[::-1])
@@ -144,7 +156,7 @@ def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 
 @compiled(nogil=True)
 def _patterns(allowed):
-  """The first of equal rows of [M, D] bool, in order, and which of these each row equals."""
+  """Finds the first of equal rows of [M, D] bool, in order, and which of these each row equals."""
   m = allowed.shape[0]
   first, found, count = np.empty(m, np.int64), np.empty(m, np.int64), 0
   for i in range(m):
@@ -233,6 +245,9 @@ def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:
   Args:
     labels: [N] ints, equal for ops of one group.
     rank: [N] position of each op in the topological order.
+
+  Returns:
+    The grouping.
   """
   group = numbered(labels)
   first = np.full(int(group.max()) + 1, len(labels), dtype=np.int64)

@@ -1,6 +1,6 @@
 """`Grouping`: which ops are placed together.
 
-Legend: N ops, G groups.
+Dimensions: N ops, G groups.
 """
 
 from __future__ import annotations

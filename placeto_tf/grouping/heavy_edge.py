@@ -2,8 +2,8 @@
 
 Three stages, each on the result of the one before:
 1. ops that must share a device become one node (`ComputationGraph.colocation`);
-2. a node with one consumer joins it (Mirhoseini et al. 2017, section 4.1), and a cheap node joins
-   the neighbour it exchanges most bytes with, as long as the result is light;
+2. a node with one consumer is merged with it (Mirhoseini et al. 2017, section 4.1), and a cheap
+   node with the neighbour it exchanges most bytes with, as long as the result is light;
 3. the two nodes with the most traffic between them are merged, repeatedly, as long as together
    they stay under a weight cap, which is raised when nothing more can be merged.
 """
@@ -31,17 +31,36 @@ CHEAP_OVER_MEAN = 0.2
 def heavy_edge(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """[N] labels of at most `max_groups` groups (more if that many cannot share devices)."""
+  """Groups by merging along the heaviest edges; see the module.
+
+  Args:
+    graph: the ops.
+    costs: their compute times and output bytes.
+    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
+    max_groups: at most so many groups (more if they cannot share devices).
+
+  Returns:
+    [N] labels, equal for ops of one group.
+  """
   contraction = contract(graph, costs, allowed_ops, graph.colocation)
   return merge_stages(Merger(contraction), contraction, max_groups)
 
 
 def merge_stages(merger: Merger, contraction: Contraction, max_groups: int) -> np.ndarray:
-  """[N] labels after stages 2 and 3."""
+  """Runs stages 2 and 3.
+
+  Args:
+    merger: of the nodes of the contraction.
+    contraction: of stage 1.
+    max_groups: at most so many groups.
+
+  Returns:
+    [N] labels, equal for ops of one group.
+  """
   merger.merge_single_device()
   mean_us = float(contraction.weight_us.sum()) / max_groups
-  merger.join(*contraction.single_consumers, CHEAP_OVER_MEAN * mean_us)
-  merger.join_cheap(
+  merger.merge_pairs(*contraction.single_consumers, CHEAP_OVER_MEAN * mean_us)
+  merger.merge_cheap(
       contraction.order, CHEAP_OVER_MEAN * mean_us, CAP_OVER_MEAN * mean_us, max_groups)
   merger.merge_down(max_groups, CAP_OVER_MEAN * mean_us)
   return merger.labels()[contraction.node_of_op]
@@ -55,7 +74,12 @@ class PlacedSets:
 
   def __init__(
       self, graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, labels: np.ndarray):
-    """Args: labels: [N] ints, equal for ops of one set; see `contract` for the others."""
+    """Keeps the graph; nothing is computed yet.
+
+    Args:
+      graph, costs, allowed_ops: see `contract`.
+      labels: [N] ints, equal for ops of one set.
+    """
     self._graph, self._costs, self._allowed_ops, self._labels = graph, costs, allowed_ops, labels
 
   @functools.cached_property
@@ -69,10 +93,17 @@ class PlacedSets:
     return Merger(self.contraction), np.unique(self.contraction.node_of_op, return_index=True)[1]
 
   def merged(self, placement: np.ndarray, max_groups: int) -> np.ndarray:
-    """[N] labels of about `max_groups` groups of sets that a placement [N] has on one device.
+    """Merges sets of ops that a placement has on one device.
+
+    Args:
+      placement: [N] device of each op.
+      max_groups: about so many groups.
+
+    Returns:
+      [N] labels, equal for ops of one group.
 
     Raises:
-      PlacementError: it has ops of a set on different devices.
+      PlacementError: the placement has ops of a set on different devices.
     """
     merger, op_of_node = self._start
     node_of_op, node_devices = self.contraction.node_of_op, placement[op_of_node]

@@ -1,6 +1,6 @@
 """`Merger`: merges nodes pair by pair and keeps account of the traffic between them.
 
-Legend: M nodes, D devices, P patterns.
+Dimensions: M nodes, D devices, P patterns.
 """
 
 from __future__ import annotations
@@ -36,19 +36,23 @@ class Merger:
   """
 
   def __init__(self, contraction: Contraction):
+    """Starts with a set for each node of the contraction."""
     self.sets = NodeSets.of(
         contraction.weight_us, contraction.pattern, contraction.producers, contraction.consumers,
         contraction.traffic_bytes)
     self.masks: List[int] = list(contraction.masks)
 
   def placed(self, node_devices: np.ndarray, num_devices: int) -> Merger:
-    """A copy in which nodes on different devices are never merged.
+    """Copies the sets so that nodes on different devices are never merged.
 
     Each device gets its own copy of all devices, of which the nodes there may use what they may.
 
     Args:
       node_devices: [M] where nodes are.
       num_devices: D.
+
+    Returns:
+      The copy.
     """
     other = copy.copy(self)
     pattern = self.sets.pattern * num_devices + node_devices
@@ -58,36 +62,52 @@ class Merger:
 
   @property
   def num_sets(self) -> int:
-    """How many sets there are."""
+    """Returns the number of sets."""
     return int(self.sets.num_sets[0])
 
   def roots(self) -> np.ndarray:
-    """Root of every set, in the order of the nodes."""
+    """Returns the root of every set, in the order of the nodes."""
     return np.flatnonzero(self.sets.parent == np.arange(len(self.sets.parent)))
 
   def labels(self) -> np.ndarray:
-    """[M] int64 root of each node's set."""
+    """Returns the root of each node's set, [M] int64."""
     return labels(self.sets)
 
   def mask(self, root: int) -> int:
-    """Bit mask of the devices that all of a set may use; never 0."""
+    """Returns the bit mask of the devices that all of a set may use; never 0."""
     return self.masks[self.sets.pattern[root]]
 
   def merge(self, u: int, v: int) -> int:
-    """Merges the sets of two different roots; the one with more neighbours stays root."""
+    """Merges the sets of two different roots.
+
+    Args:
+      u, v: the roots.
+
+    Returns:
+      The root of the merged set: that of the set with more neighbours.
+    """
     return int(_merge(self.sets, u, v))
 
-  def join(self, firsts: np.ndarray, seconds: np.ndarray, cap_us: float) -> None:
-    """Joins nodes pair by pair, where they may be merged under the cap."""
-    _join(self.sets, firsts.astype(np.int64), seconds.astype(np.int64), float(cap_us))
+  def merge_pairs(self, firsts: np.ndarray, seconds: np.ndarray, cap_us: float) -> None:
+    """Merges nodes pair by pair, where the cap allows it.
 
-  def join_cheap(
-      self, order: np.ndarray, cheap_us: float, cap_us: float, max_sets: int) -> None:
-    """Joins sets lighter than `cheap_us` to the neighbour they exchange most bytes with.
-
-    Args: order: [M] nodes, as their sets are visited.
+    Args:
+      firsts, seconds: [pairs] nodes.
+      cap_us: the largest compute time of a merged set.
     """
-    _join_cheap(self.sets, order, float(cheap_us), float(cap_us), max_sets)
+    _merge_pairs(self.sets, firsts.astype(np.int64), seconds.astype(np.int64), float(cap_us))
+
+  def merge_cheap(
+      self, order: np.ndarray, cheap_us: float, cap_us: float, max_sets: int) -> None:
+    """Merges cheap sets with the neighbour that they exchange most bytes with.
+
+    Args:
+      order: [M] nodes, as their sets are visited.
+      cheap_us: sets with less compute time are cheap.
+      cap_us: the largest compute time of a merged set.
+      max_sets: ends when so many sets are left.
+    """
+    _merge_cheap(self.sets, order, float(cheap_us), float(cap_us), max_sets)
 
   def merge_single_device(self) -> None:
     """Merges all sets that may use the same single device only: there is nothing to decide."""
@@ -96,14 +116,21 @@ class Merger:
       _merge_single_device(self.sets, single)
 
   def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the edge with most traffic until there are `max_sets` or the cap forbids all.
+    """Merges along the edge with most traffic, until the cap forbids it; only sets of equal masks.
 
-    Only sets with equal masks are merged.
+    Args:
+      max_sets: ends when so many sets are left.
+      cap_us: the largest compute time of a merged set.
     """
     _merge_heaviest_edges(self.sets, max_sets, float(cap_us))
 
   def merge_isolated(self, max_sets: int, cap_us: float) -> None:
-    """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
+    """Merges sets with no neighbour of equal mask, the lightest two first.
+
+    Args:
+      max_sets: ends when so many sets are left.
+      cap_us: the largest compute time of a merged set.
+    """
     _merge_isolated(self.sets, len(self.masks), max_sets, float(cap_us))
 
   def merge_compatible(self, max_sets: int) -> None:
@@ -126,12 +153,17 @@ class Merger:
       sets.pattern[kept[i]] = len(self.masks) - 1
 
   def _compatible(self, kept: Sequence[int], u: int) -> Optional[int]:
-    """Index of the first set of `kept` that has a device in common with set u."""
+    """Returns the index of the first set of `kept` that shares a device with set u, or None."""
     mask = self.mask(u)
     return next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the heaviest edges under the cap, which is raised as often as it must be."""
+    """Merges along the heaviest edges under the cap, which is raised as often as it must be.
+
+    Args:
+      max_sets: ends when so many sets are left.
+      cap_us: the first cap on the compute time of a merged set.
+    """
     total: Optional[float] = None
     before = self.sets.weight_us[self.roots()]
     while self.num_sets > max_sets:
@@ -152,7 +184,7 @@ def _merge(sets, u, v):
 
 
 @compiled(nogil=True)
-def _join(sets, firsts, seconds, cap_us):
+def _merge_pairs(sets, firsts, seconds, cap_us):
   for k in range(firsts.shape[0]):
     u, v = find(sets, firsts[k]), find(sets, seconds[k])
     if u != v and may_merge(sets, u, v, cap_us):
@@ -160,7 +192,7 @@ def _join(sets, firsts, seconds, cap_us):
 
 
 @compiled(nogil=True)
-def _join_cheap(sets, order, cheap_us, cap_us, max_sets):
+def _merge_cheap(sets, order, cheap_us, cap_us, max_sets):
   for k in range(order.shape[0]):
     if sets.num_sets[0] <= max_sets:
       return

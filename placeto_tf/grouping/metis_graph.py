@@ -1,6 +1,6 @@
 """`MetisGraph`: a contracted graph in the form that METIS reads.
 
-Legend: M nodes, P parts.
+Dimensions: M nodes, P parts.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from placeto_tf.grouping.contraction import Contraction
 # Parts for each wanted one where METIS cannot aim at unequal weights by itself.
 _PARTS_PER_PART = 8
 _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
-# METIS draws by the C library's rand(), of which a process has one. Ray's threads call it too, up
+# METIS samples by the C library's rand(), of which a process has one. Ray's threads call it too, up
 # to once a second: now and then a partition differs, which two in a row hardly ever do.
-_ALSO_DRAWS = "ray"
-_MORE_TRIES = 5  # large graphs take so long that Ray draws in most of them
+_ALSO_SAMPLES = "ray"
+_MORE_TRIES = 5  # large graphs take so long that Ray samples in most of them
 
 
 class MetisGraph:
   """The undirected graph METIS partitions: integer weights, adjacency in CSR form."""
 
   def __init__(self, contraction: Contraction, movable: np.ndarray):
-    """Args: movable [M], whether a node weighs anything where weights are balanced."""
+    """Converts a contraction.
+
+    Args:
+      contraction: the graph.
+      movable: [M] bool, whether a node weighs anything where weights are balanced.
+    """
     m = contraction.num_nodes
     u = np.concatenate([contraction.producers, contraction.consumers]).astype(np.int64)
     v = np.concatenate([contraction.consumers, contraction.producers]).astype(np.int64)
@@ -48,7 +53,17 @@ class MetisGraph:
 
   def partition(
       self, shares: np.ndarray, imbalance: float, recursive: bool, seed: int) -> np.ndarray:
-    """[M] part of every node; part p gets about `shares[p]` of the weight."""
+    """Partitions the nodes by METIS.
+
+    Args:
+      shares: [P] share of the weight that each part is to get.
+      imbalance: by how much a part may exceed its share.
+      recursive: whether METIS bisects recursively, or makes all parts at once.
+      seed: of METIS.
+
+    Returns:
+      [M] part of every node.
+    """
     equal = np.allclose(shares, shares[0])
     targets: Dict[str, Any] = {"tpwgts": shares.tolist()} if _HAS_TARGETS and not equal else {}
     count = len(shares) if equal or targets else len(shares) * _PARTS_PER_PART
@@ -70,7 +85,7 @@ class MetisGraph:
     return parts if count == len(shares) else self._distribute(parts, shares, count)
 
   def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
-    """Joins small parts, heaviest first, each to the part that is furthest below its share."""
+    """Merges small parts, heaviest first, each into the part that is furthest below its share."""
     weight = np.bincount(parts, self.weight_us, minlength=count)
     load = np.zeros(len(shares))
     joined = np.zeros(count, dtype=np.int32)
@@ -82,9 +97,12 @@ class MetisGraph:
 
 
 def _undisturbed(cut: Callable[[], np.ndarray]) -> np.ndarray:
-  """What METIS finds when nobody else draws: what it finds twice, where somebody may."""
+  """Returns the partition that METIS finds when nobody else samples from the same generator.
+
+  Where somebody may, that is the partition that it finds twice in a row.
+  """
   found = cut()
-  for _ in range(_MORE_TRIES if _ALSO_DRAWS in sys.modules else 0):
+  for _ in range(_MORE_TRIES if _ALSO_SAMPLES in sys.modules else 0):
     before, found = found, cut()
     if np.array_equal(found, before):
       break

@@ -8,7 +8,7 @@ Where order decides, it is that of numbers, never that of lists or tables: so a 
 depend on how sets are kept. Roots and half-edges are int64 in loops: numba would compile a function
 again for each other type.
 
-Legend: M nodes, F edges, T places in the table.
+Dimensions: M nodes, F edges, T places in the table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ class NodeSets(NamedTuple):
   def of(
       cls, weight_us: np.ndarray, pattern: np.ndarray, producers: np.ndarray, consumers: np.ndarray,
       traffic_bytes: np.ndarray) -> NodeSets:
-    """A set for each node; see `Contraction` for the arguments."""
+    """Makes a set for each node.
+
+    Args:
+      weight_us, pattern, producers, consumers, traffic_bytes: see `Contraction`.
+
+    Returns:
+      The sets.
+    """
     m, f = len(weight_us), len(producers)
     room = 8
     while room < 2 * f:
@@ -58,13 +65,21 @@ class NodeSets(NamedTuple):
     return sets
 
   def copy(self) -> NodeSets:
-    """The same sets, to be merged apart from these."""
+    """Copies the sets, to be merged apart from these."""
     return NodeSets(*(array.copy() for array in self))
 
 
 @part
 def find(sets, node):
-  """Root of the node's set."""
+  """Finds the root of a node's set, and shortens the path to it.
+
+  Args:
+    sets: the sets.
+    node: the node.
+
+  Returns:
+    The root.
+  """
   parent = sets.parent
   while parent[node] != node:
     parent[node] = parent[parent[node]]
@@ -74,7 +89,7 @@ def find(sets, node):
 
 @compiled(nogil=True)
 def labels(sets):
-  """[M] int64 root of each node's set."""
+  """Returns the root of each node's set, [M] int64."""
   found = np.empty(sets.parent.shape[0], np.int64)
   for node in range(found.shape[0]):
     found[node] = find(sets, node)
@@ -83,19 +98,27 @@ def labels(sets):
 
 @part
 def key_of(sets, u, v):
-  """Two roots as one number."""
+  """Encodes two roots as one number, the same in both orders.
+
+  Args:
+    sets: the sets.
+    u, v: the roots.
+
+  Returns:
+    The key of their edge in the table.
+  """
   return min(u, v) * sets.parent.shape[0] + max(u, v)
 
 
 @part
 def _home(keys, key):
-  """Where the search for a key begins."""
+  """Returns the place where the search for a key begins."""
   return ((key * _SPREAD) >> 20) & (keys.shape[0] - 1)
 
 
 @part
 def _place_of(keys, key):
-  """Where a key is, or where it would be put."""
+  """Returns the place of a key, or the place where it would be put."""
   at = _home(keys, key)
   while keys[at] != NONE and keys[at] != key:
     at = (at + 1) & (keys.shape[0] - 1)
@@ -104,7 +127,15 @@ def _place_of(keys, key):
 
 @part
 def edge_of(sets, key):
-  """The edge of a pair of roots, or NONE."""
+  """Looks up the edge of a pair of roots.
+
+  Args:
+    sets: the sets.
+    key: `key_of` the roots.
+
+  Returns:
+    The edge, or NONE.
+  """
   at = _place_of(sets.keys, key)
   return sets.edges[at] if sets.keys[at] == key else np.int32(NONE)
 
@@ -170,13 +201,30 @@ def _add_edges(sets, producers, consumers, traffic_bytes):
 
 @part
 def may_merge(sets, u, v, cap_us):
-  """Whether two sets have equal devices and stay under the cap together."""
+  """Returns whether two sets have equal devices and stay under the cap together.
+
+  Args:
+    sets: the sets.
+    u, v: their roots.
+    cap_us: the largest compute time of a merged set.
+
+  Returns:
+    bool.
+  """
   return sets.pattern[u] == sets.pattern[v] and sets.weight_us[u] + sets.weight_us[v] <= cap_us
 
 
 @part
 def merge(sets, u, v):
-  """Merges the sets of two different roots; the one with more edges stays root, and is returned."""
+  """Merges the sets of two different roots.
+
+  Args:
+    sets: the sets.
+    u, v: the roots.
+
+  Returns:
+    The root of the merged set: that of the set with more edges.
+  """
   if sets.degree[u] < sets.degree[v]:
     u, v = v, u
   half = np.int64(sets.head[v])
