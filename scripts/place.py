@@ -30,6 +30,8 @@ flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
                   "The graph's own devices: keep them, start from them, or ignore them.")
 flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE fixes the ops whose whole name matches; "
                           "repeatable.")
+flags.DEFINE_string("allowed", None, "JSON file of the devices that ops may use: an object of "
+                    "expressions, which match whole names, and lists of devices.")
 flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
                   "The steps that decide in the end: simulated or real ones.")
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
@@ -60,6 +62,7 @@ def main() -> None:
       stop_within=FLAGS.stop_within, seed=FLAGS.seed, grouping=FLAGS.grouping,
       max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
+      allowed=shared_flags.allowed_sets(FLAGS.allowed),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas(),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from placeto_tf.clusters import Cluster, Device
-from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.problem.host_options import offered_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -46,7 +46,7 @@ def _problem(
       compute_us, np.zeros(n) if output_bytes is None else np.asarray(output_bytes, dtype=float),
       np.zeros(n) if persistent_bytes is None else np.asarray(persistent_bytes, dtype=float),
       np.zeros(n))
-  allowed = allowed_devices(graph, cluster)
+  allowed = offered_devices(graph, cluster, costs)
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups or n, method=method)
   return PlacementProblem(graph, costs, cluster, grouping)
 

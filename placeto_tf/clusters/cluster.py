@@ -142,7 +142,7 @@ class Cluster:
   def parse(cls, text: str) -> Cluster:
     """The cluster that a string describes: presets with counts, a JSON file's path, or "local".
 
-    A GPU preset brings a host "/CPU:0" that takes only ops without a GPU kernel; with an explicit
+    A GPU preset brings a host "/CPU:0", which searches use where they gain by it; with an explicit
     "+cpu:n" there is no such host, and the CPUs are devices like the others. "x2" after the count
     makes two such hosts; "@100gbit" at the end says what the network between them carries.
 
@@ -194,7 +194,7 @@ class Cluster:
     hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
     names = [device_names.short_name(name) for name in self.device_names]
     return (f"Cluster({listed(names, most=8)}; {min(gb):,.0f} to {max(gb):,.0f} GB each"
-            f"{f'; {listed(hosts)} only for ops without a GPU kernel' if hosts else ''})")
+            f"{f'; host {listed(hosts)}' if hosts else ''})")
 
   @property
   def num_devices(self) -> int:

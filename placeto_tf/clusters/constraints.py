@@ -1,4 +1,4 @@
-"""The devices that each op may run on: kernels, hosts and colocation.
+"""The devices that each op may run on: kernels, colocation, and captures that cannot be moved.
 
 Legend: N ops, D devices.
 """
@@ -14,11 +14,12 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-  """[N, D] bool: where each op may run; equal for ops that are colocated.
+  """Returns where each op may run, [N, D] bool; equal for ops that are colocated.
 
-  An op may run where it has a kernel. It may run on a host only if its set of colocated ops has no
-  common device that is not a host. Captures of a live function that cannot be moved stay on their
-  device, with the ops colocated with them, if the cluster has that device.
+  An op may run where it has a kernel, so most may run on a host too; `offered_devices` of
+  `placeto_tf.problem.host_options` leaves out the hosts where searches gain nothing by them.
+  Captures of a live function that cannot be moved stay on their device, with the ops colocated with
+  them, if the cluster has that device.
 
   Raises:
     PlacementError: an op, or a set of colocated ops, has no device.
@@ -32,17 +33,12 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   together = np.ones((n, d), dtype=bool)
   np.logical_and.at(together, graph.colocation, allowed)
   together = together[graph.colocation]
-  able = together.copy()
-  hosts = np.array([device.host for device in cluster.devices], dtype=bool)
-  elsewhere = (together & ~hosts).any(axis=1)
-  together[np.ix_(elsewhere, hosts)] = False
   fixed = graph.source.fixed_devices if graph.source is not None else {}
   for name, where in fixed.items():
     column = find_device(cluster.device_names, where)
     if column is not None and name in graph.op_index:
       mates = graph.colocation == graph.colocation[graph.op_index[name]]
-      together[mates] = False
-      together[mates, column] = able[mates, column]
+      together[mates] &= np.arange(d) == column
   stuck = np.flatnonzero(~together.any(axis=1))
   if len(stuck):
     op = int(stuck[0])
@@ -52,3 +48,20 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
         f"common kernel on none of {', '.join(cluster.device_names)}; add a device that has one, "
         "such as +cpu:1")
   return together
+
+
+def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+  """Returns the devices that are set in the graph, [N] int64 columns; -1 where there is none.
+
+  Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
+  device of the cluster that agrees with all they say. Colocated ops follow the first of them that
+  has a device.
+  """
+  names = graph.assigned_devices
+  known = {name: find_device(cluster.device_names, name) if name else None for name in set(names)}
+  own = np.array([-1 if known[name] is None else known[name] for name in names], dtype=np.int64)
+  n = len(own)
+  leader = np.full(n, n, dtype=np.int64)  # of each set: its first op that has a device
+  has = np.flatnonzero(own >= 0)
+  np.minimum.at(leader, graph.colocation[has], has)
+  return np.where(leader < n, own[np.minimum(leader, n - 1)], -1)[graph.colocation]

@@ -29,7 +29,7 @@ class Device:
     efficiency: achieved over peak speed, in (0, 1]; estimated compute costs are divided by it.
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
-    host: takes only ops that have no kernel on a device that is not a host.
+    host: serves other devices; searches put ops there where they gain by it or run nowhere else.
     op_efficiency: op type -> efficiency, for types known to differ.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other

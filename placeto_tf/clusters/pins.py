@@ -1,4 +1,4 @@
-"""Ops that may not move: pinned by the user, or kept where the graph has them.
+"""Ops whose devices the user names: pinned, kept on the graph's own devices, or given a set.
 
 Legend: N ops, D devices.
 """
@@ -6,13 +6,14 @@ Legend: N ops, D devices.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Sequence, Tuple
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
@@ -22,22 +23,42 @@ def narrowed_by_pins(
     allowed: np.ndarray,
     *,
     pins: Sequence[Tuple[str, str]] = (),
+    sets: Mapping[str, Sequence[str]] = MappingProxyType({}),
     keep_own_devices: bool = False,
-) -> np.ndarray:
-  """[N, D] `allowed`, narrowed to the devices that ops are pinned to.
+) -> Tuple[np.ndarray, np.ndarray]:
+  """Narrows the devices of ops to those that the user names for them.
 
-  A pin also holds for all ops that are colocated with the op it names.
+  A name holds for all ops that are colocated with the op it is given for.
 
   Args:
     graph, cluster: of the ops and devices.
-    allowed: [N, D] bool.
+    allowed: [N, D] bool, where each op may run.
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
+    sets: regex -> devices; ops whose whole name matches use these devices only.
     keep_own_devices: whether ops stay where the graph has them.
 
+  Returns:
+    [N, D] bool, narrowed; and [N] bool, the ops whose devices the user has named.
+
   Raises:
-    PlacementError: a pin is no regular expression, matches no op, names no device, contradicts
-      another, or puts an op where it may not run.
+    PlacementError: an expression is none, or matches no op; a device is not in the cluster; two
+      pins contradict one another; or an op may run on none of its devices.
   """
+  narrowed, said = allowed.copy(), np.zeros(len(allowed), dtype=bool)
+  column = {name: j for j, name in enumerate(cluster.device_names)}
+  for regex, devices in sets.items():
+    named = np.zeros(cluster.num_devices, dtype=bool)
+    named[[column[_device_name(cluster, device)] for device in devices]] = True
+    matching = _matching(regex, graph.op_names)
+    rows = np.isin(graph.colocation, graph.colocation[matching])
+    narrowed[rows] &= named
+    said |= rows
+    for op in matching:
+      if not narrowed[op].any():
+        raise PlacementError(
+            f"op {graph.op_names[op]!r} is allowed on {', '.join(devices)} only, by {regex!r}, but "
+            f"it (or an op it is colocated with) may not run there; "
+            f"{_elsewhere(cluster, allowed[op])}")
   fixed: Dict[int, Tuple[str, str]] = {}
   if keep_own_devices:
     own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
@@ -46,22 +67,13 @@ def narrowed_by_pins(
   pinned: Dict[int, Tuple[str, str]] = {}
   for regex, device in pins:
     name = _device_name(cluster, device)
-    matching = _matching(regex, graph.op_names)
-    if not matching:
-      raise PlacementError(
-          f"pin {regex!r} matches none of the {graph.num_ops} ops; it must match a whole name, "
-          "such as 'embedding/.*'")
-    for op in matching:
+    for op in _matching(regex, graph.op_names):
       before = pinned.setdefault(op, (name, f"pin {regex!r}"))
       if before[0] != name:
         raise PlacementError(
             f"op {graph.op_names[op]!r} is put on {before[0]} by {before[1]}, and on {name} by pin "
             f"{regex!r}; pin it to one device")
   fixed.update(pinned)
-  if not fixed:
-    return allowed
-  narrowed = allowed.copy()
-  column = {name: j for j, name in enumerate(cluster.device_names)}
   wanted: Dict[int, Tuple[str, str]] = {}
   for op, (device, reason) in fixed.items():
     label = int(graph.colocation[op])
@@ -69,24 +81,36 @@ def narrowed_by_pins(
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but an op it is colocated "
           f"with on {wanted[label][0]} by {wanted[label][1]}; pin them to one device")
-    if not allowed[op, column[device]]:
+    if not narrowed[op, column[device]]:
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but it (or an op it is "
-          "colocated with) may not run there; pin it elsewhere")
-  rows = np.array([int(label) in wanted for label in graph.colocation])
+          f"colocated with) may not run there; {_elsewhere(cluster, narrowed[op])}"
+          + ("" if op in pinned else ", or let the placement start from the graph's devices "
+             "instead of keeping them (existing_devices=\"start\")"))
+  rows = np.array([int(label) in wanted for label in graph.colocation], dtype=bool)
   narrowed[rows] = False
-  devices = [column[wanted[int(label)][0]] for label in graph.colocation[rows]]
-  narrowed[np.flatnonzero(rows), devices] = True
-  return narrowed
+  columns = [column[wanted[int(label)][0]] for label in graph.colocation[rows]]
+  narrowed[np.flatnonzero(rows), columns] = True
+  return narrowed, said | rows
+
+
+def _elsewhere(cluster: Cluster, allowed: np.ndarray) -> str:
+  names = [name for name, may in zip(cluster.device_names, allowed) if may]
+  return f"pin it to {listed(names, most=4)}"
 
 
 def _matching(regex: str, names: Sequence[str]) -> List[int]:
-  """Indices of the names that an expression matches as a whole."""
+  """Returns the indices of the names that an expression matches as a whole, at least one."""
   try:
     pattern = re.compile(regex)
   except (re.error, RecursionError, OverflowError) as error:
     raise PlacementError(f"pin {regex!r:.200} is not a regular expression: {error}") from None
-  return [op for op, name in enumerate(names) if pattern.fullmatch(name)]
+  matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
+  if not matching:
+    raise PlacementError(
+        f"pin {regex!r} matches none of the {len(names)} ops; it must match a whole name, such as "
+        "'embedding/.*'")
+  return matching
 
 
 def _device_name(cluster: Cluster, text: str) -> str:

@@ -70,9 +70,11 @@ class MetisGraph:
     if not self.has_edges or len(self.node_weights) <= count:
       each = np.arange(len(self.node_weights), dtype=np.int32)
       return self._distribute(each, shares, len(each))
-    # METIS prints warnings when a node outweighs a part.
-    heaviest = max(1, sum(self.node_weights) // count)
-    weights = [min(weight, heaviest) for weight in self.node_weights]
+    # METIS prints warnings when a node outweighs a part, and when a part is left without nodes:
+    # no node may weigh more than a part's share of what the nodes then weigh together.
+    weights, heaviest = self.node_weights, 0
+    while max(weights) > (heaviest := max(1, sum(weights) // count)):
+      weights = [min(weight, heaviest) for weight in weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
 
     def cut() -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Tuple, Union
+from typing import Mapping, Optional, Sequence, Tuple, Union
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
@@ -37,6 +37,7 @@ class PlacingConfig:
     existing_devices: what to do with the graph's own devices: "keep", "start" from them, or
       "ignore".
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
+    allowed: regex -> devices; ops whose whole name matches use these devices only.
     cost: "simulated", or "measured": real sessions decide between what the search found and what
       the simulator expects around it.
     max_measurements: the most placements that are measured, with cost="measured".
@@ -70,6 +71,7 @@ class PlacingConfig:
   costs: str = "grappler"
   existing_devices: str = "start"
   pins: Tuple[Tuple[str, str], ...] = ()
+  allowed: Union[Mapping[str, Sequence[str]], Tuple[Tuple[str, Tuple[str, ...]], ...]] = ()
   cost: str = "simulated"
   max_measurements: int = 50
   workers: Tuple[str, ...] = ()
@@ -83,6 +85,7 @@ class PlacingConfig:
   batch_norm: str = "replica"
 
   def __post_init__(self) -> None:
+    object.__setattr__(self, "allowed", _sets(self.allowed))
     _check_replicas(self.replicas)
     if self.mirrored_variables not in (None, True, False):
       raise PlacementError(
@@ -136,3 +139,20 @@ def _check_replicas(replicas: Union[int, str]) -> None:
     raise PlacementError(
         f"replicas is {replicas!r}; expected auto, a whole number of at least 1, or groups x "
         "micro-batches such as '2 x 8'")
+
+
+def _sets(allowed: object) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
+  """Returns the (regex, devices) pairs of a mapping, or of such pairs.
+
+  Raises:
+    PlacementError: it is neither.
+  """
+  pairs = tuple(allowed.items() if isinstance(allowed, Mapping) else allowed)  # type: ignore
+  for pair in pairs:
+    regex, devices = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else (pair, "")
+    if not isinstance(regex, str) or not isinstance(devices, (tuple, list)) or not devices or (
+        not all(isinstance(device, str) for device in devices)):
+      raise PlacementError(
+          f"allowed has {pair!r:.100}; expected expressions with a list of devices each, as in "
+          "{'embedding/.*': ['/CPU:0']}")
+  return tuple((regex, tuple(devices)) for regex, devices in pairs)

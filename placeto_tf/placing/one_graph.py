@@ -29,6 +29,7 @@ from placeto_tf.placing.observing import SILENT, Observer, Progress
 from placeto_tf.placing.result import Baseline, PlacingResult
 from placeto_tf.problem.account import Account
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.host_options import own_host_note
 from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -82,6 +83,8 @@ def place_graph(
     if not problem.account.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
     measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
+    on_host = own_host_note(graph, cluster, costs, best)
+    notes += (on_host,) if on_host else ()
     if config.cost == "measured":
       try:
         measured = _measure(problem, rows, config, progress)

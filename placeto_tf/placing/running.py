@@ -29,6 +29,8 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.own_settings import run_with_own_settings
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import allowed_or_nearest, compute_devices, relieved
+from placeto_tf.problem.host_options import hosts_of, offered_devices
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -39,17 +41,38 @@ from placeto_tf.search.starts import best_start, reference_placers
 def problem_of(
     graph: ComputationGraph, cluster: Cluster, config: PlacingConfig, costs: OpCosts,
     replicated: Optional[ReplicatedGraph] = None) -> PlacementProblem:
-  """What is to be placed: ops where pins allow them, in the groups that the search begins with.
+  """Makes the problem: ops where pins allow them, in the groups that the search begins with.
+
+  Hosts are offered to all ops where a step holds more than the other devices have together.
+
+  Args:
+    graph, cluster, config, costs: the graph to place, where, and how.
+    replicated: the replicas that the graph consists of, if any.
 
   Raises:
     PlacementError: a pin or a grouping is wrong.
   """
-  allowed = narrowed_by_pins(
+  able, said = narrowed_by_pins(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
-      keep_own_devices=config.existing_devices == "keep")
-  return PlacementProblem.build(
-      graph, cluster, costs=costs, grouping=config.grouping, max_groups=config.max_groups,
-      allowed_ops=allowed, replicated=replicated)
+      sets=dict(config.allowed), keep_own_devices=config.existing_devices == "keep")
+  offer = functools.partial(offered_devices, graph, cluster, costs, able=able, said=said)
+  build = functools.partial(
+      PlacementProblem.build, graph, cluster, costs=costs, grouping=config.grouping,
+      max_groups=config.max_groups, replicated=replicated)
+  problem, hosts = build(allowed_ops=offer()), hosts_of(cluster)
+  memory_bytes = cluster.memory_bytes[~hosts].sum()
+  most_bytes = sum(
+      each.sum() for each in (costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
+  if most_bytes <= memory_bytes or (problem.allowed_ops == able).all():
+    return problem
+  first = np.full(graph.num_ops, compute_devices(problem)[0])
+  placement = allowed_or_nearest(problem, first)
+  for _ in range(2):  # as it is, and with what a host may take on the host
+    peak_bytes = problem.simulator.simulate(placement).peak_memory_bytes
+    placement = relieved(problem, placement, peak_bytes)
+  if peak_bytes[~hosts].sum() > memory_bytes:
+    return build(allowed_ops=offer(all_hosts=True))
+  return problem
 
 
 def prepare(

@@ -10,6 +10,7 @@ from typing import List, Optional
 import numpy as np
 
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -19,7 +20,9 @@ def best_of(
   """Evaluates placements [B, N] as far as the budget goes and returns the best, [N].
 
   A placement that fits is better than one that does not; then the lower objective decides, then
-  the order. If the budget is used up, the first placement is returned without an evaluation.
+  the order. If the best does not fit and a host may take some of it, the best is evaluated once
+  more with that on the host. If the budget is used up, the first placement is returned without an
+  evaluation.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
   remaining = None if budget is None else problem.account.remaining_evaluations(budget)
@@ -27,7 +30,47 @@ def best_of(
     placements = placements[:max(1, remaining)]
     if remaining == 0:
       return placements[0].copy()
-  return placements[problem.evaluate_ops(placements).best()].copy()
+  evaluation = problem.evaluate_ops(placements)
+  best = evaluation.best()
+  found = placements[best].copy()
+  if evaluation.fits[best] or remaining == len(placements):
+    return found
+  lighter = relieved(problem, found, evaluation.peak_memory_bytes[best])
+  if (lighter == found).all():
+    return found
+  again = problem.evaluate_ops(lighter)
+  better = bool(again.fits[0]) or again.objective_us[0] < evaluation.objective_us[best]
+  return lighter if better else found
+
+
+def relieved(
+    problem: PlacementProblem, placement: np.ndarray, peak_memory_bytes: np.ndarray) -> np.ndarray:
+  """Moves to a host what it may take of devices that hold too much, the largest variables first.
+
+  Args:
+    problem: of the ops.
+    placement: [N].
+    peak_memory_bytes: [D], of the placement.
+
+  Returns:
+    [N], the placement where nothing can be moved.
+  """
+  hosts = hosts_of(problem.cluster)
+  movable = problem.allowed_ops[:, hosts].any(axis=1) & ~hosts[placement]
+  sets, found = problem.graph.colocation, placement.copy()
+  to = problem.allowed_ops * hosts
+  for d, excess in enumerate(peak_memory_bytes - problem.cluster.memory_bytes):
+    here = movable & (placement == d)
+    held = np.bincount(
+        sets[here], problem.costs.persistent_bytes[here], minlength=len(placement))
+    order = np.argsort(-held, kind="stable")
+    before = np.cumsum(held[order]) - held[order]
+    moved = order[(before < excess) & (held[order] > 0)]
+    if len(moved):
+      # Ops without variables that may go there were offered it because of these.
+      here &= np.isin(sets, moved) | (held[sets] == 0)
+      found[here] = to[here].argmax(axis=1)
+  return found
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
@@ -56,10 +99,16 @@ def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.n
   ).astype(np.int32)
 
 
-def fallback_devices(problem: PlacementProblem) -> np.ndarray:
-  """[N] device of each op: a host that it may use, else the first device that it may use."""
-  hosts = np.array([device.host for device in problem.cluster.devices])
-  preference = problem.allowed_ops * (1 + hosts)
+def fallback_devices(
+    problem: PlacementProblem, allowed: Optional[np.ndarray] = None) -> np.ndarray:
+  """Returns a device for each op, [N]: a host that it may use, else the first device it may use.
+
+  Args:
+    problem: of the ops.
+    allowed: [N, D] bool, the devices that they may use; by default those of the problem.
+  """
+  preference = (problem.allowed_ops if allowed is None else allowed) * (
+      1 + hosts_of(problem.cluster))
   return preference.argmax(axis=1).astype(np.int32)
 
 

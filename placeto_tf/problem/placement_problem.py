@@ -13,7 +13,6 @@ from typing import Optional, Union
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -21,6 +20,7 @@ from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import PlacedSets
 from placeto_tf.problem.account import Account
+from placeto_tf.problem.host_options import offered_devices
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.simulation.simulator import Simulator
 
@@ -58,7 +58,7 @@ class PlacementProblem:
   Attributes:
     graph, costs, cluster: what is placed, what its ops cost, and where.
     grouping: G groups of ops that are placed together.
-    allowed_ops: [N, D] bool; None allows all that `allowed_devices` does. Pins narrow it.
+    allowed_ops: [N, D] bool; None allows all that `offered_devices` does. Pins narrow it.
     simulator: of the graph; None makes one.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
     account: evaluations and the best so far, the same for all groupings of one problem.
@@ -84,7 +84,7 @@ class PlacementProblem:
           f"the grouping is of {self.grouping.num_ops} ops, the graph has {graph.num_ops}")
     put = functools.partial(object.__setattr__, self)
     if self.allowed_ops is None:
-      put("allowed_ops", allowed_devices(graph, cluster))
+      put("allowed_ops", offered_devices(graph, cluster, costs))
     if self.simulator is None:
       put("simulator", Simulator(graph, costs, cluster))
     if self.sets is None:
@@ -113,7 +113,7 @@ class PlacementProblem:
     """
     if isinstance(costs, str):
       costs = estimate_costs(graph, cluster, source=costs)
-    allowed = allowed_devices(graph, cluster) if allowed_ops is None else allowed_ops
+    allowed = offered_devices(graph, cluster, costs) if allowed_ops is None else allowed_ops
     groups = group_ops(graph, costs, allowed, max_groups=max_groups, method=grouping)
     return cls(graph, costs, cluster, groups, allowed, replicated=replicated)
 

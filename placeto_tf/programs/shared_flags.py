@@ -12,6 +12,7 @@ from absl import flags
 
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import user_files
 
 FLAGS = flags.FLAGS
 _MOST_ELEMENTS = 2**48  # of a feed
@@ -234,6 +235,27 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
           f"--feed_shapes={text:.60} has more than {_MOST_ELEMENTS:,} elements; give a smaller one")
     shapes[name] = shape
   return shapes
+
+
+def allowed_sets(path: Optional[str]) -> Dict[str, List[str]]:
+  """Reads the regex -> devices of --allowed, a JSON file; none without one.
+
+  Raises:
+    PlacetoError: the file cannot be read, or is no JSON object.
+  """
+  if path is None:
+    return {}
+  remedy = 'expected a JSON object such as {"embedding/.*": ["/GPU:0", "/CPU:0"]}'
+  text = user_files.read_text(
+      path, what="the file of --allowed", remedy=remedy, error_type=PlacetoError,
+      most_bytes=user_files.MOST_JSON_BYTES)
+  try:
+    found = user_files.parse_json(text)
+  except ValueError as error:
+    raise PlacetoError(f"--allowed={path} is not JSON ({error}); {remedy}") from None
+  if not isinstance(found, dict):
+    raise PlacetoError(f"--allowed={path} holds {found!r:.60}; {remedy}")
+  return found
 
 
 def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:

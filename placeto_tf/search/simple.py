@@ -6,9 +6,14 @@ from typing import Dict, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.device_names import find_device
+from placeto_tf.clusters.constraints import allowed_devices, own_devices
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  compute_devices,
+  fallback_devices,
+)
 from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -17,26 +22,18 @@ _BATCH = 32
 
 
 def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the devices that are set in the graph; the first device for ops that have none.
+  """Returns the graph as it is, [N]: its own devices, and the first device for ops without one.
 
-  Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
-  device of the cluster that agrees with all they say. Colocated ops follow the first of
-  them that has a device.
+  Pins do not count, nor do the devices that the placement may use: an op runs where it has a
+  kernel. The nearest placement that respects both is evaluated for the searches to begin from.
   """
-  names = problem.graph.assigned_devices
-  first = compute_devices(problem)[0]
-  known: Dict[str, int] = {"": -1}
-  for name in set(names) - {""}:
-    found = find_device(problem.cluster.device_names, name)
-    known[name] = -1 if found is None else found
-  own = np.array([known[name] for name in names], dtype=np.int64)
-  sets = problem.graph.colocation
-  n = len(own)
-  leader = np.full(n, n, dtype=np.int64)  # of each set: its first op that has a device
-  has = np.flatnonzero(own >= 0)
-  np.minimum.at(leader, sets[has], has)
-  of_set = np.where(leader < n, own[np.minimum(leader, n - 1)], first)
-  return best_of(problem, allowed_or_nearest(problem, of_set[sets]), budget)
+  graph, cluster = problem.graph, problem.cluster
+  own = own_devices(graph, cluster)
+  own = np.where(own >= 0, own, compute_devices(problem)[0])
+  best_of(problem, allowed_or_nearest(problem, own), budget)
+  able = allowed_devices(graph, cluster)
+  runs = able[np.arange(graph.num_ops), own]
+  return np.where(runs, own, fallback_devices(problem, able)).astype(np.int32)
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:

@@ -146,17 +146,19 @@ def optimal() -> None:
 
 def rows():
   """(name, cluster name, a function that makes a new problem) of --graphs and --clusters."""
-  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
   from placeto_tf.problem import PlacementProblem
+  from placeto_tf.problem.host_options import offered_devices
 
   for name in FLAGS.graphs:
     graph = load_graph(name)
     for cluster_name in FLAGS.clusters:
       cluster = Cluster.parse(cluster_name)
-      costs, allowed = estimate_costs(graph, cluster), allowed_devices(graph, cluster)
+      costs = estimate_costs(graph, cluster)
+      allowed = offered_devices(graph, cluster, costs)
       grouping = group_ops(graph, costs, allowed)
 
       def make(graph=graph, costs=costs, cluster=cluster, grouping=grouping, allowed=allowed):

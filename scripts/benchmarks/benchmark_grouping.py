@@ -43,19 +43,21 @@ Row = Dict[str, Any]
 
 def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
   """Runs the missing rows of one graph, and passes each to `results`."""
-  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
   from placeto_tf.placing.auto import Auto
   from placeto_tf.problem import Budget, PlacementProblem
+  from placeto_tf.problem.host_options import offered_devices
   from placeto_tf.simulation import Simulator
 
   keys = [(name, grouping, seed) for grouping in FLAGS.groupings for seed in FLAGS.seeds]
   if all(key in done for key in (*keys, (name, BEST, ""))):
     return
   graph, cluster = load_graph(f"zoo:{name}"), Cluster.parse(FLAGS.cluster)
-  costs, allowed = estimate_costs(graph, cluster), allowed_devices(graph, cluster)
+  costs = estimate_costs(graph, cluster)
+  allowed = offered_devices(graph, cluster, costs)
   simulator = Simulator(graph, costs, cluster)
 
   def problem_of(grouping: str):

@@ -108,13 +108,14 @@ def measure(path: str) -> Dict[str, Any]:
     from placeto_tf.placing import run  # noqa: F401
 
   timed("import", imports)
-  from placeto_tf.clusters import Cluster, allowed_devices
+  from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
   from placeto_tf.placements import Placement, write_placed
   from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
+  from placeto_tf.problem.host_options import offered_devices
   from placeto_tf.problem.placement_problem import PlacementProblem
 
   cluster = Cluster.parse(FLAGS.cluster)
@@ -122,7 +123,7 @@ def measure(path: str) -> Dict[str, Any]:
   costs = timed("cost", lambda: estimate_costs(graph, cluster, cache=False))
 
   def group() -> Tuple[Any, np.ndarray]:
-    allowed = allowed_devices(graph, cluster)
+    allowed = offered_devices(graph, cluster, costs)
     grouping = group_ops(
         graph, costs, allowed, max_groups=FLAGS.max_groups, method=FLAGS.grouping)
     return grouping, allowed

@@ -29,13 +29,13 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters import Cluster, Device
-from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import ComputationGraph, atomic, load_graph, result_directory, user_files
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.host_options import offered_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
 from placeto_tf.runtime.core_speed import CoreSpeed
@@ -197,7 +197,7 @@ def choose_placements(
     seen: Sequence[np.ndarray] = (),
 ) -> List[Tuple[str, np.ndarray]]:
   """(kind, [N] int32) of each placement of the study; none but the simple ones was seen before."""
-  allowed = allowed_devices(graph, cluster)
+  allowed = offered_devices(graph, cluster, costs)
   grouping = group_ops(graph, costs, allowed, max_groups=128)
   problem = PlacementProblem(graph, costs, cluster, grouping)
   rng = np.random.default_rng(config.seed)

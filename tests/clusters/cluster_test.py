@@ -108,4 +108,4 @@ def test_names_that_tensorflow_writes_are_taken(name):
 
 def test_a_cluster_is_shown_in_a_line():
   assert repr(Cluster.parse("v100:2")) == (
-      "Cluster(GPU:0, GPU:1, CPU:0; 16 to 64 GB each; CPU:0 only for ops without a GPU kernel)")
+      "Cluster(GPU:0, GPU:1, CPU:0; 16 to 64 GB each; host CPU:0)")

@@ -21,9 +21,9 @@ def _graph(kernels, colocation=None):
       has_kernel=np.array(kernels, dtype=bool), **fields)
 
 
-def test_host_takes_only_what_no_other_device_can():
-  allowed = allowed_devices(_graph([(1, 1), (1, 0)]), _HOSTED)
-  assert allowed.tolist() == [[True, True, False], [False, False, True]]
+def test_a_host_takes_everything_that_has_a_kernel():
+  allowed = allowed_devices(_graph([(1, 1), (1, 0), (0, 1)]), _HOSTED)
+  assert allowed.tolist() == [[True, True, True], [False, False, True], [True, True, False]]
 
 
 def test_ordinary_cpu_takes_everything_that_has_a_kernel():
@@ -33,7 +33,7 @@ def test_ordinary_cpu_takes_everything_that_has_a_kernel():
 
 def test_colocated_ops_follow_the_one_with_the_fewest_kernels():
   allowed = allowed_devices(_graph([(1, 1), (1, 0), (1, 1)], colocation=[0, 0, 2]), _HOSTED)
-  assert allowed.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
+  assert allowed.tolist() == [[False, False, True], [False, False, True], [True, True, True]]
 
 
 def test_device_type_that_the_graph_knows_nothing_of_takes_every_op():

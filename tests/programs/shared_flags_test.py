@@ -25,3 +25,14 @@ def test_a_feed_beyond_any_memory_is_refused():
   for shape in ("x".join(["2147483648"] * 40), "9" * 5000):
     with pytest.raises(PlacetoError, match="more than"):
       shared_flags.parse_feed_shapes([f"x:{shape}"])
+
+
+def test_sets_of_devices_are_read_from_json(tmp_path):
+  path = tmp_path / "allowed.json"
+  path.write_text('{"embedding/.*": ["/GPU:0", "/CPU:0"]}')
+  assert shared_flags.allowed_sets(str(path)) == {"embedding/.*": ["/GPU:0", "/CPU:0"]}
+  assert shared_flags.allowed_sets(None) == {}
+  for wrong in ("[1]", "{", ""):
+    path.write_text(wrong)
+    with pytest.raises(PlacetoError, match=r"expected a JSON object such as \{"):
+      shared_flags.allowed_sets(str(path))

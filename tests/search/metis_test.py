@@ -58,3 +58,13 @@ def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
 def test_fewer_ops_than_devices(n, make_problem, make_cluster):
   problem = make_problem([1.0] * n, [(i, i + 1) for i in range(n - 1)], cluster=make_cluster(4))
   assert len(partition_ops(problem)) == n
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_metis_is_asked_for_no_part_that_would_have_no_nodes(
+    seed, make_problem, make_cluster, capfd):
+  rng = np.random.default_rng(seed)
+  edges = [(i, i + 1) for i in range(19)] + [(0, 7), (3, 12)]
+  weights = np.where(rng.random(20) < 0.2, 100.0, 0.01)  # pinned ops and a few dear ones
+  partition_ops(make_problem(weights, edges, cluster=make_cluster(8)), seed=seed)
+  assert capfd.readouterr().out == ""

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,17 @@ def test_current_sends_ops_without_a_kernel_to_the_host(make_problem, make_clust
       [1.0] * 2, cluster=make_cluster(2, host=True), host_ops=[1],
       assigned_devices=("/GPU:1", "/GPU:1"))
   assert current(problem).tolist() == [1, 2]
+
+
+def test_current_is_on_the_host_where_the_graph_is_and_counts_no_pins(make_problem, make_cluster):
+  problem = make_problem(
+      [[1.0, 50.0]] * 3, [(0, 1), (1, 2)], cluster=make_cluster(2, host=True),
+      assigned_devices=("/CPU:0", "", "/GPU:1"))
+  pinned = problem.allowed_ops.copy()
+  pinned[2] = [True, False, False]
+  problem = dataclasses.replace(problem, allowed_ops=pinned)
+  assert current(problem).tolist() == [2, 0, 1]
+  assert problem.account.best_known.tolist() == [2, 0, 0]
 
 
 def test_colocated_ops_follow_the_one_that_has_a_device(make_problem):

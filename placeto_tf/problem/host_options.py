@@ -1,0 +1,155 @@
+"""Ops for which searches try a host: those that could gain by it, and no others.
+
+A host runs every op that has a kernel there, as TensorFlow does. But it is many times slower than
+the devices that it serves, and each option makes a search longer. So it is offered to
+
+- ops that run nowhere else, or that the graph has on the host;
+- variables that may leave too little memory on the devices for the rest: those that are read or
+  written by rows, once variables take half of a device; all, once they are too large for the
+  devices together or one for each of them;
+- ops beside these, as far as moving their inputs and outputs takes longer than computing them on
+  the host: the look-up of rows, sums of rows, the sparse gradient.
+
+Dimensions: N ops, E edges, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import allowed_devices, own_devices
+from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+
+_BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the types of ops that touch some rows only
+_LARGE = 1 / 64  # of a device's memory: smaller variables leave no room that matters
+_HALF, _TIGHT = 0.5, 0.8  # shares of memory that variables may take before hosts are tried
+_HOPS = 6  # from a variable to an op beside it
+_FED_BYTES = 2.0**20  # what ops that run only on the host have to make, to offer it to readers
+
+
+def hosts_of(cluster: Cluster) -> np.ndarray:
+  """Returns which devices are hosts, [D] bool."""
+  return np.array([device.host for device in cluster.devices], dtype=bool)
+
+
+def offered_devices(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    costs: OpCosts,
+    *,
+    able: Optional[np.ndarray] = None,
+    said: Optional[np.ndarray] = None,
+    all_hosts: bool = False,
+) -> np.ndarray:
+  """Leaves out hosts where they cannot gain anything.
+
+  Args:
+    graph, cluster, costs: of the ops and devices.
+    able: [N, D] bool, where each op may run; by default where it has a kernel.
+    said: [N] bool, ops whose devices the user has named, which are left as they are.
+    all_hosts: whether hosts are offered to all ops, because nothing else fits.
+
+  Returns:
+    [N, D] bool, where searches may put each op; equal for ops that are colocated.
+  """
+  able = allowed_devices(graph, cluster) if able is None else able
+  hosts = hosts_of(cluster)
+  elsewhere = able[:, ~hosts].any(axis=1)
+  if all_hosts or not hosts.any() or not elsewhere.any() or hosts.all():
+    return able
+  said = np.zeros(graph.num_ops, dtype=bool) if said is None else said
+  own = own_devices(graph, cluster)
+  on_host = (own >= 0) & hosts[own]
+  seeds = on_host | _crowding(graph, cluster, costs, hosts)
+  fed = ~elsewhere & (said | (_made_bytes(graph, costs) >= _FED_BYTES))
+  offered = said | ~elsewhere
+  if (seeds | fed).any():
+    offered = offered | _beside(graph, cluster, costs, able, seeds | fed)
+  return able & (offered[:, None] | ~hosts)
+
+
+def _made_bytes(graph: ComputationGraph, costs: OpCosts) -> np.ndarray:
+  """Returns the bytes of all outputs of each op, [N]."""
+  owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
+  return np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
+
+
+def _crowding(
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts, hosts: np.ndarray) -> np.ndarray:
+  """Returns the ops, [N] bool, of variables that could leave too little memory for the rest."""
+  n, memory = graph.num_ops, cluster.memory_bytes[~hosts]
+  held = np.bincount(graph.colocation, costs.persistent_bytes, minlength=n)  # of each set
+  found = np.zeros(n, dtype=bool)
+  if held.sum() > _HALF * memory.min():
+    by_rows = np.array(
+        [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)
+    # Reference variables are read by an op of their own set, whose reader takes the rows.
+    producers = graph.edge_producers[by_rows[graph.edge_consumers] & (graph.edge_ports != CONTROL)]
+    found[graph.colocation[by_rows]] = found[graph.colocation[producers]] = True
+  if held.sum() > _TIGHT * memory.sum() or held.max() > _TIGHT * memory.max():
+    found[:] = True
+  return (found & (held > _LARGE * memory.min()))[graph.colocation]
+
+
+def _beside(
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts, able: np.ndarray, seeds: np.ndarray
+) -> np.ndarray:
+  """Adds to `seeds` [N] the ops beside them that may gain on a host, [N] bool."""
+  n, hosts = graph.num_ops, hosts_of(cluster)
+  host = int(np.argmax(hosts))
+  data = graph.edge_ports != CONTROL
+  u, v = graph.edge_producers[data], graph.edge_consumers[data]
+  moved = _made_bytes(graph, costs) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
+  slowest = cluster.bandwidth_bytes_per_us[host, ~hosts].min()
+  cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved / slowest
+  # [N] by set, as ops that are colocated move together.
+  dear = np.zeros(n, dtype=bool)
+  dear[graph.colocation[~cheap | ~able[:, host]]] = True
+  free = ~dear[graph.colocation]
+  has_inputs = np.bincount(v, minlength=n) > 0
+  near = seeds
+  for _ in range(_HOPS):
+    # An op is beside them if all its inputs, constants aside, come from them, or all its outputs
+    # go to them.
+    away_in = np.bincount(v, ~near[u] & has_inputs[u], minlength=n) > 0
+    from_near = np.bincount(v, near[u], minlength=n) > 0
+    away_out = np.bincount(u, ~near[v], minlength=n) > 0
+    to_near = np.bincount(u, near[v], minlength=n) > 0
+    beside = free & ((from_near & ~away_in) | (to_near & ~away_out))
+    sets = np.zeros(n, dtype=bool)
+    sets[graph.colocation[near | beside]] = True
+    grown = sets[graph.colocation]
+    if (grown == near).all():
+      break
+    near = grown
+  return near
+
+
+def own_host_note(
+    graph: ComputationGraph, cluster: Cluster, costs: OpCosts, placement: np.ndarray) -> str:
+  """Describes the ops that the graph has on a host though another device could run them.
+
+  Args:
+    graph, cluster, costs: of the ops and devices.
+    placement: [N] device of each op in the result.
+
+  Returns:
+    A sentence, "" where there is no such op.
+  """
+  hosts, own = hosts_of(cluster), own_devices(graph, cluster)
+  named = np.array([bool(device) for device in graph.assigned_devices])
+  elsewhere = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1)
+  there = np.flatnonzero(named & (own >= 0) & hosts[own] & elsewhere)
+  if not len(there):
+    return ""
+  moved = there[~hosts[placement[there]]]
+  gigabytes = costs.persistent_bytes[there].sum() / 2**30
+  held = f" with {gigabytes:.2f} GB of variables" if gigabytes >= 0.01 else ""
+  return (
+      f"the graph has {len(there):,} ops{held} on the host, such as {graph.op_names[there[0]]!r}; "
+      + (f"the placement moves {len(moved):,} of them to other devices (to keep them there: "
+         "existing_devices=\"keep\")" if len(moved) else "the placement leaves them there"))
