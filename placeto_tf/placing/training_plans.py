@@ -234,8 +234,20 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
 
 
 def part_of(model: keras.Model, specs: Specs, replicas: int) -> ComputationGraph:
-  """The step of one of R replicas of a batch."""
-  return load_graph(keras_batches.trace_step(model, keras_batches.divided(specs, replicas)))
+  """Returns the step of one of R replicas of a batch, whose whole was traced before.
+
+  Raises:
+    GraphError: the batch does not divide, or the model takes no smaller one.
+  """
+  part = keras_batches.divided(specs, replicas)
+  try:
+    return load_graph(keras_batches.trace_step(model, part))
+  except GraphError as problem:
+    raise GraphError(
+        f"the model takes batches of {keras_batches.size_of(specs)} examples, but none of "
+        f"{keras_batches.size_of(part)}, which each of {replicas} replicas would have: its layers "
+        "or its train_step state the batch size, as stateful layers do; leave it out of them, or "
+        "train with one replica") from problem
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:

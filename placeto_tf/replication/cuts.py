@@ -10,17 +10,17 @@ Legend: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.op_defs import REF
 from placeto_tf.replication import op_roles, powers
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.kinds import (
   FREE,
   SAME,
-  Box,
   Kind,
   Own,
   Partial,
@@ -29,7 +29,6 @@ from placeto_tf.replication.kinds import (
   Sizes,
   Sparse,
   Unclear,
-  Whole,
   with_power,
 )
 from placeto_tf.replication.propagation import Spread
@@ -38,6 +37,7 @@ from placeto_tf.replication.propagation import Spread
 # all in their order, the first one's (all are equal).
 ROWS, FIRST = "rows", "first"
 
+_HANDLES = (powers.RESOURCE, 21)  # and variant
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
 # The sum is taken before these, if an optimizer or moving average does them with its numbers.
 _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
@@ -93,6 +93,32 @@ def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[in
       those of the replicas.
   """
   return _Cutter(flow, spread).run(fetched, run)
+
+
+def outputs_of_fetched_ops(flow: Dataflow, spread: Spread, run: Sequence[int]) -> List[Tensor]:
+  """Returns the outputs of ops fetched by name that replicas can have as one value.
+
+  Whoever fetches `loss` may go on to fetch `loss:0` of the replicated graph.
+
+  Args:
+    flow: the graph.
+    spread: the ops that the batch reaches.
+    run: ops that are fetched as such.
+  """
+  offsets = flow.graph.output_offsets
+  tensors = [(op, port) for op in run if op in spread.copied
+             for port in range(int(offsets[op + 1] - offsets[op]))]
+  return [tensor for tensor in tensors if flow.dtype(tensor) % REF not in _HANDLES
+          and _has_one_value(flow, spread, tensor)]
+
+
+def _has_one_value(flow: Dataflow, spread: Spread, tensor: Tensor) -> bool:
+  """Returns whether the global value of a tensor can be computed from those of the replicas."""
+  try:
+    _Cutter(flow, spread).how(tensor, tensor[0])
+    return True
+  except GraphError:
+    return tensor[0] in spread.once
 
 
 class _Cutter:
@@ -221,7 +247,7 @@ class _Cutter:
     for i, tensor in enumerate(self._flow.inputs[op]):
       fix = self._spread.fixes.get((op, i))
       if fix is not None and fix[0] == powers.JOIN:
-        self._join(tensor, self._how(tensor, op))
+        self._join(tensor, self.how(tensor, op))
       elif tensor[0] in copied:
         self._need(tensor[0])
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
@@ -234,14 +260,14 @@ class _Cutter:
     elif isinstance(self._spread.kind(tensor), (Partial, Own)) and self._is_linear_in_one(op):
       self._share(op)
     else:
-      self._join(tensor, self._how(tensor, consumer))
+      self._join(tensor, self.how(tensor, consumer))
 
   def _join(self, tensor: Tensor, how: Join) -> None:
     self._joined[tensor] = how
     if tensor[0] in self._spread.copied:
       self._need(tensor[0])
 
-  def _how(self, tensor: Tensor, consumer: int) -> Join:
+  def how(self, tensor: Tensor, consumer: int) -> Join:
     """How a tensor is joined."""
     kind: Kind = self._spread.kind(tensor)
     if getattr(kind, "power", 0.0) == FREE:
@@ -265,7 +291,6 @@ class _Cutter:
         return Join(ROWS, kind.power, kind.axis, (numbers, kind.local.span))
     if isinstance(kind, Sparse):
       return Join(ROWS, kind.power)
-    assert isinstance(kind, (Rows, Box, Whole)), kind
     raise self._cannot_join(
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 

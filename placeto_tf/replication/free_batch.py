@@ -10,9 +10,13 @@ from placeto_tf.replication.op_roles import captured_ops
 
 
 def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
-  """Whether the first dimension of a feed was unknown before it was bound."""
-  node = _node(graph, feed.rpartition(":")[0])
-  declared = declared_shape(node)
+  """Returns whether the first dimension of a feed was unknown before it was bound.
+
+  A feed of unknown rank may have been bound to a scalar (a keep probability, a flag).
+  """
+  if not graph.origin.feed_shapes[feed]:
+    return False
+  declared = declared_shape(_node(graph, feed.rpartition(":")[0]))
   return declared is None or bool(declared) and declared[0] == -1
 
 

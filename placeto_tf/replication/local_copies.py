@@ -8,8 +8,9 @@ replica's value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, List, Mapping, Tuple
 
+from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import op_roles
 
 if TYPE_CHECKING:
@@ -27,17 +28,7 @@ def add_local_copies(meta_graph: MetaGraphDef, originals: Mapping[str, str]) -> 
     meta_graph: of replicas with variables of their own; changed.
     originals: name of an op of a replica but the first -> that of the op it copies.
   """
-  from tensorflow.core.framework import variable_pb2
-
-  defs: Dict[str, VariableDef] = {}
-  for collection in meta_graph.collection_def.values():
-    for serialized in collection.bytes_list.value:
-      found = variable_pb2.VariableDef()
-      try:
-        found.ParseFromString(serialized)
-      except ValueError:
-        break  # a collection of other things
-      defs.setdefault(found.variable_name.rpartition(":")[0], found)
+  defs = variable_defs(meta_graph)
   nodes = {node.name: node for node in meta_graph.graph_def.node}
   made: List[bytes] = []
   for name, original in originals.items():

@@ -38,7 +38,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
-from placeto_tf.replication.cuts import find_cut
+from placeto_tf.replication.cuts import find_cut, outputs_of_fetched_ops
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.free_batch import has_free_batch as _has_free_batch
 from placeto_tf.replication.free_batch import unknown_batch
@@ -136,6 +136,8 @@ def replicate(
     _check_growth(flow, scaling)
   own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
   found = spread(flow, sparse_updates(flow), scaling, own)
+  if source.format != "concrete_function":  # whose ops to run are its side effects
+    fetched += outputs_of_fetched_ops(flow, found, run)
   cut = find_cut(flow, found, fetched, run)
   mirrors = find_mirrors(flow, found, cut, single, mirrored)
   written = rewriting.rewrite(

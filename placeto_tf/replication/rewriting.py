@@ -327,8 +327,8 @@ class _Writer:
       tensors = [
           self._joins.read[op, port][0] if (op, port) in self._joins.read else
           self._names.of_replica((op, port), 0) for port in range(max(ports) + 1)]
-      # What the fetch waits for changes all replicas' variables.
-      others = self._names.prefixes if self._mirrors.needed else []
+      # The fetch waits for changes of all replicas' variables, and for the effects of all replicas.
+      others = self._names.prefixes if self._mirrors.needed or op in self._run_ops else []
       kept = self._writer.new(
           name, "IdentityN", [*tensors, *(f"^{prefix}/{name}" for prefix in others)])
       kept.attr["T"].list.type.extend(

@@ -60,9 +60,20 @@ class Scaling:
   def other(self, tensor: Tensor) -> Optional[Tensor]:
     """The tensor at the global batch."""
     op = self._there.get(self._names[tensor[0]])
-    if op is None or self._whole.types[op] != self._part.types[tensor[0]]:
+    if op is None or self._whole.types[op] != self._part.types[tensor[0]] and not (
+        self._is_constant_and_fill(tensor[0], op)):
       return None
     return op, tensor[1]
+
+  def _is_constant_and_fill(self, one: int, other: int) -> bool:
+    """Returns whether the graphs write equal numbers as a constant and as a Fill of constants.
+
+    TensorFlow makes a constant of `tf.zeros` and `tf.ones` with fewer than 1,000 elements.
+    """
+    whole = self._whole
+    return self._part.types[one] == "Const" and whole.types[other] == "Fill" and (
+        whole.types[whole.inputs[other][1][0]] == "Const"
+        and whole.value(whole.inputs[other][0]) is not None)
 
   def axes(self, tensor: Tensor) -> Optional[List[int]]:
     """The axes that are R times as long at the global batch.
@@ -140,15 +151,18 @@ class Scaling:
     other = self.other((op, 0))
     if other is None:
       return SAME
+    import tensorflow as tf
+
+    whole, filled = self._whole, self._whole.types[other[0]] == "Fill"
     one = self._part.nodes[op].attr["value"].tensor
-    all_ = self._whole.nodes[other[0]].attr["value"].tensor
+    all_ = whole.nodes[whole.inputs[other[0]][1][0] if filled else other[0]].attr["value"].tensor
     if one == all_:
       return SAME
     if one.dtype == 7:  # text
       return Unclear(op, _ODD)
-    import tensorflow as tf
-
     values = [tf.make_ndarray(each) for each in (one, all_)]
+    if filled:
+      values[1] = np.broadcast_to(values[1], whole.value(whole.inputs[other[0]][0]))
     if values[0].shape == values[1].shape and values[0].dtype.kind == "f":
       ratio = math.inf if not values[0].size else float(np.median(
           values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Set
+
+from placeto_tf.graphs.concrete_functions import PLACED_NAMES
+from placeto_tf.graphs.shapes import PLACEHOLDERS
 
 
 def replicated_function(function: Any, written: Any) -> Any:
@@ -17,7 +20,8 @@ def replicated_function(function: Any, written: Any) -> Any:
   from tensorflow.python.framework import func_graph
 
   original = function.graph
-  captures = {inner.op.name: outer for outer, inner in original.captures}
+  names = getattr(function, PLACED_NAMES, {})
+  captures = {names.get(inner.op.name, inner.op.name): outer for outer, inner in original.captures}
   body = type(written.graph_def)()
   body.versions.CopyFrom(written.graph_def.versions)
   body.library.CopyFrom(written.graph_def.library)
@@ -25,11 +29,13 @@ def replicated_function(function: Any, written: Any) -> Any:
   for node in body.node:
     _forget_colocation(node, captures)
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
-  used.update(tensor.op.name for tensor in original.outputs)
+  used.update(names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
+  _open_unread(body.node, used)
   graph = func_graph.FuncGraph(f"{original.name}_replicated")
   inner: Dict[str, Any] = {}
   with graph.as_default():
     for i, (name, outer) in enumerate(captures.items()):
+      # Under its old name "op/resource" it would take the name of "op", which is imported later.
       inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
     captured = list(graph.inputs)
     tf.graph_util.import_graph_def(
@@ -39,15 +45,16 @@ def replicated_function(function: Any, written: Any) -> Any:
   def find(tensor):
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
-    if tensor.op.name in inner:
-      return inner[tensor.op.name]
-    return graph.get_tensor_by_name(tensor.name)
+    name = names.get(tensor.op.name, tensor.op.name)
+    return inner[name] if name in inner else graph.get_tensor_by_name(
+        f"{name}:{tensor.value_index}")
 
-  arguments = [tensor for tensor in original.inputs if tensor.op.name not in inner]
+  outside = {id(tensor) for _, tensor in original.captures}
+  arguments = [tensor for tensor in original.inputs if id(tensor) not in outside]
   graph.inputs = [find(tensor) for tensor in arguments] + captured
   graph.outputs = [find(tensor) for tensor in original.outputs]
   graph.control_outputs = [
-      graph.get_operation_by_name(op.name) for op in original.control_outputs]
+      graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs]
   shapes = iter([find(tensor).shape for tensor in arguments])
   graph.structured_input_signature = tf.nest.map_structure(
       lambda spec: tf.TensorSpec(next(shapes), spec.dtype, spec.name) if (
@@ -60,11 +67,24 @@ def replicated_function(function: Any, written: Any) -> Any:
   for name in ("_arg_keywords", "_num_positional_args"):
     if hasattr(function, name):
       setattr(result, name, getattr(function, name))
+  setattr(result, PLACED_NAMES, {
+      inner[node.name].op.name if node.name in inner else node.name: node.name
+      for node in written.graph_def.node})
   # TensorFlow's graphs hold their variables weakly.
   result._placeto_variables = tuple(original.variables)
   if hasattr(function, "_placeto_model"):
     result._placeto_model = function._placeto_model
   return result
+
+
+def _open_unread(nodes: Any, used: Set[str]) -> None:
+  """Leaves the first dimension of arguments open that nothing reads: it may be that of examples."""
+  for node in nodes:
+    dims = node.attr["shape"].shape.dim if node.op in PLACEHOLDERS else ()
+    if len(dims) and node.name not in used:
+      dims[0].size = -1
+      if "_output_shapes" in node.attr:
+        del node.attr["_output_shapes"]
 
 
 def _forget_colocation(node: Any, captures: Any) -> None:

@@ -55,6 +55,7 @@ class ComparedExamples:
       if self._repeated:
         each = found[name][:self._examples // self._divisions]
         found[name] = np.concatenate(self._divisions * [each])
+    found.update(self._whole.given)
     return found
 
   def is_other(self, step: int) -> bool:

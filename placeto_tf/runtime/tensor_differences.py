@@ -15,7 +15,7 @@ if TYPE_CHECKING:
   from numpy.typing import ArrayLike
 
 # Relative to the largest element of a tensor, by bits of its type.
-_TOLERANCE = {64: 1e-7, 32: 1e-4, 16: 2e-2}
+_TOLERANCE = {64: 1e-7, 32: 1e-4}
 _DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
 _ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
 _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
@@ -48,7 +48,7 @@ class SeenDifference(NamedTuple):
 
 def difference(one: ArrayLike, other: ArrayLike) -> float:
   """The largest difference relative to the largest element; infinite for other shapes."""
-  one, other = np.asarray(one), np.asarray(other)
+  one, other = _real(one), _real(other)
   if one.shape != other.shape:
     return float("inf")
   if not one.size:
@@ -68,6 +68,12 @@ def difference(one: ArrayLike, other: ArrayLike) -> float:
   return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
 
 
+def _real(value: ArrayLike) -> np.ndarray:
+  """Returns an array, with real and imaginary parts of complex numbers along one more axis."""
+  value = np.asarray(value)
+  return np.stack([value.real, value.imag], -1) if value.dtype.kind == "c" else value
+
+
 def tolerance(value: ArrayLike, change: float = 1.0) -> float:
   """The largest difference that is taken for rounding in any graph.
 
@@ -76,18 +82,16 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
     change: how far a variable is from what it was first, relative to its largest element. What
       changes by little may differ by little, beside the rounding of the variable itself.
   """
-  dtype = np.asarray(value).dtype
-  if dtype.kind in "iub":
-    return 0.0
-  most = _TOLERANCE.get(8 * dtype.itemsize, 2e-2)
+  dtype = _real(value).dtype
   if dtype not in (np.float32, np.float64):
-    return most
+    return 0.0  # of other numbers, such as texts; those of 16 bits are lifted
+  most = _TOLERANCE[8 * dtype.itemsize]
   return min(most, most * change + _ROUNDINGS * float(np.finfo(dtype).eps))
 
 
 def is_finite(value: ArrayLike) -> bool:
   """Whether all elements are numbers; two tensors that are not agree whatever was computed."""
-  value = np.asarray(value)
+  value = _real(value)
   return (value.dtype.kind != "f" and "float" not in str(value.dtype)) or bool(
       np.isfinite(value).all())
 

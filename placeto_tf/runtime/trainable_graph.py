@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import DRAW_SHAPE
@@ -44,20 +45,22 @@ class TrainableGraph:
     graph: what is run.
     tf_graph: it in TensorFlow, to which ops may be added.
     values: of the variables that a live function captures, by op; empty for other graphs.
+    given: fed tensor -> value of other tensors that it captures.
     session: None before it is opened.
   """
 
   def __init__(self, graph: ComputationGraph, double: bool = False):
     """Args:
       graph: what is run.
-      double: whether what is float32 is run in float64.
+      double: whether all floating-point numbers have 64 bits; else those of 16 bits have 32, whose
+        roundings do not hide a difference.
 
     Raises:
-      NotRunnable: it cannot be.
+      NotRunnable: the graph cannot be run so.
     """
     import tensorflow as tf
 
-    self.values = _captured(graph)
+    self.values, self.given = _captured(graph)
     if graph.origin.format == "tf_graph":
       graph = frozen(graph)
     self.graph = graph
@@ -67,8 +70,9 @@ class TrainableGraph:
     for node in graph_def.node:
       node.device = ""
       _stand_in(graph_def, node)  # of initializers, too
-    if double:
-      _to_double(graph_def)
+    wide = tf.float64 if double else tf.float32
+    _lift(graph_def, {tf.float16: wide, tf.bfloat16: wide, **(
+        {tf.float32: tf.float64, tf.complex64: tf.complex128} if double else {})})
     self.tf_graph = tf.Graph()
     try:
       with self.tf_graph.as_default():
@@ -181,21 +185,36 @@ class TrainableGraph:
                      {fed: numbers[otherwise] for _, fed, numbers in self._draws})
 
 
-def _captured(graph: ComputationGraph) -> Dict[str, np.ndarray]:
-  """The values of the variables that a live function captures, by op."""
+def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
+  """Returns the values that a live function captures.
+
+  Returns:
+    (op -> value) of its variables, and (fed tensor -> value) of its other tensors, such as class
+    weights.
+
+  Raises:
+    NotRunnable: it captures a resource that is no variable, or a value that is not there.
+  """
   function = graph.origin.tf_graph
   if graph.origin.format != "concrete_function":
-    return {}
-  found = {}
+    return {}, {}
+  variables, tensors = {}, {}
+  names = getattr(function, PLACED_NAMES, {})
   for each in resource_captures(function):
     if each.variable is None:
       raise NotRunnable(f"the function captures {each.op!r}, which is no variable")
-    found[each.op] = each.variable.numpy()
-  outside = [inner.op.name for outer, inner in function.graph.captures
-             if inner.op.name not in found and inner.op.type == "Placeholder"]
-  if outside:
-    raise NotRunnable(f"the function captures the value {outside[0]!r}")
-  return found
+    value = each.variable.numpy()
+    if each.variable.dtype.is_floating and value.dtype.itemsize == 2:
+      value = value.astype(np.float32)
+    variables[names.get(each.op, each.op)] = value
+  for outer, inner in function.graph.captures:
+    name = names.get(inner.op.name, inner.op.name)
+    if name in variables or inner.op.type != "Placeholder":
+      continue
+    if not hasattr(outer, "numpy"):
+      raise NotRunnable(f"the function captures the value {name!r}")
+    tensors[f"{name}:0"] = outer.numpy()
+  return variables, tensors
 
 
 def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
@@ -233,25 +252,25 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   node.attr["T"].type, node.attr["index_type"].type = dtype, index
 
 
-def _to_double(graph_def: GraphDef) -> None:
-  """Makes float64 of what is float32, in functions, too."""
+def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
+  """Replaces types of numbers by wider ones (type -> wider type), in functions, too."""
   import tensorflow as tf
 
-  single, double = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
+  lifted = {one.as_datatype_enum: other.as_datatype_enum for one, other in types.items()}
   for function in graph_def.library.function:
     for arg in (*function.signature.input_arg, *function.signature.output_arg):
-      arg.type = double if arg.type == single else arg.type
+      arg.type = lifted.get(arg.type, arg.type)
   for node in (*graph_def.node, *(
       node for function in graph_def.library.function for node in function.node_def)):
     for attr in node.attr.values():
       kind = attr.WhichOneof("value")
-      if kind == "type" and attr.type == single:
-        attr.type = double
+      if kind == "type" and attr.type in lifted:
+        attr.type = lifted[attr.type]
       elif kind == "list":
-        attr.list.type[:] = [double if each == single else each for each in attr.list.type]
-      elif kind == "tensor" and attr.tensor.dtype == single:
-        attr.tensor.CopyFrom(tf.make_tensor_proto(
-            tf.make_ndarray(attr.tensor).astype(np.float64)))
+        attr.list.type[:] = [lifted.get(each, each) for each in attr.list.type]
+      elif kind == "tensor" and attr.tensor.dtype in lifted:
+        wanted = tf.dtypes.as_dtype(lifted[attr.tensor.dtype]).as_numpy_dtype
+        attr.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(attr.tensor).astype(wanted)))
 
 
 def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.static_values import PASSING
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
@@ -191,9 +192,8 @@ class TrainedPair:
       if at >= 0:
         by_original.setdefault(original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
-      theirs = {id(each.variable): each.op for each in resource_captures(
-          replicated.graph.origin.tf_graph)}
-      ours = {each.op: id(each.variable) for each in resource_captures(graph.origin.tf_graph)}
+      theirs = {variable: name for name, variable in _captured_variables(replicated.graph).items()}
+      ours = _captured_variables(graph)
       by_original = {name: [theirs[ours[name]]] for name in self.variables
                      if ours.get(name) in theirs}
     for name in list(found):
@@ -232,6 +232,13 @@ class TrainedPair:
       return None
     axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
     return np.split(value, self.replicated.replicas, axis=axes[0]) if axes else None
+
+
+def _captured_variables(graph: ComputationGraph) -> Dict[str, int]:
+  """Returns the ids of the variables that a live function captures, by their ops."""
+  function = graph.origin.tf_graph
+  names = getattr(function, PLACED_NAMES, {})
+  return {names.get(each.op, each.op): id(each.variable) for each in resource_captures(function)}
 
 
 def _is_generator(graph: ComputationGraph, name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.variable_defs import variable_defs
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -54,24 +55,12 @@ def initializers(
 
 def _own_initializers(graph: ComputationGraph) -> Dict[str, str]:
   """Variable op -> initializer op, from the collections of the graph's file."""
-  from tensorflow.core.framework import variable_pb2
-
   source = graph.source
-  if source is None:
+  meta_graph = None if source is None else source.meta_graph or source.proto
+  if not hasattr(meta_graph, "collection_def"):
     return {}
-  meta_graph = source.meta_graph or source.proto
-  found: Dict[str, str] = {}
-  for collection in getattr(meta_graph, "collection_def", {}).values():
-    for content in collection.bytes_list.value:
-      variable = variable_pb2.VariableDef()
-      try:
-        variable.ParseFromString(content)
-      except Exception:  # pylint: disable=broad-except  a collection of something else
-        break
-      if not variable.initializer_name or not variable.variable_name:
-        break
-      found[variable.variable_name.partition(":")[0]] = variable.initializer_name
-  return found
+  return {name: variable.initializer_name for name, variable in variable_defs(meta_graph).items()
+          if variable.initializer_name}
 
 
 def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:

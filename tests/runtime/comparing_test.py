@@ -38,6 +38,59 @@ def test_it_says_what_was_compared(mirrored):
   assert str(found).startswith("checked: 3 steps, 6 variables, largest difference ")
 
 
+def half_precision(dtype):
+  """The loss of a network in 16 bits, a mean over the examples that a mask leaves, scaled."""
+  import tensorflow as tf
+
+  x, y = constructs.inputs()
+  v1 = tf.compat.v1
+  with v1.variable_scope("half", dtype=dtype):
+    h = tf.nn.relu(tf.cast(x, dtype) @ v1.get_variable("one", [x.shape[1], 8]))
+    out = h @ v1.get_variable("two", [8, y.shape[1]])
+  mask = tf.cast(y[:, :1] > 0.0, dtype)
+  error = tf.reduce_sum(mask * tf.square(out - tf.cast(y, dtype))) / tf.reduce_sum(mask)
+  optimizer = v1.train.GradientDescentOptimizer(0.1)
+  gradients = optimizer.compute_gradients(tf.cast(error, tf.float32) * 128.0)
+  optimizer.apply_gradients([(each / 128.0, of) for each, of in gradients], name="train")
+  v1.global_variables_initializer()
+
+
+@pytest.mark.parametrize("double", (True, False))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("fault", ("none", "mean", "mask"))
+def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype, fault, double):
+  """Gradients are averaged instead of added up, or each replica has its own mask's sum."""
+  import tensorflow as tf
+
+  from placeto_tf.replication import axis_rules
+  from placeto_tf.runtime import side_by_side
+
+  graph = tf.Graph()
+  with graph.as_default():
+    half_precision(dtype)
+  source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
+  rule, op_type, wrong = {
+      "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Same()),
+      "mean": ("_matmul", "MatMul", Partial("sum", 1.0))}[fault]
+  right = getattr(propagation.AxisRules, rule)
+
+  def planted(self, op, kinds):
+    found = right(self, op, kinds)
+    return wrong if isinstance(found, Partial) else found
+
+  monkeypatch.setitem(axis_rules._RULES, op_type, planted)
+  part = source.part(2)
+  replicated = replicate(part, 2, whole=source.graph)
+  if not double:  # as where an op has no kernel for it
+    monkeypatch.setattr(side_by_side.SideBySide, "_in_double", lambda self, *_: (0.0, 0))
+  if fault == "none":
+    found = compare_training(source.graph, replicated)
+    assert found.checked and not found.untold and found.largest_difference < 1e-4
+  else:
+    with pytest.raises(ReplicaMismatchError):
+      compare_training(source.graph, replicated)
+
+
 @pytest.mark.parametrize("wrong, name", [
     # A sum that is taken for a value that all replicas share, as in a loss without a mean.
     (Same(0.0), "sum_loss"),

@@ -1,0 +1,192 @@
+"""Replicas of graphs as programs make them: queues, scalar feeds, fetches by name, captures."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.graphs import load_graph
+from placeto_tf.replication import replicate
+from placeto_tf.replication.batches import ReplicaSource
+
+
+def fetched(graph, fetches, feeds, init="init"):
+  import tensorflow as tf
+
+  with tf.compat.v1.Session(graph=graph) as session:
+    session.run(init)
+    return [session.run(fetches, feed) for feed in feeds]
+
+
+def imported(graph):
+  import tensorflow as tf
+
+  found = tf.Graph()
+  with found.as_default():
+    tf.graph_util.import_graph_def(graph.origin.graph_def, name="")
+  return found
+
+
+def linear(x, name="w"):
+  import tensorflow as tf
+
+  return x @ tf.compat.v1.get_variable(name, [x.shape[1], 3], initializer=tf.ones_initializer())
+
+
+def minimized(loss):
+  import tensorflow as tf
+
+  tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  tf.compat.v1.global_variables_initializer()
+
+
+@pytest.fixture(name="queues")
+def queues_fixture(tmp_path):
+  """(batch) -> path of a .meta that trains on batches of a queue, which a queue runner fills."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+
+  def make(batch):
+    graph = tf.Graph()
+    with graph.as_default():
+      number = v1.train.limit_epochs(tf.constant([1.0, 2.0, 3.0, 4.0]), name="source")
+      rows = v1.train.batch([tf.reshape(number, [4])], batch, capacity=64)
+      tf.reduce_mean(tf.square(linear(rows) - 1.0), name="loss")
+      minimized(graph.get_tensor_by_name("loss:0"))
+      assert v1.get_collection("queue_runners")
+      path = str(tmp_path / f"{batch}.meta")
+      v1.train.export_meta_graph(path)
+    return path
+
+  return make
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_collections_of_queue_runners_are_kept_and_variables_found_beside_them(queues, mirrored):
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  replicated = replicate(load_graph(queues(2), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
+  losses = []
+  for meta_graph in (queues(4), replicated.graph.source.proto):
+    graph = tf.Graph()
+    with graph.as_default(), v1.Session() as session:
+      v1.train.import_meta_graph(meta_graph)
+      assert v1.get_collection("queue_runners")
+      session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+      coordinator = v1.train.Coordinator()
+      threads = v1.train.start_queue_runners(session, coordinator)
+      losses.append([session.run(["loss:0", "train"])[0] for _ in range(3)])
+      coordinator.request_stop()
+      session.run([op for op in graph.get_operations() if op.type == "QueueCloseV2"
+                   and op.get_attr("cancel_pending_enqueues")])
+      coordinator.join(threads, ignore_live_threads=True)
+  np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+  assert losses[0][0] != losses[0][1]
+
+
+def test_a_scalar_fed_to_a_placeholder_of_unknown_rank_is_the_same_for_all_replicas():
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  graph = tf.Graph()
+  with graph.as_default():
+    x, keep = v1.placeholder(tf.float32, [None, 5], name="x"), v1.placeholder(
+        tf.float32, name="keep")
+    training = v1.placeholder(tf.bool, name="training")
+    loss = tf.reduce_mean(tf.square(linear(
+        tf.reshape(tf.cond(training, lambda: x * keep, lambda: x), [-1, 5])) - 1.0))
+    minimized(tf.identity(loss, name="loss"))
+  source = ReplicaSource(graph.as_graph_def(), {
+      "fetches": ["train", "loss:0"], "batch_size": 8,
+      "feed_shapes": {"keep": (), "training": ()}})
+  feeds = [{"x:0": np.random.default_rng(i).random([8, 5]), "keep:0": 0.5, "training:0": i < 2}
+           for i in range(3)]
+  found = [fetched(imported(each), ["loss:0", "train"], feeds)
+           for each in (source.graph, source.replicas(2).graph)]
+  np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_an_op_fetched_by_its_name_keeps_the_tensors_it_had(mirrored):
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, [None, 5], name="x")
+    out = tf.identity(linear(x), name="out")
+    tf.nn.moments(out, 0, name="both")
+    loss = tf.reduce_mean(tf.square(out - 1.0), name="loss")
+    tf.split(out, 3, 1, name="columns")
+    minimized(loss)
+  source = ReplicaSource(graph, {
+      "fetches": ["train", "loss", "out", "columns"], "batch_size": 8})
+  feeds = [{"x:0": np.random.default_rng(0).random([8, 5])}]
+  names = ["loss:0", "out:0", "columns:0", "columns:2"]
+  found = [fetched(imported(each), [*names, "loss", "train"], feeds)[0][:4]
+           for each in (source.graph, source.replicas(2, mirrored).graph)]
+  for one, other in zip(*found):
+    np.testing.assert_allclose(other, one, rtol=1e-5)
+
+
+def concrete(step, *specs):
+  import tensorflow as tf
+
+  return tf.function(step).get_concrete_function(*specs)
+
+
+def compare(function, replicated, variables, args):
+  """Asserts that a step of replicas returns, and makes of the variables, what the function does."""
+  first = [each.numpy() for each in variables]
+  results = []
+  for each in (function, replicated):
+    for variable, value in zip(variables, first):
+      variable.assign(value)
+    results.append([each(*args).numpy(), *(each.numpy() for each in variables)])
+  for one, other, before in zip(*results, [0.0, *first]):
+    np.testing.assert_allclose(other, one, rtol=1e-5)
+    assert np.abs(one - before).max() > 0
+
+
+def test_tensors_tables_and_texts_that_a_function_captures():
+  import tensorflow as tf
+
+  weights = tf.constant(np.random.default_rng(0).random(300), tf.float32)
+  table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([0, 1], tf.int64)), 2)
+  kernel = tf.Variable(np.random.default_rng(1).random([3, 300]).astype("f"))
+
+  def step(words, unread):
+    del unread
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(tf.square(tf.one_hot(table.lookup(words), 3) @ kernel - 1.0) * weights)
+    kernel.assign_sub(tape.gradient(loss, kernel))
+    return loss
+
+  def traced(batch):
+    return concrete(step, tf.TensorSpec([batch], tf.string), tf.TensorSpec([batch, 1], tf.string))
+
+  whole = traced(4)
+  replicated = replicate(load_graph(traced(2)), 2, whole=load_graph(whole))
+  compare(whole, replicated.graph.source.tf_graph, [kernel],
+          (tf.constant(["a", "b", "a", "c"]), tf.constant([["x"]] * 4)))
+
+
+@pytest.mark.parametrize("batch", (512, 1024, 2048))
+def test_zeros_that_are_a_constant_for_a_part_of_the_batch_and_a_fill_for_all(batch):
+  """TensorFlow writes fewer than 1,000 zeros or ones as a constant."""
+  import tensorflow as tf
+
+  kernel = tf.Variable(np.random.default_rng(1).random([3, 1]).astype("f"))
+
+  def step(x):
+    with tf.GradientTape() as tape:
+      out = x @ kernel
+      margin = tf.where(out > 0.5, out, tf.zeros_like(out)) + tf.ones_like(out)
+      loss = tf.reduce_mean(margin) - tf.reduce_mean(tf.square(out - tf.zeros([len(x), 1])))
+    kernel.assign_sub(tape.gradient(loss, kernel))
+    return loss
+
+  whole = concrete(step, tf.TensorSpec([batch, 3]))
+  part = concrete(step, tf.TensorSpec([batch // 2, 3]))
+  compare(whole, replicate(load_graph(part), 2, whole=load_graph(whole)).graph.source.tf_graph,
+          [kernel], (tf.constant(np.random.default_rng(2).random([batch, 3]), tf.float32),))
