@@ -8,27 +8,29 @@
 beside the best of --methods (auto, unless others are named) and data parallelism.
 
 --start=single,expert,metis makes every search begin at the best of these.
---budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method runs once
-more with each, for what plans, such as annealing, does otherwise with less.
+--budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method that
+searches runs once more with each: one that plans, such as annealing, does otherwise with less.
 --suite=held_out sets graphs, clusters, starts, budgets and seeds, and the methods that a new one
 has to beat; --methods adds to these. placeto_tf/evaluation/suites.py lists the suites.
 --reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
 gets the same budget, and its starting points count. After an interruption the same command goes on
-where it stopped. --validate=runs/table/results.csv replays
-all placements instead, and --validate=placed checks what place.py wrote into a directory.
+where it stopped; after Ctrl-C, the table of the rows that are done is printed.
+--validate=runs/table/results.csv simulates all its placements again instead.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Dict, List
 
 from absl import flags
 
 from placeto_tf.programs import entry_point, shared_flags
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 FLAGS = flags.FLAGS
 
@@ -53,13 +55,12 @@ flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scrip
                   "from scratch, placeto and gdp, do.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")
-flags.DEFINE_list("budgets", [], "Numbers of evaluations with which every method runs, too, for a "
-                  "table of all budgets; their rows go to OUT/budgets.")
+flags.DEFINE_list("budgets", [], "Numbers of evaluations with which every method that searches "
+                  "runs, too, for a table of all budgets.")
 flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
                     "method takes to get within 1 % of its best, and of their own.")
 flags.DEFINE_string("out", None, "Directory of results.")
-flags.DEFINE_string("validate", None, "A results.csv whose placements are replayed, or a "
-                    "directory that place.py wrote.")
+flags.DEFINE_string("validate", None, "A results.csv whose placements are simulated again.")
 
 
 def _pairs(texts: List[str]) -> Dict[str, str]:
@@ -88,7 +89,7 @@ def _take_suite() -> None:
 def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.evaluation import EvaluationConfig, evaluate, tables, validate
+  from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results, validate
   from placeto_tf.graphs import result_directory
   from placeto_tf.placing import registry
 
@@ -98,7 +99,7 @@ def main() -> None:
     for difference in differences:
       print(difference)
     if differences:
-      raise PlacetoError(f"{len(differences)} parts of {FLAGS.validate} do not come out again")
+      raise PlacetoError(f"{len(differences)} figures of {FLAGS.validate} do not come out again")
     print(f"Everything in {FLAGS.validate} comes out again.")
     return
   if FLAGS.suite:
@@ -110,42 +111,45 @@ def main() -> None:
   methods = tuple(FLAGS.methods or ("auto",))
   if FLAGS.reach and FLAGS.reach not in methods:
     raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(methods)}")
-  seeds, budgets = (shared_flags.whole_numbers(name) for name in ("seeds", "budgets"))
   config = EvaluationConfig(
       graphs=shared_flags.expand_globs(FLAGS.graphs), clusters=tuple(FLAGS.clusters),
       methods=registry.with_controls(methods) if FLAGS.controls else methods,
-      seeds=seeds, max_evaluations=FLAGS.max_evaluations,
-      max_seconds=FLAGS.max_seconds, grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
+      seeds=shared_flags.whole_numbers("seeds"), max_evaluations=FLAGS.max_evaluations,
+      max_seconds=FLAGS.max_seconds, budgets=shared_flags.whole_numbers("budgets"),
+      grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
       replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables(),
       batch_norm=FLAGS.batch_norm, check_replicas=FLAGS.check_replicas == "yes")
-  if budgets and not all(0 < each <= (config.max_evaluations or 0) for each in budgets):
-    raise PlacetoError(f"--budgets={','.join(FLAGS.budgets)} with --max_evaluations="
-                       f"{config.max_evaluations}; expected numbers from 1 to it")
   result_directory.check(FLAGS.out)
-
-  graphs: Dict[str, Any] = {}  # loaded once for all budgets
-
-  def run_all(config: EvaluationConfig, out: str) -> Tuple[List[Dict[str, Any]], str]:
-    return evaluate(config, out, progress=shared_flags.show_row, ray=FLAGS.ray,
-                    graphs=graphs if budgets else None), out
-
-  evaluations = {
-      budget: run_all(dataclasses.replace(config, max_evaluations=budget),
-                      os.path.join(FLAGS.out, "budgets", str(budget)))
-      for budget in budgets if budget != config.max_evaluations}
-  rows, _ = evaluations[config.max_evaluations or 0] = run_all(config, FLAGS.out)
-  tables.write_plots(rows, FLAGS.out)
-  table = "\n\n".join(
-      [tables.step_time_table(rows), tables.comparison_table(rows)]
-      + ([tables.replicas_table(rows, FLAGS.out)] if FLAGS.replicas != "1" else [])
-      + ([tables.budget_tables(evaluations)] if budgets else [])
-      + ([tables.reach_table(rows, FLAGS.out, FLAGS.reach)] if FLAGS.reach else []))
-  with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
-    file.write(table + "\n")
-  print(table)
+  try:
+    rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
+  except KeyboardInterrupt:
+    path = os.path.join(FLAGS.out, "results.csv")
+    if os.path.exists(path):
+      _write_tables(read_results(path))
+      print(f"Interrupted: these rows are in {path}; the same command goes on.", flush=True)
+    raise
+  _write_tables(rows)
   print(f"Done: {len(rows)} rows in {FLAGS.out}/results.csv.", flush=True)
+
+
+def _write_tables(rows: pd.DataFrame) -> None:
+  """Prints the tables of rows and writes them with the pictures."""
+  from placeto_tf.evaluation import tables
+
+  tables.write_plots(rows, FLAGS.out)
+  found = [tables.step_time_table(rows), tables.comparison_table(rows)]
+  if FLAGS.replicas != "1":
+    found.append(tables.replicas_table(rows, FLAGS.out))
+  if FLAGS.budgets:
+    found.append(tables.budget_tables(rows, FLAGS.out))
+  if FLAGS.reach in set(rows["method"]):
+    found.append(tables.reach_table(rows, FLAGS.out, FLAGS.reach))
+  text = "\n\n".join(found)
+  with open(os.path.join(FLAGS.out, "table.md"), "w", encoding="utf-8") as file:
+    file.write(text + "\n")
+  print(text)
 
 
 def run() -> None:

@@ -3,224 +3,344 @@
 The directory of results holds:
 
   config.json         the configuration; a directory only resumes the evaluation that made it
-  results.csv         a row per (graph, cluster, method, seed), appended as soon as it is done:
-                      graph, cluster, method, seed, step_time_us, fits, start_us, evaluations,
-                      seconds, lower_bound_us, peak_memory_bytes (of the fullest device),
-                      placement (path from the directory), digest (of the row and its files, see
-                      `validation`)
+  results.csv         a row per (graph, cluster, method, seed, budget), written as soon as it is
+                      done: these five, step_time_us, fits, start_us, evaluations, seconds,
+                      lower_bound_us, peak_memory_bytes (of the fullest device), placement (path
+                      from the directory)
   placements/*.json   the placement of each row
   histories/*.json    [[evaluations, seconds, objective_us], ...] at each improvement
   reports/*.json      the report of each row of `REPLICAS`: forms, data parallelism, the check.
                       Its step time is for as many examples as a step of one replica has; where
                       nothing fits there is no row, and a rerun tries again
 
-An interrupted run goes on where it stopped; a rerun skips rows that are done.
+`budget` is the number of evaluations of a run; it is empty where only seconds are limited. A method
+that does not search has rows of the largest budget alone.
+
+An interrupted evaluation goes on where it stopped; a rerun skips rows that are done.
 """
 
 from __future__ import annotations
 
-import collections
-import csv
-import hashlib
-import itertools
-import json
+import concurrent.futures
+import dataclasses
+import io
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+import pandas as pd
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
-from placeto_tf.evaluation.runs import Found, Key, read_history, run
 from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
-from placeto_tf.placing import registry, reports
+from placeto_tf.placing import registry, reports, running
 from placeto_tf.placing.config import AUTO
 from placeto_tf.placing.replica_search import place_replicas
-from placeto_tf.placing.result import PlacingResult
-from placeto_tf.problem.executor import Calls, Executor
+from placeto_tf.problem.executors import Executor, Shared, executor_at, result_of
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.ray_executor import executor_at
 from placeto_tf.replication import ReplicaSource, load_with_replicas
+from placeto_tf.search.islands import Islands
 from placeto_tf.search.lower_bounds import lower_bound_us
 
-FIELDS = ("graph", "cluster", "method", "seed", "step_time_us", "fits", "start_us", "evaluations",
-          "seconds", "lower_bound_us", "peak_memory_bytes", "placement", "digest")
-KEY = FIELDS[:4]
+# Column -> its type in a table of results.
+COLUMNS = {
+    "graph": "str", "cluster": "str", "method": "str", "seed": "int64", "budget": "Int64",
+    "step_time_us": "float64", "fits": "bool", "start_us": "float64", "evaluations": "int64",
+    "seconds": "float64", "lower_bound_us": "float64", "peak_memory_bytes": "float64",
+    "placement": "str"}
+_REMEDY = "delete the row to run it again"
 
-Row = Dict[str, Any]
+# Called with (rows done, rows in all, the row) after each.
+Progress = Callable[[int, int, Dict[str, Any]], None]
+
+
+class Key(NamedTuple):
+  """The run that a row is of."""
+
+  graph: str
+  cluster: str
+  method: str
+  seed: int
+  budget: Optional[int]
+
+  @property
+  def stem(self) -> str:
+    """The name of the row's files."""
+    return re.sub(r"[^\w.=-]+", "_", "__".join(map(str, self)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+  """The result of one run.
+
+  Attributes:
+    placement: [N] int32 device of each op.
+    start_us: step time of its start, where that was there before it began.
+    evaluations, seconds: it used.
+    history: (evaluations, seconds, objective_us) at each improvement.
+  """
+
+  placement: np.ndarray
+  start_us: Optional[float]
+  evaluations: int
+  seconds: float
+  history: List[Tuple[int, float, float]]
 
 
 def evaluate(
-    config: EvaluationConfig, out: str, *,
-    progress: Optional[Callable[[int, int, Row], None]] = None, ray: Optional[str] = None,
-    graphs: Optional[Dict[str, ComputationGraph]] = None) -> List[Row]:
-  """Runs the missing rows and returns all rows, in the order of the configuration.
+    config: EvaluationConfig, out: str, *, progress: Progress = lambda *_: None,
+    ray: Optional[str] = None) -> pd.DataFrame:
+  """Runs the rows that are missing.
 
   Args:
     config: of the evaluation.
     out: the directory of results.
-    progress: called with (rows done, rows in all, the row) after each.
-    ray: where to run them, each as a task, see `ray_executor.connected`; None is here, one after
-      the other. Rows are equal but for seconds; results.csv has them as they were done.
-    graphs: keeps graphs by name for later evaluations with the same options; None keeps none.
+    progress: see `Progress`.
+    ray: where rows are run, see `executor_at`; None is here, one after the other. Rows are equal
+      but for seconds.
+
+  Returns:
+    All rows, with `COLUMNS`, in the order of the configuration.
 
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  with result_directory.alone(out):
-    os.makedirs(os.path.join(out, "placements"), exist_ok=True)
-    os.makedirs(os.path.join(out, "histories"), exist_ok=True)
-    with executor_at(ray) as executor:
-      return _evaluate(config, out, progress, executor, graphs)
+  with result_directory.alone(out), executor_at(ray, config.islands) as executor:
+    evaluation = _Evaluation(config, out, progress)
+    evaluation.run_searches(executor)
+    evaluation.run_replicas()
+    return evaluation.rows()
 
 
-def _evaluate(
-    config: EvaluationConfig, out: str,
-    progress: Optional[Callable[[int, int, Row], None]], executor: Executor,
-    graphs: Optional[Dict[str, ComputationGraph]]) -> List[Row]:
-  # What cannot be read is known before anything is run or written.
-  path = os.path.join(out, "results.csv")
-  done = {_key(row): row for row in (read_results(path) if _has_header(path) else [])}
-  for row in done.values():
-    read_history(row, out)
-  for method in map(registry.find, config.methods):
-    registry.read_weights(method, config.weights_of(method))
-  _claim(out, config)
-  wanted = list(_keys(config))
-  left = collections.Counter(key[:2] for key in wanted if key not in done)
-  problems: Dict[Tuple[str, str], PlacementProblem] = {}  # those of which runs are still to come
+class _Evaluation:
+  """The rows of a directory, and those that are still to come."""
 
-  def take(runs: Calls, seconds: Optional[float]) -> None:
-    for key, found in runs.done(seconds):
-      row = _write(problems[key[:2]], key, found, out)
-      _append(path, row)
-      done[key] = row
-      left[key[:2]] -= 1
-      if not left[key[:2]]:
-        del problems[key[:2]]
-      tell(row)
+  def __init__(self, config: EvaluationConfig, out: str, progress: Progress):
+    self._config, self._out, self._progress = config, out, progress
+    self._path = os.path.join(out, "results.csv")
+    self._wanted = list(_keys(config))
+    # All that cannot be read is known before anything is run or written.
+    self._done: Dict[Key, Dict[str, Any]] = {}
+    if os.path.lexists(self._path):
+      for row in read_results(self._path).to_dict("records"):
+        budget = None if pd.isna(row["budget"]) else int(row["budget"])
+        self._done[Key(row["graph"], row["cluster"], row["method"], row["seed"], budget)] = row
+        read_history(row, out)
+    for method in map(registry.find, config.methods):
+      registry.read_weights(method, config.weights_of(method))
+    for folder in ("placements", "histories"):
+      os.makedirs(os.path.join(out, folder), exist_ok=True)
+    _claim(out, config)
 
-  def tell(row: Row) -> None:
-    if progress is not None:
-      progress(sum(key in done for key in wanted), len(wanted), row)
+  def rows(self) -> pd.DataFrame:
+    """Returns the rows that are done, in the order of the configuration."""
+    return _frame([self._done[key] for key in self._wanted if key in self._done])
 
-  threads = config.islands if executor.beside else executor.cores
-  with executor.tasks(run, cpus=config.islands) as runs:
-    for graph_name in config.graphs:
-      if all(key in done for key in wanted if key[0] == graph_name and key[2] != REPLICAS):
-        continue
-      graph = (graphs or {}).get(graph_name) or load_with_replicas(
-          graph_name, **config.graph_options)
-      if graphs is not None:
-        graphs[graph_name] = graph
-      for cluster_name in config.clusters:
-        todo = [key for key in wanted if key[:2] == (graph_name, cluster_name)
-                and key[2] != REPLICAS and key not in done]
-        if not todo:
-          continue
-        new_problem = problem_factory(graph, Cluster.parse(cluster_name), config)
-        problems[graph_name, cluster_name] = new_problem()
-        problem = new_problem()
-        shared = executor.share((
-            problem.portable(with_shapes=True) if executor.beside else problem,
-            _start(new_problem(), config.start)))
-        for key in todo:
-          runs.submit(key, " ".join(map(str, key)), shared, key, config, threads)
-        take(runs, 0.0)
-    take(runs, None)
-  for graph_name, keys in itertools.groupby(
-      [key for key in wanted if key[2] == REPLICAS and key not in done], key=lambda key: key[0]):
-    source = ReplicaSource(graph_name, config.graph_options)
-    for key in keys:
+  def _left(self, replicas: bool) -> List[Key]:
+    return [key for key in self._wanted
+            if (key.method == REPLICAS) == replicas and key not in self._done]
+
+  def run_searches(self, executor: Executor) -> None:
+    """Runs all methods but `REPLICAS`; graphs are read while earlier runs go on elsewhere."""
+    config = self._config
+    running_now: Dict[concurrent.futures.Future, Tuple[Key, PlacementProblem]] = {}
+    graphs: Dict[str, ComputationGraph] = {}  # the latest
+    cases = dict.fromkeys((key.graph, key.cluster) for key in self._left(replicas=False))
+    for name, cluster in cases:
+      if name not in graphs:
+        graphs = {name: load_with_replicas(name, **config.graph_options)}
+      problem = PlacementProblem.build(
+          graphs[name], Cluster.parse(cluster), grouping=config.grouping,
+          max_groups=config.max_groups)
+      start = _start(problem.renewed(), config.start)
+      sent = problem.portable(with_shapes=True) if executor.elsewhere else problem
+      shared = executor.share((sent, start))
+      threads = config.islands if executor.elsewhere else executor.cores
+      for key in self._left(replicas=False):
+        if key[:2] == (name, cluster):
+          running_now[executor.submit(run, shared, key, config, threads)] = key, problem
+          self._take(running_now, 0.0)
+    while running_now:
+      self._take(running_now, None)
+
+  def _take(self, running_now: Dict[Any, Any], seconds: Optional[float]) -> None:
+    """Writes the rows of runs that end within these seconds; None waits for the next."""
+    ended, _ = concurrent.futures.wait(
+        running_now, seconds, concurrent.futures.FIRST_COMPLETED)
+    for future in ended:
+      key, problem = running_now.pop(future)
+      found = result_of(future)
+      result, bound_us = problem.simulator.simulate(found.placement), lower_bound_us(problem)
+      placement = Placement.from_indices(
+          problem.graph, problem.cluster, found.placement, method=key.method, seed=key.seed,
+          evaluations=found.evaluations, step_time_us=result.step_time_us, lower_bound_us=bound_us)
+      self._write(
+          key, placement, found.history, step_time_us=float(result.step_time_us),
+          fits=bool(result.fits), start_us=found.start_us, evaluations=found.evaluations,
+          seconds=found.seconds, lower_bound_us=float(bound_us),
+          peak_memory_bytes=float(result.peak_memory_bytes.max()))
+
+  def run_replicas(self) -> None:
+    """Runs the rows of `REPLICAS`, here; where nothing fits, "auto" leaves the row out."""
+    sources: Dict[str, ReplicaSource] = {}
+    for key in self._left(replicas=True):
+      if key.graph not in sources:
+        sources = {key.graph: ReplicaSource(key.graph, self._config.graph_options)}
       try:
-        done[key] = _place_replicas(source, key, config, out)
+        found = place_replicas(
+            sources[key.graph], Cluster.parse(key.cluster), self._config.placing_config(key.seed))
       except PlacementError:
-        if config.replicas != AUTO:  # there may not be so many devices
+        if self._config.replicas != AUTO:  # there may not be so many devices
           raise
         continue
-      _append(path, done[key])
-      tell(done[key])
-  return [done[key] for key in wanted if key in done]
+      assert found.replication is not None
+      chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
+      share = one / chosen.global_batch if one and chosen is not None else 1.0
+      os.makedirs(os.path.join(self._out, "reports"), exist_ok=True)
+      atomic.write_json(
+          os.path.join(self._out, "reports", f"{key.stem}.json"), reports.report(found))
+      self._write(
+          key, found.placement, [(count, seconds, us * share) for count, seconds, us
+                                 in found.history],
+          step_time_us=found.step_time_us * share, fits=found.fits, start_us=None,
+          evaluations=found.evaluations, seconds=found.seconds,
+          lower_bound_us=found.lower_bound_us * share,
+          peak_memory_bytes=float(found.peak_memory_bytes.max()))
+
+  def _write(self, key: Key, placement: Placement, history: List[Any], **figures: Any) -> None:
+    """Writes the files of a run, and results.csv with its row."""
+    name = os.path.join("placements", f"{key.stem}.json")
+    placement.save(os.path.join(self._out, name))
+    atomic.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
+    figures["seconds"] = round(figures["seconds"], 3)
+    self._done[key] = {**key._asdict(), **figures, "placement": name}
+    # Rows of methods that are not wanted now stay, too.
+    text = _frame(list(self._done.values())).to_csv(index=False, lineterminator="\n")
+    atomic.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
+    self._progress(sum(each in self._done for each in self._wanted), len(self._wanted),
+                   self._done[key])
 
 
-def read_results(path: str) -> List[Row]:
-  """The rows of a results.csv, numbers as numbers; a last line cut short is left out.
+def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Found:
+  """Runs one method; it writes nothing, for it may run on another machine, and more than once.
+
+  Args:
+    shared: (problem, start): where the run starts, [N], or None.
+    key: of the run.
+    config: of the evaluation.
+    threads: on which it simulates.
+
+  Returns:
+    The best placement, and its history.
+  """
+  problem, start = shared.get()
+  problem = problem.renewed()
+  problem.simulator.num_threads = threads
+  method, budget = registry.find(key.method), config.budget_of(key.budget)
+  running.prepare(problem, method, budget, key.seed, start=start)
+  start_us = None
+  if problem.account.best_placement is not None:
+    start_us = float(problem.simulator.simulate(problem.account.best_placement).step_time_us)
+  running.run(problem, method, budget, key.seed, weights=config.weights_of(method),
+              islands=Islands(config.islands))
+  account = problem.account
+  return Found(
+      account.best_known, start_us, account.evaluations, account.seconds, account.history)
+
+
+def read_results(path: str) -> pd.DataFrame:
+  """Returns the rows of a results.csv, with `COLUMNS`.
 
   Raises:
     PlacetoError: the file is missing or not a results.csv.
   """
   text = user_files.read_text(path, what="the results", remedy="expected a results.csv")
-  whole = text[:text.rfind("\n") + 1]
-  rows = []
-  reader = csv.DictReader(whole.split("\n")[:-1])
-  for number, row in _numbered(path, reader):
-    try:
-      if None in row or None in row.values():
-        raise ValueError("it has more or fewer fields than there are columns")
-      rows.append(dict(
-          row, seed=int(row["seed"]), step_time_us=float(row["step_time_us"]),
-          fits={"True": True, "False": False}[row["fits"]],
-          start_us=float(row["start_us"]) if row["start_us"] else None,
-          evaluations=int(row["evaluations"]), seconds=float(row["seconds"]),
-          lower_bound_us=float(row["lower_bound_us"]),
-          peak_memory_bytes=float(row["peak_memory_bytes"])))
-    except (TypeError, ValueError, KeyError) as error:
-      raise PlacetoError(
-          f"line {number} of {path} was not understood ({error}); delete the line to run it again"
-      ) from None
-  return rows
+  try:
+    rows = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    if list(rows) != list(COLUMNS):
+      raise ValueError(f"its columns are {list(rows)!r:.200}, not {', '.join(COLUMNS)}")
+    # Python reads floats exactly as they were written, pandas does not.
+    read = {"bool": {"True": True, "False": False}.__getitem__, "int64": int,
+            "Int64": lambda text: int(text) if text else pd.NA,
+            "float64": lambda text: float(text or "nan"), "str": str}
+    return rows.apply(lambda column: column.map(read[COLUMNS[column.name]])).astype(COLUMNS)
+  except (ValueError, TypeError, KeyError) as error:  # pandas' own are children of ValueError
+    raise PlacetoError(
+        f"{path} is no results.csv ({str(error):.400}); delete the line that is damaged, or choose "
+        "another directory") from None
 
 
-def _numbered(path: str, reader: csv.DictReader) -> Iterator[Tuple[int, Dict[str, Any]]]:
-  """The rows with their lines; the columns are checked first."""
-  try:  # Python 3.9 reads no line with a null character, not even the first
-    if tuple(reader.fieldnames or ()) != FIELDS:
-      raise PlacetoError(
-          f"{path} has the columns {reader.fieldnames!r:.200}, expected {', '.join(FIELDS)}")
-    yield from enumerate(reader, start=2)
-  except csv.Error as error:
-    raise PlacetoError(f"{path} is no results.csv ({error}); delete the line that is damaged"
-                       ) from None
+def read_history(row: Any, out: str) -> np.ndarray:
+  """Returns [K, 3] evaluations, seconds and objective in us at each improvement of a row's run.
+
+  Args:
+    row: of an evaluation.
+    out: its directory.
+
+  Raises:
+    PlacetoError: the file is missing or damaged.
+  """
+  path = os.path.join(out, "histories", os.path.basename(row["placement"]))
+  history = user_files.read_json(path, what="the history", remedy=_REMEDY)
+  try:
+    found = np.array(history, dtype=np.float64)
+  except (TypeError, ValueError):
+    found = np.empty(0)
+  if found.ndim != 2 or found.shape[1] != 3 or not len(found):
+    raise PlacetoError(f"{path!r} holds something else than a history; {_REMEDY}")
+  return found
 
 
-def digest_of(row: Row, out: str) -> str:
-  """Binds a row's fields, its placement and its history to one another: SHA-256 in hex."""
-  digest = hashlib.sha256(json.dumps(
-      [_text(row[field]) for field in FIELDS if field != "digest"]).encode("utf-8"))
-  name = os.path.basename(row["placement"])
-  for folder in ("placements", "histories"):
-    digest.update(b"\0" + user_files.read_bytes(
-        os.path.join(out, folder, name), what=f"a file of {folder}",
-        remedy="delete the row to run it again"))
-  return digest.hexdigest()
+def validate(path: str) -> List[str]:
+  """Replays the placements of a results.csv; returns a sentence for every row that differs.
+
+  Step time, memory and whether it fits are simulated again. Rows of `REPLICAS` are left out: they
+  are of other graphs than those of their names.
+
+  Raises:
+    PlacetoError: the file is no results.csv, or a graph or cluster of it cannot be loaded.
+  """
+  out, differences = os.path.dirname(os.path.abspath(path)), []
+  options = _stored(out).get("graph_options", {}) if os.path.lexists(_config_path(out)) else {}
+  rows = read_results(path)
+  for name, of_graph in rows[rows["method"] != REPLICAS].groupby("graph", sort=False):
+    graph = load_with_replicas(name, **options)
+    for cluster, of_case in of_graph.groupby("cluster", sort=False):
+      problem = PlacementProblem.build(graph, Cluster.parse(cluster), max_groups=1)
+      for row in of_case.to_dict("records"):
+        said = "/".join(str(row[field]) for field in Key._fields)
+        try:
+          placement = Placement.load(os.path.join(out, row["placement"]))
+          step = problem.simulator.simulate(placement.indices(graph, problem.cluster))
+        except PlacetoError as error:
+          differences.append(f"{said}: {error}")
+          continue
+        again = {"step_time_us": float(step.step_time_us), "fits": bool(step.fits),
+                 "peak_memory_bytes": float(step.peak_memory_bytes.max()),
+                 "method": placement.method, "seed": placement.seed,
+                 "evaluations": placement.evaluations}
+        differences += [f"{said}: {field} is {value!r}, not {row[field]!r}"
+                        for field, value in again.items() if value != row[field]]
+  return differences
 
 
-def _text(value: object) -> str:
-  """A row in the form of results.csv."""
-  return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+def _frame(rows: List[Dict[str, Any]]) -> pd.DataFrame:
+  return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def _keys(config: EvaluationConfig) -> Iterator[Key]:
+  budgets = sorted({*config.budgets, config.max_evaluations} - {None})  # type: ignore[type-var]
   for graph in config.graphs:
     for cluster in config.clusters:
-      for method in (*config.methods, *([] if config.replicas == 1 else [REPLICAS])):
-        for seed in config.seeds:
-          yield graph, cluster, method, seed
-
-
-def _key(row: Row) -> Key:
-  return tuple(row[field] for field in KEY)
-
-
-def problem_factory(graph, cluster, config) -> Callable[[], PlacementProblem]:
-  """Makes problems with separate counts that share costs, groups and the simulator."""
-  problem = PlacementProblem.build(
-      graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
-  return problem.renewed
+      for name in (*config.methods, *([] if config.replicas == 1 else [REPLICAS])):
+        searches = name != REPLICAS and registry.find(name).kind.searches
+        for budget in budgets if searches and budgets else [config.max_evaluations]:
+          for seed in config.seeds:
+            yield Key(graph, cluster, name, seed, budget)
 
 
 def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
@@ -230,95 +350,27 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   return problem.account.best_placement
 
 
-def _write(problem: PlacementProblem, key: Key, found: Found, out: str) -> Row:
-  """Writes the placement and the history of a run; its row."""
-  result = problem.simulator.simulate(found.placement)
-  bound_us = lower_bound_us(problem)
-  placement = Placement.from_indices(
-      problem.graph, problem.cluster, found.placement, method=key[2], seed=key[3],
-      evaluations=found.evaluations, step_time_us=result.step_time_us,
-      lower_bound_us=bound_us)
-  return _row(key, found, placement, found.history, out, step_time_us=float(result.step_time_us),
-              fits=bool(result.fits), start_us=found.start_us, lower_bound_us=float(bound_us),
-              peak_memory_bytes=float(result.peak_memory_bytes.max()))
+def _config_path(out: str) -> str:
+  return os.path.join(out, "config.json")
 
 
-def _place_replicas(
-    source: ReplicaSource, key: Key, config: EvaluationConfig, out: str) -> Row:
-  """Places with replicas and writes placement, history and report; the row.
-
-  Raises:
-    PlacementError: nothing fits, or there are more replicas than devices.
-  """
-  found = place_replicas(source, Cluster.parse(key[1]), config.placing_config(key[3]))
-  assert found.replication is not None
-  chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
-  share = one / chosen.global_batch if one and chosen is not None else 1.0
-  os.makedirs(os.path.join(out, "reports"), exist_ok=True)
-  atomic.write_json(os.path.join(out, "reports", f"{stem_of(key)}.json"), reports.report(found))
-  history = [(count, seconds, us * share) for count, seconds, us in found.history]
-  return _row(key, found, found.placement, history, out, step_time_us=found.step_time_us * share,
-              fits=found.fits, start_us=None, lower_bound_us=found.lower_bound_us * share,
-              peak_memory_bytes=float(found.peak_memory_bytes.max()))
-
-
-def stem_of(key: Key) -> str:
-  """The name of a row's files."""
-  return re.sub(r"[^\w.=-]+", "_", "__".join(map(str, key)))
-
-
-def _row(
-    key: Key, found: Union[Found, PlacingResult], placement: Placement,
-    history: List[Tuple[int, float, float]], out: str, **figures: Any) -> Row:
-  """Writes the placement and the history of a run; its row."""
-  file_name = os.path.join("placements", f"{stem_of(key)}.json")
-  placement.save(os.path.join(out, file_name))
-  atomic.write(os.path.join(out, "histories", f"{stem_of(key)}.json"),
-               json.dumps(history).encode("utf-8"), error_type=PlacetoError)
-  row = {**dict(zip(KEY, key)), **figures, "evaluations": found.evaluations,
-         "seconds": round(found.seconds, 3), "placement": file_name}
-  return {**row, "digest": digest_of(row, out)}
-
-
-def _append(path: str, row: Row) -> None:
-  new = not _has_header(path)
-  if not new:
-    _drop_cut_line(path)
-  with open(path, "w" if new else "a", encoding="utf-8", newline="") as file:
-    writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-    if new:
-      writer.writeheader()
-    writer.writerow({name: _text(value) for name, value in row.items()})
-
-
-def _has_header(path: str) -> bool:
-  """Whether there are results; a run that was killed at once leaves a file without a line."""
-  return os.path.lexists(path) and b"\n" in user_files.read_bytes(
-      path, what="the results", remedy="expected a results.csv")
-
-
-def _drop_cut_line(path: str) -> None:
-  """Removes the half line that a run leaves if it is killed while writing."""
-  with open(path, "rb+") as file:
-    content = file.read()
-    file.truncate(content.rfind(b"\n") + 1)
+def _stored(out: str) -> Dict[str, Any]:
+  return user_files.read_json_object(
+      _config_path(out), what="the evaluation's configuration", remedy="choose another directory")
 
 
 def _claim(out: str, config: EvaluationConfig) -> None:
-  path = os.path.join(out, "config.json")
-  if not os.path.lexists(path):
-    atomic.write_json(path, config.to_json())
+  """Writes config.json, or compares it: settings on which all rows depend may not change.
+
+  Graphs, clusters, methods, seeds and budgets may grow.
+  """
+  if not os.path.lexists(_config_path(out)):
+    atomic.write_json(_config_path(out), config.to_json())
     return
-  stored = user_files.read_json_object(
-      path, what="the evaluation's configuration", remedy="choose another directory")
-  # Graphs, clusters, methods and seeds may grow; settings on which all rows depend may not change.
-  # Older evaluations do not name all of them.
-  defaults = {"islands": 1, "replicas": 1, "batch_norm": "replica"}
-  for name in ("max_evaluations", "max_seconds", "grouping", "max_groups", "start",
-               "graph_options", "policy_weights", "islands", "replicas", "mirrored_variables",
-               "batch_norm"):
-    default = defaults.get(name)
-    if (stored.get(name) or default) != (config.to_json()[name] or default):
+  stored = _stored(out)
+  for name, value in config.to_json().items():
+    if name not in ("graphs", "clusters", "methods", "seeds", "budgets") and (
+        stored.get(name) != value):
       raise PlacetoError(
-          f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has "
-          f"{config.to_json()[name]!r}; choose another directory")
+          f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has {value!r}; "
+          "choose another directory")

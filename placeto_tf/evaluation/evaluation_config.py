@@ -25,6 +25,7 @@ class EvaluationConfig:
     methods: names of `placeto_tf.placing.registry`.
     seeds: every method runs once with each.
     max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
+    budgets: numbers of evaluations with which every method that searches runs, too.
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
     grouping, max_groups: how ops are grouped.
@@ -43,6 +44,7 @@ class EvaluationConfig:
   seeds: Tuple[int, ...] = (0,)
   max_evaluations: Optional[int] = None
   max_seconds: Optional[float] = None
+  budgets: Tuple[int, ...] = ()
   grouping: str = "heavy_edge"
   max_groups: int = 128
   start: Tuple[str, ...] = ()
@@ -75,13 +77,16 @@ class EvaluationConfig:
             f"{', '.join(registry.weighted_policies())}")
     if self.max_evaluations is None and self.max_seconds is None:
       raise PlacetoError("no budget was given; give max_evaluations or max_seconds")
+    if self.budgets and not all(0 < each <= (self.max_evaluations or 0) for each in self.budgets):
+      raise PlacetoError(
+          f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
+          f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
     check_islands(self.islands)
-    _ = self.budget
+    self.budget_of(self.max_evaluations)
 
-  @property
-  def budget(self) -> Budget:
-    """Of each run."""
-    return Budget(max_evaluations=self.max_evaluations, max_seconds=self.max_seconds)
+  def budget_of(self, evaluations: Optional[int]) -> Budget:
+    """Returns the budget of a run with so many evaluations."""
+    return Budget(max_evaluations=evaluations, max_seconds=self.max_seconds)
 
   def placing_config(self, seed: int) -> PlacingConfig:
     """How a row of `REPLICAS` is placed."""

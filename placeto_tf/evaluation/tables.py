@@ -1,216 +1,204 @@
-"""Tables and plots of the rows that `evaluate` returns."""
+"""Tables and pictures of the rows that `evaluate` returns, by pandas and matplotlib.
+
+Dimensions: K improvements of a run.
+"""
 
 from __future__ import annotations
 
-import collections
 import os
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
+import pandas as pd
 
 from placeto_tf.errors import PlacetoError
+from placeto_tf.evaluation.evaluate import read_history
 from placeto_tf.evaluation.evaluation_config import REPLICAS
-from placeto_tf.evaluation.runs import read_history
 from placeto_tf.graphs import user_files
 from placeto_tf.placing import registry
 from placeto_tf.placing.registry import DATA_PARALLEL
 
-Row = Dict[str, Any]
-# The excess that the plot of ratios shows as zero, in percent.
-_LEAST_EXCESS = 0.1
-_WITHIN = 0.01  # of the best, where it counts as reached
-_LEAST = 1e-3  # seconds below a clock's resolution
+CASE = ["graph", "cluster"]
+_LEAST_EXCESS = 0.1  # percent over the best that the picture of ratios shows as zero
+_WITHIN = 0.01  # share over a result within which it counts as reached
+_CLOCK_SECONDS = 1e-3  # the resolution of a clock
 
 
-def step_time_table(rows: Sequence[Row]) -> str:
-  """Markdown: a line per graph and cluster, a column per method, step times in ms.
+def markdown(table: pd.DataFrame) -> str:
+  """Returns a table in Markdown; columns whose cells are all texts of words are on the left."""
+  cells = table.astype(str)
+  words = {name for name in table if name in ("graph", "cluster", "method", "replicas", "check")}
+  rule = ["---" if name in words else "---:" for name in table]
+  return "\n".join("| " + " | ".join(map(str, row)) + " |"
+                   for row in (list(table), rule, *cells.to_numpy().tolist()))
 
-  Several seeds are shown as mean ± standard deviation. For a policy, the share by which it is below
-  its start follows in parentheses. The last column is the lower bound, the last
-  line each method's geometric mean of step time over the best in its line.
+
+def geometric_mean(values: Any) -> float:
+  """Returns the geometric mean of positive numbers, NaN left out; NaN where none is left."""
+  found = np.asarray(values, dtype=float)
+  found = found[~np.isnan(found)]
+  return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
+
+
+def final(rows: pd.DataFrame) -> pd.DataFrame:
+  """Returns the rows of the largest budget."""
+  return rows[rows["budget"].isna() | (rows["budget"] == rows["budget"].max())]
+
+
+def step_time_table(rows: pd.DataFrame) -> str:
+  """Returns a line per graph and cluster, a column per method, step times in ms, in Markdown.
+
+  Several seeds are shown as mean ± standard deviation. The share follows by which a method is below
+  its start. The last column is the lower bound. The last line is each method's geometric mean of
+  its step time over the best in its line.
   """
-  methods = list(dict.fromkeys(row["method"] for row in rows))
-  cells: Dict[tuple, Dict[str, List[Row]]] = collections.defaultdict(dict)
-  for row in rows:
-    cells[row["graph"], row["cluster"]].setdefault(row["method"], []).append(row)
-  lines = ["| graph | cluster | " + " | ".join(methods) + " | bound |",
-           "|---|---|" + "---:|" * (len(methods) + 1)]
-  ratios: Dict[str, List[float]] = collections.defaultdict(list)
-  for (graph, cluster), by_method in cells.items():
-    best = min(row["step_time_us"] for found in by_method.values() for row in found)
-    line = [graph.replace("zoo:", ""), cluster]
-    for method in methods:
-      found = by_method.get(method, [])
-      line.append(_cell(found))
-      if found:
-        ratios[method].append(_mean(found, "step_time_us") / best)
-    bound = next(iter(by_method.values()))[0]["lower_bound_us"]
-    lines.append("| " + " | ".join(line + [f"{bound / 1e3:.1f}"]) + " |")
-  lines.append("| over the best, geometric mean | | " + " | ".join(
-      f"{geometric_mean(ratios[method]):.3f}" for method in methods) + " | |")
-  return "\n".join(lines)
+  rows = _named(rows)
+  cells = rows.groupby([*CASE, "method"], sort=False)[list(rows)].apply(_cell).unstack("method")
+  means = _means(rows)
+  bounds_ms = rows.groupby(CASE, sort=False)["lower_bound_us"].first() / 1e3
+  cells["bound"] = bounds_ms.map("{:.1f}".format)
+  methods = list(dict.fromkeys(rows["method"]))
+  table = cells[[*methods, "bound"]].fillna("-").reset_index()
+  over = means["step_time_us"] / means["best_us"]
+  last = over.groupby("method").agg(geometric_mean).map("{:.3f}".format)
+  table.loc[len(table)] = ["geometric mean over the best", "", *last[methods], ""]
+  return markdown(table)
 
 
-def comparison_table(rows: Sequence[Row]) -> str:
-  """Markdown: a line per graph, cluster and method, means over seeds.
+def comparison_table(rows: pd.DataFrame) -> str:
+  """Returns a line per graph, cluster and method, means over seeds, in Markdown.
 
-  Columns: step time (with its standard deviation); the step times of one device and of the expert
-  split over it, where these are among the methods (above 1: faster than these); its ratio to the
-  best known and to the lower bound; seconds; evaluations; peak memory of the fullest device. The
-  last lines are geometric means of each method.
+  Columns: the step time (with its standard deviation); the step times of one device and of the
+  human-expert split over the method's, where these were run (above 1: the method is faster); the
+  method's over the best known and over the lower bound; seconds; evaluations; peak memory of the
+  fullest device. The last lines are geometric means of each method.
   """
-  lines = ["| graph | cluster | method | step ms | single / it | expert / it | it / best "
-           "| it / bound | seconds | evaluations | peak GB |", "|---|---|---|" + "---:|" * 8]
-  grouped: Dict[tuple, Dict[str, List[Row]]] = collections.defaultdict(dict)
-  for row in rows:
-    grouped[row["graph"], row["cluster"]].setdefault(row["method"], []).append(row)
-  ratios: Dict[str, List[List[float]]] = collections.defaultdict(list)
-  for (graph, cluster), by_method in grouped.items():
-    times = {name: _mean(by_method[name], "step_time_us") if name in by_method else float("nan")
-             for name in ("single", "expert")}
-    best = min(row["step_time_us"] for found in by_method.values() for row in found)
-    for method, found in by_method.items():
-      us = _mean(found, "step_time_us")
-      own = [times["single"] / us, times["expert"] / us, us / best,
-             us / _mean(found, "lower_bound_us")]
-      ratios[method].append(own)
-      lines.append("| " + " | ".join(
-          [graph.replace("zoo:", ""), cluster, method, _times(found), *map(_ratio, own),
-           f"{_mean(found, 'seconds'):.1f}", f"{_mean(found, 'evaluations'):,.0f}",
-           f"{_mean(found, 'peak_memory_bytes') / 2**30:.2f}"]) + " |")
-  for method, own in ratios.items():
-    means = [geometric_mean(column) for column in zip(*own)]
-    lines.append("| " + " | ".join(
-        ["geometric mean", "", method, "", *map(_ratio, means), "", "", ""]) + " |")
-  return "\n".join(lines)
+  rows = _named(rows)
+  means = _means(rows)
+  us = means["step_time_us"]
+  ratios = pd.DataFrame({
+      **{f"{name} / method": _of_method(means, name) / us for name in ("single", "expert")},
+      "method / best": us / means["best_us"], "method / bound": us / means["lower_bound_us"]})
+  shown = ratios.apply(lambda column: column.map(_ratio))
+  shown.insert(0, "step ms", rows.groupby([*CASE, "method"], sort=False)[list(rows)].apply(_times))
+  shown["seconds"] = means["seconds"].map("{:.1f}".format)
+  shown["evaluations"] = means["evaluations"].map("{:,.0f}".format)
+  shown["peak GB"] = (means["peak_memory_bytes"] / 2**30).map("{:.2f}".format)
+  last = ratios.groupby("method", sort=False).agg(geometric_mean)
+  last = last.apply(lambda column: column.map(_ratio)).reset_index()
+  last.insert(0, "graph", "geometric mean")
+  return markdown(pd.concat([shown.reset_index(), last]).fillna(""))
 
 
-def budget_tables(evaluations: Mapping[int, Tuple[Sequence[Row], str]]) -> str:
-  """Markdown: what each method reaches with each of some budgets.
+def budget_tables(rows: pd.DataFrame, out: str) -> str:
+  """Returns tables of each method's result with each budget, for each cluster, in Markdown.
 
-  The objective is used, which has a penalty for placements that do not fit.
-
-  There are two tables per cluster, and two for all clusters if there are several. The first has
-  each method's geometric mean over graphs of the objective over the start's, with its deviation
-  over seeds. The second has the same over the best of the methods that need no search, with the
-  share of (graph, seed) pairs in which it is better. Methods without a start, in the first, have
-  the start of the others.
+  The objective is used, which has a penalty for placements that do not fit. The first table of a
+  cluster, and of all where there are several, has each method's geometric mean over graphs of its
+  objective over that of the start, with its deviation over seeds. The second has the same over the
+  best of the methods that need no search, with the share of runs that are better.
 
   Args:
-    evaluations: number of evaluations of a run -> rows of an evaluation, and its directory, for the
-      histories. All have the same graphs, clusters, methods and seeds.
+    rows: of an evaluation with budgets; methods that do not search have rows of the largest alone.
+    out: its directory, for the histories.
   """
-  found_us: Dict[int, Dict[tuple, np.ndarray]] = {  # the objective at each improvement
-      budget: {_run(row): _history(row, out)[:, 2] for row in rows}
-      for budget, (rows, out) in sorted(evaluations.items())}
-  rows = evaluations[max(evaluations)][0]
+  rows = rows.copy()
+  histories = [read_history(row, out)[:, 2] for row in rows.to_dict("records")]
+  rows["objective_us"] = [found[-1] for found in histories]
+  rows["first_us"] = [found[0] for found in histories]
+  searches = rows["method"].map(_searches)
+  clusters = list(dict.fromkeys(rows["cluster"]))
   blocks = []
-  clusters = list(dict.fromkeys(row["cluster"] for row in rows))
   for names in [[name] for name in clusters] + ([clusters] if len(clusters) > 1 else []):
-    chosen = [row for row in rows if row["cluster"] in names]
-    title = ", ".join(f"`{name}`" for name in names)
-    starts: Dict[tuple, float] = {}
-    simple: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
-    for row in chosen:
-      key, us = (row["graph"], row["cluster"]), found_us[max(found_us)][_run(row)]
-      if not _searches(row):
-        simple[key] = min(simple[key], us[-1])
-      elif row["start_us"] is not None:
-        starts[key] = us[0]
-    for text, base in (("the start", starts), ("the best without a search", simple)):
-      if base:
-        blocks.append(f"Over {text}, {title}:\n\n" + _budget_table(
-            chosen, found_us, base, share=base is simple))
+    here = rows["cluster"].isin(names)
+    starts = rows[here & searches & rows["start_us"].notna()]
+    simple = rows[here & ~searches]
+    for text, base_us, share in (
+        ("the start", starts.groupby(CASE)["first_us"].last(), False),
+        ("the best without a search", simple.groupby(CASE)["objective_us"].min(), True)):
+      if len(base_us):
+        blocks.append(f"Step time over {text}, {', '.join(f'`{name}`' for name in names)}:\n\n"
+                      + _budget_table(rows[here], base_us, share))
   return "\n\n".join(blocks)
 
 
-def _budget_table(
-    rows: Sequence[Row], found_us: Mapping[int, Mapping[tuple, np.ndarray]],
-    base: Mapping[tuple, float], share: bool) -> str:
-  lines = ["| evaluations | " + " | ".join(f"{budget:,}" for budget in found_us) + " |",
-           "|---|" + "---:|" * len(found_us)]
-  for method in dict.fromkeys(row["method"] for row in rows):
-    logs: Dict[int, List[np.ndarray]] = collections.defaultdict(list)
-    for row in rows:
-      key = row["graph"], row["cluster"]
-      if row["method"] == method and key in base:
-        logs[row["seed"]].append(np.log(
-            np.array([found[_run(row)][-1] for found in found_us.values()]) / base[key]))
-    if not logs:
-      continue
-    means = np.exp([np.mean(found, axis=0) for found in logs.values()])  # [seeds, budgets]
-    better = np.mean(np.concatenate(list(logs.values())) < -1e-9, axis=0)
-    lines.append(f"| {method} | " + " | ".join(
-        f"{column.mean():.3f}" + (f" ± {column.std(ddof=1):.3f}" if len(column) > 1 else "")
-        + (f" ({100 * part:.0f} %)" if share else "")
-        for column, part in zip(means.T, better)) + " |")
-  return "\n".join(lines)
+def _budget_table(rows: pd.DataFrame, base_us: pd.Series, share: bool) -> str:
+  rows = rows.join(base_us.rename("base_us"), on=CASE).dropna(subset=["base_us"])
+  rows["log"] = np.log(rows["objective_us"] / rows["base_us"])
+  budgets = sorted(rows["budget"].dropna().unique())
+  table = []
+  for method, found in rows.groupby("method", sort=False):
+    line = {"method": method}
+    for budget in budgets:
+      # What does not search is the same whatever the budget.
+      at = found[found["budget"] == budget] if _searches(method) else found
+      seeds = np.exp(at.groupby("seed")["log"].mean())
+      line[f"{budget:,} evaluations"] = "-" if at.empty else (
+          f"{seeds.mean():.3f}" + (f" ± {seeds.std():.3f}" if len(seeds) > 1 else "")
+          + (f" ({100 * (at['log'] < -1e-9).mean():.0f} %)" if share else ""))
+    table.append(line)
+  return markdown(pd.DataFrame(table))
 
 
-def replicas_table(rows: Sequence[Row], out: str) -> str:
-  """Markdown: a line per row of `REPLICAS`, for as many examples as a step of one replica has.
+def replicas_table(rows: pd.DataFrame, out: str) -> str:
+  """Returns a line per row of `REPLICAS`, for as many examples as a step of one replica has.
 
-  Columns: step times of the best of the other methods, of data parallelism and of replicas; which
-  replicas; examples a second; the lower bound; how many times as long as replicas the first two
-  and the better of them take; what training replicas beside the graph gave. The last line is the
-  geometric means of these ratios.
+  Columns: step times of the best of the other methods, of data parallelism and with replicas; the
+  replicas; examples a second; the lower bound; the step times of the first two, and of the better
+  of them, over that with replicas; the check of the replicas. The last line has geometric means.
 
   Args:
     rows: of an evaluation.
     out: its directory, for the reports.
   """
-  lines = ["| graph | cluster | placement alone | data parallelism | with replicas | replicas "
-           "| examples/s | bound | over replicas: alone | data parallelism | better of both "
-           "| check |",
-           "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
-  ratios = []
-  for row in rows:
-    if row["method"] != REPLICAS:
-      continue
-    report = user_files.read_json_object(
-        os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
-        remedy="delete the row to run it again")
+  rows = _named(rows)
+  others = rows[(rows["method"] != REPLICAS) & rows["fits"]]
+  alone_us = others.groupby(CASE)["step_time_us"].min()
+  lines, ratios = [], []
+  for row in rows[rows["method"] == REPLICAS].to_dict("records"):
     us = row["step_time_us"]
-    try:
-      found, baseline = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
-      form = (found["placed"] or {"form": "1"})["form"]
-      rate = found["rows"][form]["examples_per_second"]
-      check = (found["check"] or {}).get("text", "")
-      parallel_us = baseline["step_time_us"] * us / report["step_time_us"] if (
-          baseline.get("fits")) else float("nan")
-    except (AttributeError, KeyError, TypeError):
-      raise PlacetoError(f"the report of {row['placement']!r} is none; delete the row to run it "
-                         "again") from None
-    alone_us = min((other["step_time_us"] for other in rows if other["method"] != REPLICAS
-                    and all(other[name] == row[name] for name in ("graph", "cluster"))
-                    and other["fits"]), default=float("nan"))
-    ratios.append([alone_us / us, parallel_us / us, float(np.fmin(alone_us, parallel_us)) / us])
-    lines.append("| " + " | ".join([
-        row["graph"].replace("zoo:", ""), row["cluster"],
-        *(f"{each / 1e3:,.1f}" for each in (alone_us, parallel_us, us)), form,
-        f"{rate:,.0f}" if rate else "-", f"{row['lower_bound_us'] / 1e3:,.1f}",
-        *map(_ratio, ratios[-1]), check]) + " |")
-  means = (geometric_mean([each for each in column if not np.isnan(each)])
-           for column in zip(*ratios))
-  lines.append("| geometric mean |" + " |" * 7 + " " + " | ".join(map(_ratio, means)) + " | |")
-  return "\n".join(lines)
+    form, rate, parallel_us, check = _of_report(row, out)
+    alone = alone_us.get((row["graph"], row["cluster"]), np.nan)
+    ratios.append([alone / us, parallel_us / us, np.fmin(alone, parallel_us) / us])
+    lines.append([
+        row["graph"], row["cluster"], *(f"{each / 1e3:,.1f}" for each in (alone, parallel_us, us)),
+        form, f"{rate:,.0f}" if rate else "-", f"{row['lower_bound_us'] / 1e3:,.1f}",
+        *map(_ratio, ratios[-1]), check])
+  means = [_ratio(geometric_mean(column)) for column in np.reshape(ratios, (-1, 3)).T]
+  lines.append(["geometric mean", *[""] * 7, *means, ""])
+  return markdown(pd.DataFrame(lines, columns=[
+      "graph", "cluster", "one replica, ms", "data parallelism, ms", "with replicas, ms",
+      "replicas", "examples/s", "bound, ms", "one / with replicas", "data parallelism / with",
+      "better / with", "check"]))
 
 
-def _searches(row: Row) -> bool:
-  return row["method"] == REPLICAS or registry.find(row["method"]).kind.searches
+def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
+  """Replicas, examples a second, step time of data parallelism for equal examples, check."""
+  report = user_files.read_json_object(
+      os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
+      remedy="delete the row to run it again")
+  try:
+    found, parallel = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
+    form = (found["placed"] or {"form": "1"})["form"]
+    parallel_us = parallel["step_time_us"] * row["step_time_us"] / report["step_time_us"] if (
+        parallel.get("fits")) else np.nan
+    return [form, found["rows"][form]["examples_per_second"], parallel_us,
+            (found["check"] or {}).get("text", "")]
+  except (AttributeError, KeyError, TypeError):
+    raise PlacetoError(f"the report of {row['placement']!r} is none; delete the row to run it "
+                       "again") from None
 
 
-def reach_table(rows: Sequence[Row], out: str, reference: str) -> str:
-  """Markdown: evaluations until each method was near its own best, and near another method's.
+def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
+  """Returns the evaluations until each method was near its own best, and near `reference`'s.
 
-  A line per graph, cluster and method, means over seeds; the last lines are geometric means. The
-  first columns have the evaluations and seconds until the best so far was within a share of the
-  run's final result. The next have the same for the final result of the run of `reference` with the
-  same seed, and how many times as many evaluations `reference` itself took. Seeds that never got
-  there count with all their evaluations, which flatters them: such figures are marked with > and <;
-    if no
-  seed got there, the cell says "never". The last lines then only say in how many runs. The
-  objective is used, which has a penalty for placements that do not fit.
+  A line per graph, cluster and method has means over seeds; the last lines are geometric means.
+  The first columns have the evaluations and seconds until the best so far was within 1 % of the
+  run's result. The next have the same for the result of `reference` with the same seed, and how
+  many times as many evaluations `reference` itself took. Seeds that never got there count with all
+  their evaluations, which flatters them: such figures are marked with > and <. Where no seed got
+  there, the cell says "never", and the last lines say in how many runs. The objective is used,
+  which has a penalty for placements that do not fit.
 
   Args:
     rows: of an evaluation.
@@ -220,168 +208,145 @@ def reach_table(rows: Sequence[Row], out: str, reference: str) -> str:
   Raises:
     PlacetoError: `reference` is not among the methods.
   """
-  methods = list(dict.fromkeys(row["method"] for row in rows))
-  if reference not in methods:
+  if reference not in set(rows["method"]):
     raise PlacetoError(
         f"the method to reach is {reference!r}, which was not run; expected one of "
-        + ", ".join(methods))
-  histories = {_run(row): _history(row, out) for row in rows}
-  lines = ["| graph | cluster | method | evaluations to its own best | seconds "
-           f"| evaluations to the best of {reference} | seconds | {reference} takes, times |",
-           "|---|---|---|" + "---:|" * 5]
-  grouped: Dict[tuple, List[Row]] = collections.defaultdict(list)
-  for row in rows:
-    grouped[row["graph"], row["cluster"], row["method"]].append(row)
-  by_method: Dict[str, List[tuple]] = collections.defaultdict(list)
-  for (graph, cluster, method), found in grouped.items():
-    runs = [_reach(row, histories, reference) for row in found]
-    *means, times, share = (np.mean(column) for column in zip(*runs))
-    line = (*means, np.exp(times), share)
-    by_method[method].append(line)
-    lines.append(_reach_line([graph.replace("zoo:", ""), cluster, method], line))
-  for method, averages in by_method.items():
-    *columns, shares = zip(*averages)
-    line = (*(geometric_mean(np.maximum(column, _LEAST)) for column in columns), 1.0)
-    lines.append(_reach_line(["geometric mean", "", method], line, float(np.mean(shares))))
-  return "\n".join(lines)
+        + ", ".join(dict.fromkeys(rows["method"])))
+  rows = _named(rows)
+  run = [*CASE, "method", "seed"]
+  histories = {tuple(row[name] for name in run): read_history(row, out)
+               for row in rows.to_dict("records")}
+  found = []
+  for row in rows.to_dict("records"):
+    key = tuple(row[name] for name in run)
+    history, other = histories[key], histories[(*key[:2], reference, key[3])]  # [K, 3]
+    own = history[history[:, 2] <= (1 + _WITHIN) * history[-1, 2]][0]
+    target_us = (1 + _WITHIN) * other[-1, 2]
+    there = history[history[:, 2] <= target_us]
+    evaluations, seconds = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
+    takes = other[other[:, 2] <= target_us][0, 0]
+    found.append([*key[:3], own[0], own[1], evaluations, seconds, np.log(takes / evaluations),
+                  float(len(there) > 0)])
+  figures = ["own", "own_seconds", "its", "its_seconds", "log_times", "share"]
+  means = pd.DataFrame(found, columns=[*CASE, "method", *figures]).groupby(
+      [*CASE, "method"], sort=False).mean()
+  means["times"] = np.exp(means.pop("log_times"))
+  over = means.groupby("method", sort=False).agg(lambda column: geometric_mean(
+      np.maximum(column, _CLOCK_SECONDS)))
+  over["share"] = means.groupby("method", sort=False)["share"].mean()
+  lines = [[*key, *_reach_cells(line)] for key, line in zip(means.index, means.itertuples())]
+  lines += [["geometric mean", "", line.Index, *_reach_cells(line, of_runs=True)]
+            for line in over.itertuples()]
+  return markdown(pd.DataFrame(lines, columns=[
+      *CASE, "method", "evaluations to its own best", "seconds",
+      f"evaluations to the best of {reference}", "seconds ", f"{reference} takes, times"]))
 
 
-def _reach(
-    row: Row, histories: Mapping[tuple, np.ndarray], reference: str) -> tuple:
-  """(evaluations, seconds to the run's own best; the same to the reference's best, or all of the
-  run; log of how many times as many the reference takes; 1 if it got there, else 0)."""
-  history, other = histories[_run(row)], histories[_run({**row, "method": reference})]
-  own = history[history[:, 2] <= (1 + _WITHIN) * history[-1, 2]][0, :2]
-  target_us = (1 + _WITHIN) * other[-1, 2]
-  there = history[history[:, 2] <= target_us]
-  its = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
-  takes = other[other[:, 2] <= target_us][0, 0]
-  return (*own, *its, np.log(takes / its[0]), float(len(there) > 0))
+def _reach_cells(line: Any, of_runs: bool = False) -> List[str]:
+  own = [f"{line.own:,.0f}", f"{line.own_seconds:.1f}"]
+  if line.share == 0:
+    return [*own, "never", "-", "-"]
+  if of_runs and line.share < 1:
+    return [*own, f"in {100 * line.share:.0f} % of runs", "-", "-"]
+  more, less = ("", "") if line.share == 1 else ("> ", "< ")
+  return [*own, f"{more}{line.its:,.0f}", f"{more}{line.its_seconds:.1f}",
+          f"{less}{line.times:.2f}"]
 
 
-def _reach_line(names: List[str], line: tuple, of_runs: float = 1.0) -> str:
-  own, own_seconds, its, its_seconds, times, share = line
-  cells = [f"{own:,.0f}", f"{own_seconds:.1f}", "never", "-", "-"]
-  if of_runs < 1:
-    cells[2] = f"in {100 * of_runs:.0f} % of runs" if of_runs > 0 else "never"
-  elif share > 0:
-    more, less = ("", "") if share == 1 else ("> ", "< ")
-    cells[2:] = [f"{more}{its:,.0f}", f"{more}{its_seconds:.1f}", f"{less}{times:.2f}"]
-  return "| " + " | ".join(names + cells) + " |"
+def _searches(method: str) -> bool:
+  return method == REPLICAS or registry.find(method).kind.searches
 
 
-def _run(row: Row) -> tuple:
-  return row["graph"], row["cluster"], row["method"], row["seed"]
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+  """The rows of the largest budget, with shorter names of graphs."""
+  return final(rows).assign(graph=lambda found: found["graph"].str.replace("zoo:", ""))
+
+
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+  """Means over seeds by graph, cluster and method, with the best step time of graph and cluster."""
+  means = rows.groupby([*CASE, "method"], sort=False)[[
+      "step_time_us", "lower_bound_us", "seconds", "evaluations", "peak_memory_bytes"]].mean()
+  best = rows.groupby(CASE)["step_time_us"].min().rename("best_us")
+  return means.join(best)
+
+
+def _of_method(means: pd.DataFrame, method: str) -> pd.Series:
+  """The step time of one method, for each graph, cluster and method."""
+  found = means["step_time_us"].xs(method, level="method") if (
+      method in means.index.get_level_values("method")) else pd.Series(dtype=float)
+  keys = means.index.droplevel("method")
+  return pd.Series([found.get(key, np.nan) for key in keys], index=means.index)
 
 
 def _ratio(value: float) -> str:
   return "-" if np.isnan(value) else f"{value:.3f}"
 
 
-def _times(found: List[Row]) -> str:
-  times = np.array([row["step_time_us"] for row in found]) / 1e3
-  text = f"{times.mean():.1f}"
-  if len(times) > 1:
-    text += f" ± {times.std(ddof=1):.1f}"
-  if not all(row["fits"] for row in found):
-    text += " out of memory"
-  return text
+def _times(found: pd.DataFrame) -> str:
+  times = found["step_time_us"] / 1e3
+  return (f"{times.mean():.1f}" + (f" ± {times.std():.1f}" if len(times) > 1 else "")
+          + ("" if found["fits"].all() else " out of memory"))
 
 
-def _cell(found: List[Row]) -> str:
-  if not found:
-    return "-"
-  text = _times(found)
-  starts = [row["start_us"] for row in found]
-  if None not in starts:
-    gains = [1 - row["step_time_us"] / row["start_us"] for row in found]
-    text += f" (-{100 * np.mean(gains):.1f} %)"
-  return text
+def _cell(found: pd.DataFrame) -> str:
+  gain = (1 - found["step_time_us"] / found["start_us"]).mean(skipna=False)
+  return _times(found) + ("" if np.isnan(gain) else f" (-{100 * gain:.1f} %)")
 
 
-def _mean(rows: Sequence[Row], field: str) -> float:
-  return float(np.mean([row[field] for row in rows]))
-
-
-def geometric_mean(values: Union[Sequence[float], np.ndarray]) -> float:
-  """The geometric mean of positive numbers; NaN for none."""
-  return float(np.exp(np.mean(np.log(values)))) if len(values) else float("nan")
-
-
-def write_plots(rows: Sequence[Row], out: str) -> List[str]:
+def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
   """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png into `out`; returns their paths."""
-  best: Dict[tuple, float] = collections.defaultdict(lambda: float("inf"))
-  for row in rows:
-    key = row["graph"], row["cluster"]
-    best[key] = min(best[key], row["step_time_us"])
+  rows = final(rows)
+  best = rows.groupby(CASE)["step_time_us"].transform("min")
+  excess = pd.DataFrame({"method": rows["method"], "excess": np.maximum(
+      100 * (rows["step_time_us"] / best - 1), _LEAST_EXCESS)})
+  right = 1.5 * excess["excess"].max()
+  shares = {}
+  for method, found in excess.groupby("method", sort=False)["excess"]:
+    x = np.r_[_LEAST_EXCESS, np.sort(found), right]
+    shares[method] = pd.Series(np.r_[0, np.arange(1, len(found) + 1) / len(found), 1], index=x)
   return [
-      _plot(out, "ratio_cdf.png", "step time above the best known, %", "share of runs",
-            lambda axes: _cdf(axes, rows, best)),
-      _plot(out, "by_evaluations.png", "placements evaluated", "best so far over the best known",
-            lambda axes: _curves(axes, rows, best, out, 0)),
-      _plot(out, "by_seconds.png", "seconds", "best so far over the best known",
-            lambda axes: _curves(axes, rows, best, out, 1)),
-  ]
-
-
-def _plot(
-    out: str, name: str, x: str, y: str, draw: Callable[[Any], None]) -> str:
-  import matplotlib
-  from matplotlib.figure import Figure  # no pyplot: no global state, no display
-  from matplotlib.rcsetup import cycler
-
-  figure = Figure(figsize=(8.5, 4.5), layout="constrained")
-  axes = figure.subplots()
-  # There are more methods than colours.
-  axes.set_prop_cycle(
-      cycler(linestyle=["-", "--", ":"]) * matplotlib.rcParamsDefault["axes.prop_cycle"])
-  draw(axes)
-  axes.set_xlabel(x)
-  axes.set_ylabel(y)
-  axes.set_xscale("log")
-  axes.grid(alpha=0.3)
-  axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-  path = os.path.join(out, name)
-  figure.savefig(path, dpi=120)
-  return path
-
-
-def _cdf(axes: Any, rows: Sequence[Row], best: Dict[tuple, float]) -> None:
-  """Draws the share of runs within a given excess over the best, on a logarithmic axis."""
-  excess = {
-      method: sorted(100 * (row["step_time_us"] / best[row["graph"], row["cluster"]] - 1)
-                     for row in rows if row["method"] == method)
-      for method in dict.fromkeys(row["method"] for row in rows)}
-  right = 1.5 * max(_LEAST_EXCESS, max(found[-1] for found in excess.values()))
-  for method, found in excess.items():
-    shares = np.arange(1, len(found) + 1) / len(found)
-    x = np.maximum(found, _LEAST_EXCESS)
-    axes.step(np.r_[_LEAST_EXCESS, x, right], np.r_[0, shares, 1], where="post", label=method)
-  axes.set_xlim(_LEAST_EXCESS, right)
-
-
-def _history(row: Row, out: str) -> np.ndarray:
-  """[K, 3] evaluations, seconds and objective at each improvement of a row's run."""
-  return np.array(read_history(row, out))
+      _plot(shares, os.path.join(out, "ratio_cdf.png"), "step time above the best known, %",
+            "share of runs")] + [
+      _plot(_curves(rows, best, out, column, ends), os.path.join(out, f"by_{ends}.png"), label,
+            "best so far over the best known")
+      for column, ends, label in ((0, "evaluations", "placements evaluated"),
+                                  (1, "seconds", "seconds"))]
 
 
 def _curves(
-    axes: Any, rows: Sequence[Row], best: Dict[tuple, float], out: str, column: int) -> None:
-  """The geometric mean over runs of the best so far, at each x where any run improves.
+    rows: pd.DataFrame, best: pd.Series, out: str, column: int, ends: str
+) -> Dict[str, pd.Series]:
+  """Method -> the geometric mean over runs of the best so far, at each x where any run improves.
 
-  A method's curve starts where all its runs have a placement, and ends where the last of them
-  ended, with a dot for a solid line or a square for a dashed one.
+  A method's curve starts where all its runs have a placement, and ends where the last run ended.
   """
-  for method in dict.fromkeys(row["method"] for row in rows):
-    histories, ends = [], []
-    for row in (row for row in rows if row["method"] == method):
-      history = _history(row, out)
-      histories.append((history[:, column], history[:, 2] / best[row["graph"], row["cluster"]]))
-      ends.append(row["evaluations" if column == 0 else "seconds"])
-    xs = np.unique(np.concatenate([x for x, _ in histories] + [ends]))
-    xs = xs[xs >= max(x[0] for x, _ in histories)]
-    logs = [np.log(y[np.searchsorted(x, xs, side="right") - 1]) for x, y in histories]
-    mean = np.exp(np.mean(logs, axis=0))
-    line, = axes.step(xs, mean, where="post", label=method)
-    axes.plot(xs[-1:], mean[-1:], {"-": "o", "--": "s"}.get(line.get_linestyle(), "^"),
-              color=line.get_color(), markersize=4)
+  curves: Dict[str, Any] = {}
+  for method, found in rows.groupby("method", sort=False):
+    runs = []
+    for index, row in zip(found.index, found.to_dict("records")):
+      history = read_history(row, out)
+      logs = pd.Series(np.log(history[:, 2] / best[index]), index=history[:, column])
+      logs = logs[~logs.index.duplicated(keep="last")]
+      runs.append(logs.reindex(logs.index.union([row[ends]])).ffill())
+    curves[str(method)] = np.exp(pd.concat(runs, axis=1).sort_index().ffill().dropna().mean(axis=1))
+  return curves
+
+
+def _plot(curves: Dict[str, pd.Series], path: str, x: str, y: str) -> str:
+  """Draws a line of steps for each method, which ends in a dot."""
+  import matplotlib
+  from matplotlib.figure import Figure  # no pyplot: no global state, no display
+
+  figure = Figure(figsize=(8.5, 4.5), layout="constrained")
+  axes = figure.subplots()
+  colours: Sequence[str] = matplotlib.rcParamsDefault["axes.prop_cycle"].by_key()["color"]
+  for i, (method, curve) in enumerate(curves.items()):
+    style = ("-", "--", ":")[i // len(colours) % 3]  # there are more methods than colours
+    curve.plot(ax=axes, drawstyle="steps-post", label=method, linestyle=style,
+               color=colours[i % len(colours)])
+    axes.plot(curve.index[-1:], curve.iloc[-1:], "o", color=colours[i % len(colours)], markersize=4)
+  axes.set(xlabel=x, ylabel=y, xscale="log")
+  axes.grid(alpha=0.3)
+  axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+  figure.savefig(path, dpi=120)
+  return path

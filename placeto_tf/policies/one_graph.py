@@ -165,10 +165,6 @@ class OneGraphLearner(Learner):
     """One batch, of which there is nothing to say."""
     return [None]
 
-  def name_of(self, spec: None) -> str:
-    """See the base class."""
-    return self.graph_of(0)
-
   @property
   def collector(self) -> Maker:
     """Plays with this policy itself: it counts its draws."""

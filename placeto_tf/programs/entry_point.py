@@ -15,8 +15,8 @@ from absl import app, flags, logging
 
 from placeto_tf import collector
 from placeto_tf.costs import guarded
-from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.programs import ray_driver, shared_flags
+from placeto_tf.errors import PlacetoError
+from placeto_tf.programs import shared_flags
 
 FLAGS = flags.FLAGS
 _SCRIPT = re.compile(r"scripts/with_env python scripts/(\w+)\.py")
@@ -137,18 +137,6 @@ def _hear_signals() -> None:
       signal.signal(signal.SIGINT, _interrupted)
 
 
-def _continue_in_child() -> None:
-  """Lets a program that uses Ray go on in a child; see `ray_driver`."""
-  try:
-    ray_driver.continue_in_child()
-  except SetupError:
-    from placeto_tf.graphs import result_directory
-
-    if "out" in FLAGS and FLAGS.out and os.path.isdir(FLAGS.out):
-      result_directory.tidy(FLAGS.out)
-    raise
-
-
 def _finish_undisturbed() -> None:
   """All is done; a late Ctrl-C would only cut off the tidying up, with a traceback."""
   if signal.getsignal(signal.SIGINT) is _interrupted:
@@ -197,8 +185,6 @@ def run_program(
   def ended_well(_: List[str]) -> None:
     _received.clear()
     try:
-      if "ray" in FLAGS and FLAGS.ray is not None and os.path.isfile(sys.argv[0]):
-        _continue_in_child()
       _hear_signals()
       try:
         main()

@@ -185,7 +185,9 @@ def graph_options() -> Dict[str, Any]:
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
   """The progress of an evaluation, a line on stderr for each of its rows."""
-  print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}: "
+  budget = f" budget {row['budget']}" if row["budget"] else ""
+  print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}"
+        f"{budget}: "
         f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
         f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from placeto_tf.problem.executor import Executor, Shared
+from placeto_tf.problem.executors import Executor, Shared
 
 # weights, spec -> experience
 Collector = Callable[[Any, Any], Any]
@@ -54,14 +54,12 @@ class _Worker:
 class Collecting:
   """Has episodes collected; problems travel once, weights once an update."""
 
-  def __init__(
-      self, executor: Executor, name: str, count: int, make: Maker, problems: Sequence[Any]):
-    """Args: count: of workers; name: of the run, for who watches."""
+  def __init__(self, executor: Executor, count: int, make: Maker, problems: Sequence[Any]):
+    """Args: count: of workers."""
     self._executor, self._version = executor, -1
     self._weights: Optional[Shared] = None
-    self._workers = executor.workers(
-        f"collects for {name},", count, _Worker, make, executor.share_all(problems),
-        environment=_ENVIRONMENT)
+    self._workers = executor.actors(
+        count, _Worker, make, executor.share_all(problems), environment=_ENVIRONMENT)
 
   def __enter__(self) -> Collecting:
     return self
@@ -69,11 +67,11 @@ class Collecting:
   def __exit__(self, *exception: object) -> None:
     self._workers.__exit__(*exception)
 
-  def submit(self, name: str, version: int, weights: Any, spec: Any) -> None:
-    """Has one more collected; `version` is the weights', `name` is for those who watch."""
+  def submit(self, version: int, weights: Any, spec: Any) -> None:
+    """Has one more collected; `version` is the weights'."""
     if version != self._version:
       self._version, self._weights = version, self._executor.share(weights)
-    self._workers.submit(name, version, self._weights, spec)
+    self._workers.submit(version, self._weights, spec)
 
   def take(self) -> Collected:
     """The earliest that was submitted and not taken yet."""

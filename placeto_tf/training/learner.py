@@ -60,10 +60,6 @@ class Learner:
     """Draws the specs of an update's experience; `iteration` counts from 1."""
     raise NotImplementedError
 
-  def name_of(self, spec: Any) -> str:
-    """What the spec is of, for those who watch."""
-    return self.graph_of(spec.graph)
-
   @property
   def collector(self) -> Maker:
     """Makes a collector of `portable` problems, here or in an actor."""

@@ -18,8 +18,12 @@ from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.problem.executor import Executor
-from placeto_tf.problem.ray_executor import MOST_WORKERS_A_CORE, executor_at
+from placeto_tf.problem.executors import (
+  MOST_ACTORS_A_CORE,
+  Executor,
+  InProcess,
+  executor_at,
+)
 from placeto_tf.training import curves, runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.collecting import Collected, Collecting, Speeds
@@ -46,7 +50,7 @@ def train(
     root_dir: of the run.
     warm_start: directory of weights for a new run to begin with.
     progress: called with the iteration and its figures.
-    ray: where actors collect, see `ray_executor.connected`; None is in this process.
+    ray: where actors collect, see `executors.executor_at`; None is in this process.
     actors: how many; by default one for each core of Ray's.
 
   Raises:
@@ -113,7 +117,7 @@ class Trainer:
     """
     config, learner = self._config, self.learner
     self._collecting = collecting or Collecting(
-        Executor(), learner.policy, 1, learner.collector, learner.portable(None))
+        InProcess(), 1, learner.collector, learner.portable(None))
     self._asked_for = self.iteration
     self._under_way: Deque[int] = collections.deque()  # specs of each update that was asked for
     speeds = None if collecting is None else Speeds()
@@ -165,13 +169,11 @@ class Trainer:
     """
     cores, learner = executor.cores, self.learner
     count = actors or min(cores, learner.at_once * (1 + self._config.lag))
-    if not 0 < count <= cores * MOST_WORKERS_A_CORE:
+    if not 0 < count <= cores * MOST_ACTORS_A_CORE:
       raise PlacetoError(
-          f"Ray has {cores} cores, which take {cores * MOST_WORKERS_A_CORE} actors at most, not "
+          f"Ray has {cores} cores, which take {cores * MOST_ACTORS_A_CORE} actors at most, not "
           f"{count}; give fewer actors, or start Ray on more nodes")
-    with Collecting(
-        executor, f"{learner.policy} seed {self._config.seed}", count, learner.collector,
-        learner.portable(1)) as collecting:
+    with Collecting(executor, count, learner.collector, learner.portable(1)) as collecting:
       return self.run(progress=progress, collecting=collecting)
 
   def save(self) -> None:
@@ -203,9 +205,7 @@ class Trainer:
       self._asked_for += 1
       specs, weights = learner.specs(self._asked_for), learner.weights
       for spec in specs:
-        self._collecting.submit(
-            f"{learner.name_of(spec)} {learner.policy} seed {self._config.seed}", self.iteration,
-            weights, spec)
+        self._collecting.submit(self.iteration, weights, spec)
       self._under_way.append(len(specs))
     return [self._collecting.take() for _ in range(self._under_way.popleft())]
 

@@ -137,7 +137,8 @@ def main() -> None:
       graphs=tuple(graphs.values()), clusters=tuple(paths.values()),
       methods=("single", FLAGS.method), max_evaluations=FLAGS.max_evaluations)
 
-  found = gains(evaluate(config, FLAGS.out, progress=shared_flags.show_row), FLAGS.method)
+  rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
+  found = gains(rows.to_dict("records"), FLAGS.method)
   table = _table(found, graphs, paths)
   atomic.write(os.path.join(FLAGS.out, "sweep.md"), (table + "\n").encode())
   print(table)

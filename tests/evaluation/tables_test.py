@@ -1,17 +1,22 @@
 import json
 
+import pandas as pd
 import pytest
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import tables
 
 
-def row(graph, method, step_time_us, seed=0, start_us=None, fits=True):
+def row(graph, method, step_time_us, seed=0, start_us=None, fits=True, budget=100):
   return {
-      "graph": graph, "cluster": "k80:2", "method": method, "seed": seed,
+      "graph": graph, "cluster": "k80:2", "method": method, "seed": seed, "budget": budget,
       "step_time_us": step_time_us, "fits": fits, "start_us": start_us, "evaluations": 10,
       "seconds": 1.0, "lower_bound_us": 500.0, "peak_memory_bytes": 1.0,
-      "placement": f"placements/{graph}-{method}-{seed}.json"}
+      "placement": f"placements/{graph}-{method}-{seed}-{budget}.json"}
+
+
+def table(*rows):
+  return pd.DataFrame(list(rows)).astype({"budget": "Int64", "start_us": "float64"})
 
 
 def test_geometric_mean_of_two_and_eight_is_four():
@@ -19,40 +24,40 @@ def test_geometric_mean_of_two_and_eight_is_four():
 
 
 def test_the_table_compares_every_method_with_the_best_of_its_line():
-  text = tables.step_time_table([
+  text = tables.step_time_table(table(
       row("a", "single", 2000.0), row("a", "metis", 1000.0),
-      row("b", "single", 1000.0), row("b", "metis", 8000.0)])
+      row("b", "single", 1000.0), row("b", "metis", 8000.0)))
   lines = text.splitlines()
   assert lines[2] == "| a | k80:2 | 2.0 | 1.0 | 0.5 |"
   # single: 2 and 1 times the best, metis: 1 and 8 times
-  assert lines[-1] == "| over the best, geometric mean | | 1.414 | 2.828 | |"
+  assert lines[-1] == "| geometric mean over the best |  | 1.414 | 2.828 |  |"
 
 
 def test_seeds_stand_as_mean_and_deviation_and_policies_with_their_gain():
-  text = tables.step_time_table([
+  text = tables.step_time_table(table(
       row("a", "placeto", 900.0, seed=0, start_us=1000.0),
-      row("a", "placeto", 700.0, seed=1, start_us=1000.0)])
+      row("a", "placeto", 700.0, seed=1, start_us=1000.0)))
   assert "0.8 ± 0.1 (-20.0 %)" in text
 
 
 def test_a_placement_that_does_not_fit_is_marked():
-  assert "out of memory" in tables.step_time_table([row("a", "single", 1.0, fits=False)])
+  assert "out of memory" in tables.step_time_table(table(row("a", "single", 1.0, fits=False)))
 
 
 def test_plots_are_written_for_methods_with_different_histories(tmp_path):
   rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0)]
   (tmp_path / "histories").mkdir()
-  (tmp_path / "histories" / "a-single-0.json").write_text(json.dumps([[1, 0.1, 2000.0]]))
-  (tmp_path / "histories" / "a-metis-0.json").write_text(
+  (tmp_path / "histories" / "a-single-0-100.json").write_text(json.dumps([[1, 0.1, 2000.0]]))
+  (tmp_path / "histories" / "a-metis-0-100.json").write_text(
       json.dumps([[1, 0.1, 1500.0], [7, 0.3, 1000.0]]))
-  for path in tables.write_plots(rows, str(tmp_path)):
+  for path in tables.write_plots(table(*rows), str(tmp_path)):
     with open(path, "rb") as file:
       assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_comparison_holds_rows_against_one_device_best_and_bound():
   rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0), row("a", "annealing", 800.0)]
-  lines = tables.comparison_table(rows).splitlines()
+  lines = tables.comparison_table(table(*rows)).splitlines()
   # 2000 / 1000, no expert, 1000 / 800, 1000 / 500
   assert lines[3] == "| a | k80:2 | metis | 1.0 | 2.000 | - | 1.250 | 2.000 | 1.0 | 10 | 0.00 |"
   assert lines[4] == "| a | k80:2 | annealing | 0.8 | 2.500 | - | 1.000 | 1.600 | 1.0 | 10 | 0.00 |"
@@ -62,25 +67,21 @@ def test_the_comparison_closes_with_geometric_means_over_graphs():
   rows = [row(graph, method, us) for graph, single_us, metis_us in (
       ("a", 2000.0, 1000.0), ("b", 2000.0, 4000.0)) for method, us in (
           ("single", single_us), ("metis", metis_us))]
-  assert tables.comparison_table(rows).splitlines()[-1] == (
+  assert tables.comparison_table(table(*rows)).splitlines()[-1] == (
       "| geometric mean |  | metis |  | 1.000 | - | 1.414 | 4.000 |  |  |  |")
 
 
 def test_budget_tables_have_what_each_method_reaches_with_each_budget(tmp_path):
-  rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0),
-          row("a", "annealing", 800.0, seed=0, start_us=1600.0),
-          row("a", "annealing", 900.0, seed=1, start_us=1600.0)]
-  evaluations = {}
-  for budget, found in {100: (800.0, 1000.0), 30: (1200.0, 1600.0)}.items():
-    out = tmp_path / str(budget)
-    out.mkdir()
-    write_histories(out, rows, (
-        [[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]], *(
-            [[1, 0.1, 1600.0], [20, 0.2, us]] for us in found)))
-    evaluations[budget] = rows, str(out)
-  lines = tables.budget_tables(evaluations).splitlines()
+  rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0)]
+  found = [[[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]]]
+  for budget, reached in {100: (800.0, 1000.0), 30: (1200.0, 1600.0)}.items():
+    for seed, us in enumerate(reached):
+      rows.append(row("a", "annealing", us, seed=seed, start_us=1600.0, budget=budget))
+      found.append([[1, 0.1, 1600.0], [20, 0.2, us]])
+  write_histories(tmp_path, rows, found)
+  lines = tables.budget_tables(table(*rows), str(tmp_path)).splitlines()
   # 1200 and 1600, then 800 and 1000, over 1600; METIS, one placement, is the start at any budget.
-  assert "| evaluations | 30 | 100 |" in lines
+  assert "| method | 30 evaluations | 100 evaluations |" in lines
   assert "| metis | 1.000 | 1.000 |" in lines
   assert "| annealing | 0.875 ± 0.177 | 0.562 ± 0.088 |" in lines
   assert "| annealing | 0.875 ± 0.177 (50 %) | 0.562 ± 0.088 (100 %) |" in lines
@@ -100,7 +101,7 @@ def test_the_reach_table_counts_evaluations_until_another_methods_best(tmp_path)
       [[1, 0.1, 2000.0], [80, 2.0, 1009.0], [90, 3.0, 1000.0]],
       [[1, 0.1, 1500.0], [20, 1.0, 1010.0], [50, 2.0, 900.0]],
       [[1, 0.1, 2000.0], [40, 4.0, 1000.0]], [[2, 0.1, 1020.0]]))
-  lines = tables.reach_table(rows, str(tmp_path), "rnn").splitlines()
+  lines = tables.reach_table(table(*rows), str(tmp_path), "rnn").splitlines()
   assert "| a | k80:2 | rnn | 80 | 2.0 | 80 | 2.0 | 1.00 |" in lines
   assert "| a | k80:2 | fast | 50 | 2.0 | 20 | 1.0 | 4.00 |" in lines
   assert "| b | k80:2 | fast | 2 | 0.1 | never | - | - |" in lines
@@ -112,11 +113,11 @@ def test_seeds_that_never_reach_it_count_with_all_they_had(tmp_path):
       ("rnn", 1000.0, 0), ("rnn", 1000.0, 1), ("fast", 990.0, 0), ("fast", 1020.0, 1))]
   write_histories(tmp_path, rows, (
       [[40, 4.0, 1000.0]], [[40, 4.0, 1000.0]], [[10, 1.0, 990.0]], [[2, 0.0, 1020.0]]))
-  lines = tables.reach_table(rows, str(tmp_path), "rnn").splitlines()
+  lines = tables.reach_table(table(*rows), str(tmp_path), "rnn").splitlines()
   # One after 10, the other not after its 10.
   assert "| a | k80:2 | fast | 6 | 0.5 | > 10 | > 1.0 | < 4.00 |" in lines
 
 
 def test_a_method_that_was_not_run_cannot_be_reached(tmp_path):
   with pytest.raises(PlacetoError, match="'rnn', which was not run; expected one of fast"):
-    tables.reach_table([row("a", "fast", 900.0)], str(tmp_path), "rnn")
+    tables.reach_table(table(row("a", "fast", 900.0)), str(tmp_path), "rnn")

@@ -63,8 +63,8 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
   rows = evaluate(EvaluationConfig(
       graphs=(graph,), clusters=("cpu:3",), methods=("annealing", "last_device"),
       start=("last_device",), max_evaluations=30, max_groups=8), str(tmp_path / "out"))
-  assert [row["method"] for row in rows] == ["annealing", "last_device"]
-  assert rows[0]["start_us"] == rows[1]["step_time_us"] and rows[1]["evaluations"] == 1
+  assert list(rows["method"]) == ["annealing", "last_device"]
+  assert rows["start_us"][0] == rows["step_time_us"][1] and rows["evaluations"][1] == 1
 
 
 def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
@@ -114,7 +114,7 @@ METHODS = (Method("weighted", Kind.POLICY, lambda: run,
       graphs=(graph,), clusters=("cpu:2",), methods=("weighted",), max_evaluations=40,
       policy_weights={"some_policy": "there"}), str(tmp_path / "out"))
   assert sys.modules["placeto_tf.search.weighted"].SEEN == [str(tmp_path), "there"]
-  assert rows[0]["start_us"] == rows[0]["step_time_us"]
+  assert rows["start_us"][0] == rows["step_time_us"][0]
 
 
 def test_two_methods_of_one_name_are_refused(add):

@@ -27,7 +27,7 @@ from random_problem import random_problem
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-from placeto_tf.problem.ray_executor import LOCAL, OnRay, connected  # noqa: E402
+from placeto_tf.problem.executors import LOCAL, executor_at  # noqa: E402
 
 # Ray 2.51 leaves files open, and does not wait for processes that it has ended.
 pytestmark = [
@@ -59,7 +59,7 @@ def here_fixture():
     stack.callback(tf.config.run_functions_eagerly, False)
     stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
     try:
-      yield OnRay(stack.enter_context(connected(LOCAL)))
+      yield stack.enter_context(executor_at(LOCAL))
     except SetupError as error:
       pytest.skip(f"Ray does not start on this machine: {error}")
 

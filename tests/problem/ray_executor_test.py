@@ -2,15 +2,12 @@
 
 import contextlib
 import gc
-import os
-import signal
 import time
 
 import pytest
 
 import graph_files
-from placeto_tf.errors import PlacementError, SetupError
-from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
+from placeto_tf.errors import SetupError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.run import place
@@ -75,50 +72,6 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
   with pytest.raises(KeyboardInterrupt):
     _anneal(problem, OnRay(ray), Budget(max_seconds=6000.0))
   assert time.monotonic() - started < 3000 and problem.account.best_placement is not None
-
-
-# Functions within functions travel to Ray's processes, which cannot import the modules of tests.
-
-
-def test_a_task_whose_process_dies_is_run_again(tmp_path):
-  def die_once(path):
-    if not os.path.exists(path):
-      with open(path, "w", encoding="utf-8"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "done"
-
-  with OnRay(ray).tasks(die_once) as running_tasks:
-    running_tasks.submit("key", "a task that dies", str(tmp_path / "died"))
-    assert list(running_tasks.done()) == [("key", "done")]
-
-
-def test_what_a_task_raises_is_raised_here():
-  def fail():
-    raise PlacementError("a sentence for the user")
-
-  with OnRay(ray).tasks(fail) as running_tasks:
-    running_tasks.submit(0, "a task that fails")
-    with pytest.raises(PlacementError, match="^a sentence for the user$"):
-      list(running_tasks.done())
-
-
-def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
-  graph = str(tmp_path / "graph.meta")
-  with open(graph, "wb") as file:
-    file.write(graph_files.meta_graph_def().SerializeToString())
-  config = EvaluationConfig(
-      graphs=(graph,), clusters=("k80:2",), methods=("single", "annealing", "auto_unlearned"),
-      seeds=(0, 1), max_evaluations=60, max_groups=6)
-  here = evaluate(config, str(tmp_path / "here"))
-  seen = []
-  there = evaluate(config, str(tmp_path / "there"), ray=LOCAL,
-                   progress=lambda done, total, row: seen.append((done, total)))
-  assert [(done, 6) for done in range(1, 7)] == seen
-  without = [{name: value for name, value in row.items() if name not in ("seconds", "digest")}
-             for row in here]
-  assert without == [{name: value for name, value in row.items()
-                      if name not in ("seconds", "digest")} for row in there]
-  assert validate(str(tmp_path / "there" / "results.csv")) == []
 
 
 def test_place_gives_the_same_placement_with_its_islands_on_ray(tmp_path):

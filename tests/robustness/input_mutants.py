@@ -281,11 +281,11 @@ def _run() -> Kind:
 
 def _results() -> Kind:
   from placeto_tf.evaluation import read_results
-  from placeto_tf.evaluation.evaluate import FIELDS
+  from placeto_tf.evaluation.evaluate import COLUMNS
 
-  row = ("a.meta", "k80:2", "single", "0", "1.5", "True", "", "1", "0.25", "1.0", "64.0",
-         "placements/a.json", "0" * 64)
-  files = {"results.csv": "\n".join([",".join(FIELDS), *[",".join(row)] * 3, ""]).encode()}
+  row = ("a.meta", "k80:2", "single", "0", "30", "1.5", "True", "", "1", "0.25", "1.0", "64.0",
+         "placements/a.json")
+  files = {"results.csv": "\n".join([",".join(COLUMNS), *[",".join(row)] * 3, ""]).encode()}
 
   def load(folder: str) -> None:
     read_results(os.path.join(folder, "results.csv"))

@@ -1,6 +1,7 @@
 """evaluate.py: results, tables, and their replay."""
 
 import csv
+import importlib
 
 import pytest
 
@@ -31,9 +32,9 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
   for row in rows:
     assert 0 < float(row["lower_bound_us"]) <= float(row["step_time_us"]) <= single[row["graph"]]
   # With a budget of 10 every method has run once more.
-  assert "| evaluations | 10 | 30 |" in done.out
-  with open(out / "budgets" / "10" / "results.csv", encoding="utf-8") as file:
-    assert all(int(row["evaluations"]) <= 10 for row in csv.DictReader(file))
+  assert "| method | 10 evaluations | 30 evaluations |" in done.out
+  assert all(int(row["evaluations"]) <= int(row["budget"]) for row in rows)
+  assert "[12/12] " in done.err and "seed 1 budget 10: " in done.err
   again = run_program("evaluate", f"--validate={out / 'results.csv'}")
   assert again.code == 0 and "comes out again" in again.out
   (out / "results.csv").write_text((out / "results.csv").read_text().replace(
@@ -51,7 +52,7 @@ def test_a_budget_beyond_the_largest_is_an_error(run_program, tmp_path):
   done = run_program(
       "evaluate", "--graphs=family:tiny[0]", "--clusters=k80:2", "--methods=single",
       "--max_evaluations=10", "--budgets=5,20", f"--out={tmp_path / 'out'}")
-  assert done.code == 2 and "--budgets=5,20 with --max_evaluations=10" in done.err
+  assert done.code == 2 and "budgets are 5, 20 and max_evaluations is 10" in done.err
   assert not (tmp_path / "out").exists()
 
 
@@ -65,4 +66,23 @@ def test_a_suite_takes_more_methods_and_nothing_else_that_it_fixes(
   done = run_program(
       "evaluate", "--suite=tiny", "--methods=local_search", f"--out={tmp_path / 'out'}")
   assert done.code == 0 and "| local_search | " in done.out
-  assert "4 rows" in done.out and "| evaluations | 5 | 10 |" in done.out
+  assert "6 rows" in done.out and "| method | 5 evaluations | 10 evaluations |" in done.out
+
+
+def test_after_ctrl_c_the_rows_that_are_done_are_shown(run_program, tmp_path, monkeypatch):
+  module = importlib.import_module("placeto_tf.evaluation.evaluate")
+  tell, seen = module._Evaluation._write, []
+
+  def interrupt(*args, **figures):
+    tell(*args, **figures)
+    seen.append(args)
+    if len(seen) == 2:
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(module._Evaluation, "_write", interrupt)
+  command = ("evaluate", "--graphs=family:tiny[0]", "--clusters=k80:2", "--methods=single,metis",
+             "--seeds=0,1", "--max_evaluations=10", f"--out={tmp_path / 'out'}")
+  done = run_program(*command)
+  assert done.code == 130 and "| geometric mean over the best |" in done.out
+  assert "the same command goes on" in done.out
+  assert run_program(*command).code == 0 and len(seen) == 4

@@ -30,9 +30,6 @@ class _Counting(Learner):
   def specs(self, iteration):
     return [iteration]
 
-  def name_of(self, spec):
-    return self.graph_of(0)
-
   @property
   def collector(self):
     return lambda problems: lambda weights, spec: weights + spec

@@ -212,10 +212,6 @@ class PlacetoTraining(Learner):
                      tuple(self._best[graph][0] for graph in graphs))
         for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
 
-  def name_of(self, spec: EpisodesSpec) -> str:
-    """See the base class."""
-    return ",".join(self.problems[graph].name for graph in spec.graphs)
-
   def steps_of(self, experience: Episodes) -> int:
     """Decisions of K groups."""
     each = len(experience.steps.reward) // len(experience.graphs)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.evaluation.runs import read_history
+from placeto_tf.evaluation.evaluate import read_history
 
 ROW = {"placement": "placements/a.json"}
 
@@ -19,7 +19,7 @@ def path_fixture(tmp_path):
 
 def test_a_history_is_read(path, tmp_path):
   path.write_text(json.dumps([[1, 0.5, 20.0], [3, 0.75, 10.0]]))
-  assert read_history(ROW, str(tmp_path)) == [[1, 0.5, 20.0], [3, 0.75, 10.0]]
+  assert read_history(ROW, str(tmp_path)).tolist() == [[1, 0.5, 20.0], [3, 0.75, 10.0]]
 
 
 @pytest.mark.parametrize(

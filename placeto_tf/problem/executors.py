@@ -1,0 +1,350 @@
+"""Executors with the interface of `concurrent.futures`: this process, or the machines of Ray.
+
+`InProcess` makes a call when it is submitted. `OnRay` makes it a task of Ray, which queues it,
+sends it to a machine with a free core and repeats it where a process or a machine dies. So a call
+may run twice: it returns its result and writes nothing.
+
+Ray's object store is read-only, and numba compiles anew for read-only arrays. So values that many
+calls need travel as bytes, once to each process (`share`). Ray is imported inside functions:
+without the extra everything else works.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+from types import ModuleType
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+from placeto_tf.errors import PlacetoError, SetupError
+from placeto_tf.simulation.simulator import num_cores
+
+LOCAL = "local"
+# Ray gives the processes of a node 15 to 30 s to start, which a busy machine may exceed. A second
+# start is faster, because the files have been read by then.
+_STARTS = 3
+_RETRIES = 3  # of a call whose process or machine died
+# An actor works on one core and asks for half of it, so that the actors of a machine that died fit
+# on the others.
+MOST_ACTORS_A_CORE = 2
+_KEPT = 64  # shared values that a process of Ray's keeps
+# Variables that every process of the package needs which may import TensorFlow.
+_ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class Shared:
+  """A value for calls of an executor; it travels to each process once."""
+
+  def __init__(self, value: object, ray: Optional[ModuleType] = None):
+    """Args: ray: the module where calls run on Ray, else None."""
+    self._on_ray = ray is not None
+    self._held = value if ray is None else ray.put(
+        pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+
+  def get(self) -> Any:
+    """Returns the value, where it is needed."""
+    return _fetch(self._held) if self._on_ray else self._held
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _fetch(reference: Any) -> Any:
+  """Returns the value of a reference to pickled bytes in Ray's object store."""
+  return pickle.loads(import_ray().get(reference))
+
+
+class SharedValues(Sequence[Any]):
+  """A sequence of shared values, each fetched when it is first used."""
+
+  def __init__(self, values: Sequence[Shared]):
+    self._values = values
+
+  def __len__(self) -> int:
+    return len(self._values)
+
+  def __getitem__(self, index: Any) -> Any:
+    return self._values[index].get()
+
+
+class Actors:
+  """One worker in this process, which works when it is asked for a result."""
+
+  def __init__(self, held: Callable):
+    """Args: held: is called with the arguments of each call."""
+    self._held = held
+    self._calls: Deque[Sequence[object]] = collections.deque()
+
+  def __enter__(self) -> Actors:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    """Ends the workers."""
+
+  def submit(self, *arguments: object) -> None:
+    """Adds a call of whichever worker is free."""
+    self._calls.append(arguments)
+
+  def next(self) -> Any:
+    """Returns the result of the earliest call whose result was not returned yet."""
+    return self._held(*self._calls.popleft())
+
+
+class InProcess(concurrent.futures.Executor):
+  """Makes each call when it is submitted, in the thread that submits it.
+
+  Attributes:
+    cores: of this machine.
+    elsewhere: whether calls run in other processes, each on a core of its own.
+  """
+
+  elsewhere = False
+
+  def __init__(self) -> None:
+    self.cores = num_cores()
+
+  def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+    """Makes a call; returns a future that is done. Ctrl-C is raised here."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    try:
+      future.set_result(function(*args, **kwargs))
+    except Exception as error:
+      future.set_exception(error)
+    return future
+
+  def share(self, value: object) -> Shared:
+    """Returns the value in the form that calls are given."""
+    return Shared(value)
+
+  def share_all(self, values: Sequence[object]) -> Sequence[Any]:
+    """Returns the values in the form that calls are given, each of which travels by itself."""
+    return values
+
+  def actors(
+      self, count: int, make: Callable[..., Callable], *arguments: object,
+      environment: Mapping[str, str]) -> Actors:
+    """Returns workers that each make something once and keep it; in this process there is one.
+
+    Args:
+      count: number of workers.
+      make: is called in each with its number, from 0 on, and the arguments; returns a callable.
+      *arguments: for `make`.
+      environment: variables of their processes, where these are their own.
+    """
+    return Actors(make(0, *arguments))
+
+
+class _Actor:
+  """An actor of Ray's: holds what was made, and calls it."""
+
+  def __init__(self, number: int):
+    self._number = number
+    self._held: Optional[Callable] = None
+
+  def call(self, made_of: Sequence[Any], *arguments: object) -> Any:
+    """Returns the result of a call. Args: made_of: one reference, to `make` and its arguments."""
+    if self._held is None:
+      make, of = import_ray().get(made_of[0])
+      self._held = make(self._number, *of)
+    return self._held(*arguments)
+
+
+class _RayActors(Actors):
+  """Actors in Ray's own pool; one whose process or machine dies is started again.
+
+  References to what they are made of are sent with each call: Ray does not keep what a constructor
+  was given for the restart of an actor.
+  """
+
+  def __init__(
+      self, ray: ModuleType, count: int, make: Callable[..., Callable],
+      arguments: Sequence[object], environment: Mapping[str, str]):
+    from ray.util.actor_pool import ActorPool
+
+    self._ray = ray
+    remote = ray.remote(
+        num_cpus=1 / MOST_ACTORS_A_CORE, max_restarts=-1, max_task_retries=_RETRIES,
+        scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Actor)
+    self._made_of = [ray.put((make, arguments))]
+    self._actors = [remote.remote(number) for number in range(count)]
+    self._pool = ActorPool(self._actors)
+
+  def __exit__(self, *exception: object) -> None:
+    with contextlib.suppress(Exception):  # Ray itself may have ended
+      for actor in self._actors:
+        self._ray.kill(actor)
+
+  def submit(self, *arguments: object) -> None:
+    self._pool.submit(lambda actor, given: actor.call.remote(self._made_of, *given), arguments)
+
+  def next(self) -> Any:
+    with _raised_here():
+      return self._pool.get_next()
+
+
+class OnRay(concurrent.futures.Executor):
+  """Makes each call a task of Ray's.
+
+  Attributes:
+    cores: of all machines.
+    elsewhere: whether calls run in other processes, each on a core of its own.
+  """
+
+  elsewhere = True
+
+  def __init__(self, ray: ModuleType, cpus: float = 1.0):
+    """Args: ray: the module, connected; cpus: cores that each call takes."""
+    self._ray, self._cpus = ray, cpus
+    self.cores = int(ray.cluster_resources().get("CPU", 0))
+    self._remote: Dict[Callable, Any] = {}
+    self._futures: List[concurrent.futures.Future] = []
+
+  def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+    """Submits a task; `result_of` gives its result."""
+    if function not in self._remote:
+      self._remote[function] = self._ray.remote(
+          num_cpus=self._cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
+    self._futures.append(self._remote[function].remote(*args, **kwargs).future())
+    return self._futures[-1]
+
+  def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    """Ends the tasks that still run: nobody waits for their results."""
+    for future in self._futures:
+      if not future.done():
+        self._ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
+    self._futures.clear()
+
+  def share(self, value: object) -> Shared:
+    """Returns the value in the form that calls are given."""
+    return Shared(value, self._ray)
+
+  def share_all(self, values: Sequence[object]) -> SharedValues:
+    """Returns the values in the form that calls are given, each of which travels by itself."""
+    return SharedValues([Shared(value, self._ray) for value in values])
+
+  def actors(
+      self, count: int, make: Callable[..., Callable], *arguments: object,
+      environment: Mapping[str, str]) -> _RayActors:
+    """Returns workers that each make something once and keep it; see `InProcess.actors`."""
+    return _RayActors(self._ray, count, make, arguments, environment)
+
+
+Executor = Union[InProcess, OnRay]
+
+
+def result_of(future: concurrent.futures.Future) -> Any:
+  """Returns the result of a call.
+
+  Raises:
+    PlacetoError: the call raised it, or was lost too often.
+  """
+  with _raised_here():
+    return future.result()
+
+
+@contextlib.contextmanager
+def _raised_here() -> Iterator[None]:
+  """Raises what a call on Ray raised as it would be raised here.
+
+  Raises:
+    PlacetoError: see `result_of`.
+  """
+  try:
+    yield
+  except Exception as error:
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, PlacetoError):
+      raise cause from None
+    if type(error).__module__.startswith("ray.") and cause is None:
+      raise SetupError(
+          f"a call on Ray was lost {_RETRIES + 1} times ({type(error).__name__}); see Ray's logs, "
+          "and whether its machines have memory enough") from error
+    raise
+
+
+def import_ray() -> ModuleType:
+  """Returns the module.
+
+  Raises:
+    SetupError: it is not installed.
+  """
+  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+  # As future versions do: a task that asks for no accelerator still sees those that are there.
+  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+  try:
+    import ray
+  except ImportError:
+    raise SetupError(
+        "Ray is not installed, which --ray needs; pip install 'placeto_tf[ray]', or leave --ray "
+        "out") from None
+  return ray
+
+
+@contextlib.contextmanager
+def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]:
+  """Gives the executor of an address; a Ray that it started or connected to ends on leaving.
+
+  Args:
+    address: "local" (the cores of this machine), "auto", "host:port" or "ray://host:port" of Ray;
+      None is this process. A program that is connected already stays so.
+    cpus: cores that each call takes on Ray.
+
+  Raises:
+    SetupError: Ray is not installed, or nothing answers at the address.
+  """
+  if address is None:
+    yield InProcess()
+    return
+  ray = import_ray()
+  if ray.is_initialized():
+    with OnRay(ray, cpus) as executor:
+      yield executor
+    return
+  with _signals_kept():
+    for left in reversed(range(_STARTS if address == LOCAL else 1)):
+      try:
+        _init(ray, address)
+        break
+      except Exception as error:  # Ray raises plain ones, for example when its start takes too long
+        if not left:
+          reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
+          raise SetupError(
+              f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
+              "--head`, give the address of a running one, or --ray=local") from None
+  try:
+    with OnRay(ray, cpus) as executor:
+      yield executor
+  finally:
+    ray.shutdown()
+
+
+def _init(ray: ModuleType, address: str) -> None:
+  """Connects to Ray, or starts one with a task for each core of this machine."""
+  environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+  here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
+  ray.init(address, log_to_driver=False, logging_level=logging.ERROR,
+           runtime_env={"env_vars": environment}, **here)
+  # Errors of Ray's own processes would stand between lines of progress; those that matter here are
+  # raised as well.
+  worker = sys.modules.get("ray._private.worker")
+  if worker is not None:
+    worker._worker_logs_enabled = False  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+  """Keeps the handler of SIGTERM: Ray sets its own, which would skip tidying up."""
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  handler = signal.getsignal(signal.SIGTERM)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,115 @@
+"""Calls here and on Ray give the same, also where a process dies in the middle."""
+
+import contextlib
+import gc
+import os
+import signal
+
+import pandas as pd
+import pytest
+
+import graph_files
+from placeto_tf.errors import PlacementError, SetupError
+from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
+from placeto_tf.problem.executors import LOCAL, InProcess, executor_at, result_of
+
+pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
+
+# Ray 2.51 leaves files open, and does not wait for processes that it has ended.
+pytestmark = [
+  pytest.mark.filterwarnings("ignore::ResourceWarning"),
+  pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module", name="on_ray", autouse=True)
+def on_ray_fixture():
+  """Ray on this machine, for all tests of the module: it takes seconds to start."""
+  with contextlib.ExitStack() as stack:
+    stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
+    try:
+      yield stack.enter_context(executor_at(LOCAL))
+    except SetupError as error:
+      pytest.skip(f"Ray does not start on this machine: {error}")
+
+
+@pytest.fixture(params=["here", "on Ray"], name="executor")
+def executor_fixture(request, on_ray):
+  return InProcess() if request.param == "here" else on_ray
+
+
+# Functions within functions travel to Ray's processes, which cannot import the modules of tests.
+
+
+def test_calls_return_what_they_find(executor):
+  shared = executor.share({"base": 10})
+  assert list(executor.map(lambda x: shared.get()["base"] + x, range(5))) == [10, 11, 12, 13, 14]
+  assert executor.submit(lambda x, y: x - y, 5, y=3).result() == 2
+
+
+def test_errors_of_calls_are_those_that_they_raise(executor):
+  def fail():
+    raise PlacementError("a sentence for the user")
+
+  with pytest.raises(PlacementError, match="^a sentence for the user$"):
+    result_of(executor.submit(fail))
+
+
+def test_actors_keep_what_they_made_and_answer_in_order(executor):
+  def make(number, values):
+    held = []
+
+    def call(index):
+      held.append(index)
+      return values[index], len(held) >= 1
+
+    return call
+
+  values = executor.share_all(["a", "b", "c"])
+  with executor.actors(2, make, values, environment={}) as actors:
+    for index in (2, 0, 1, 0):
+      actors.submit(index)
+    assert [actors.next() for _ in range(4)] == [
+        ("c", True), ("a", True), ("b", True), ("a", True)]
+
+
+def test_a_call_whose_process_dies_is_made_again(on_ray, tmp_path):
+  def die_once(path):
+    if not os.path.exists(path):
+      with open(path, "w", encoding="utf-8"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+  assert result_of(on_ray.submit(die_once, str(tmp_path / "died"))) == "done"
+
+
+def test_a_call_that_is_lost_whenever_it_is_made_is_a_sentence(on_ray):
+  def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+  with pytest.raises(SetupError, match="a call on Ray was lost 4 times"):
+    result_of(on_ray.submit(die))
+
+
+def test_an_interrupt_in_a_call_here_is_raised_where_it_was_submitted():
+  def interrupt():
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    InProcess().submit(interrupt)
+
+
+def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
+  graph = str(tmp_path / "graph.meta")
+  with open(graph, "wb") as file:
+    file.write(graph_files.meta_graph_def().SerializeToString())
+  config = EvaluationConfig(
+      graphs=(graph,), clusters=("k80:2",), methods=("single", "annealing", "auto_unlearned"),
+      seeds=(0, 1), max_evaluations=60, max_groups=6)
+  here = evaluate(config, str(tmp_path / "here"))
+  seen = []
+  there = evaluate(config, str(tmp_path / "there"), ray=LOCAL,
+                   progress=lambda done, total, row: seen.append((done, total)))
+  assert [(done, 6) for done in range(1, 7)] == seen
+  pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
+  assert validate(str(tmp_path / "there" / "results.csv")) == []
