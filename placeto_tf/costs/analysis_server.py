@@ -4,11 +4,11 @@ TensorFlow's C++ aborts on some graphs, so each analysis has a process of its ow
 user's process would be the quickest, but a fork of a process with threads may wait for ever for a
 lock that another thread held. This one has none: it imports TensorFlow, runs nothing, and forks.
 
-A request is two messages: JSON ("counts", "limit_s" of CPU time), and the GraphDef. The reply is
-three: JSON ("code": exit code or, below 0, the signal that ended the fork), the last that the fork
-wrote to stderr, and its answer, empty where it gave none. The answer is JSON ("error", or
-"estimates" as {name: [flops, moved, temporary]} and "guessed"), a zero byte, and the outputs as an
-OpPerformanceList.
+A request is two messages: JSON ("options" of the analysis, "limit_s" of CPU time), and the
+GraphDef. The reply is three: JSON ("code": exit code or, below 0, the signal that ended the fork),
+the last that the fork wrote to stderr, and its answer, empty where it gave none. The answer is JSON
+("error", or "estimates" as {name: [flops, moved, temporary]}, "guessed", "executions" and
+"rounds"), a zero byte, and the outputs as an OpPerformanceList.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _run_child(
     gc.disable()  # it would touch, and so copy, all the memory that is shared with the parent
     os.dup2(errors, 2)
     _limit_resources(request["limit_s"])
-    writer.send_bytes(_answer(graph_pb2.GraphDef.FromString(graph), request["counts"]))
+    writer.send_bytes(_answer(graph_pb2.GraphDef.FromString(graph), request["options"]))
   finally:
     os._exit(0)
 
@@ -121,12 +121,12 @@ def _limit_resources(limit_s: float) -> None:
       resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def _answer(graph_def: Any, counts: bool) -> bytes:
+def _answer(graph_def: Any, options: Any) -> bytes:
   """The analysis as bytes; an exception as its message."""
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   try:
-    found = shape_analysis.analyse(graph_def, counts)
+    found = shape_analysis.analyse(graph_def, **options)
   except CostError as error:
     return _framed({"error": str(error)})
   except Exception as error:  # of TensorFlow's, in many kinds
@@ -140,7 +140,7 @@ def _answer(graph_def: Any, counts: bool) -> bytes:
       "estimates": {
           name: [each.flops, each.moved_bytes, each.temporary_bytes]
           for name, each in found.estimates.items()},
-      "guessed": list(found.guessed)}
+      "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds}
   return _framed(head) + outputs.SerializeToString()
 
 

@@ -28,7 +28,7 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.graphs import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 6  # to be raised whenever ops are counted differently
+_FORMAT = 7  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
 _DIGEST_BYTES = 32

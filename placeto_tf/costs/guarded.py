@@ -24,7 +24,7 @@ import tempfile
 import threading
 import warnings
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, BinaryIO, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Mapping, Optional
 
 from placeto_tf.costs import analysis_server, shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
@@ -44,8 +44,11 @@ _SERVER = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
            "from placeto_tf.costs import analysis_server; analysis_server.main()")
 
 
-def analyse(graph_def: GraphDef, counts: bool = True) -> shape_analysis.Analysis:
+def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_analysis.Analysis:
   """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
+
+  Args:
+    graph_def, counts, options: its arguments; the options have to be what JSON can hold.
 
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
@@ -56,13 +59,13 @@ def analyse(graph_def: GraphDef, counts: bool = True) -> shape_analysis.Analysis
         f"function {recursive!r} calls itself, which TensorFlow's analysis does not survive; give "
         "measured costs instead, or place the graph without it")
   if not hasattr(os, "fork"):
-    return shape_analysis.analyse(graph_def, counts)
+    return shape_analysis.analyse(graph_def, counts, **options)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)
   with _lock:
     for last in (False, True):
       server = _running()
       try:
-        return _decode(server.ask(graph_def, counts, limit_s))
+        return _decode(server.ask(graph_def, {"counts": counts, **options}, limit_s))
       except (EOFError, OSError):  # ended by somebody else
         if last:
           said = server.last_words() or "it gave no answer"
@@ -127,7 +130,7 @@ class _Server:
           env={**os.environ, **_ONE_THREAD})
     return cls(process.pid, ours, said, process)
 
-  def ask(self, graph_def: GraphDef, counts: bool, limit_s: float) -> bytes:
+  def ask(self, graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
     """The analysis of a graph.
 
     Raises:
@@ -136,7 +139,7 @@ class _Server:
     """
     self.asked = True
     connection = self._connection
-    connection.send_bytes(json.dumps({"counts": counts, "limit_s": limit_s}).encode("ascii"))
+    connection.send_bytes(json.dumps({"options": options, "limit_s": limit_s}).encode("ascii"))
     connection.send_bytes(graph_def.SerializeToString())
     # Under a whole machine's load CPU time is longer than it was counted.
     if not connection.poll(limit_s + _SILENT_S):
@@ -215,7 +218,7 @@ def _decode(answer: bytes) -> shape_analysis.Analysis:
   return shape_analysis.Analysis(
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},
-      tuple((name, port) for name, port in head["guessed"]))
+      tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"])
 
 
 def _failure(code: int, limit_s: float, said: bytes) -> CostError:

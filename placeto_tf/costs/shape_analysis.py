@@ -1,23 +1,29 @@
-"""Infers the shapes of a graph's tensors and counts its work, with grappler and beyond it.
+"""Infers the shapes of a graph's tensors and the rounds of its loops, and counts its work.
 
-Grappler gives up on loop variables (the shape of a Merge and of all that follows), so back edges
-are cut: a loop variable keeps the shape it enters with. Shapes that grappler does not know come
-from `shape_guesses`, and then from TensorFlow's own shape functions, which evaluate what a shape is
-computed from (`tf.zeros([tf.shape(x)[0], 64])`) but take long for large graphs.
-Each shape found is given to grappler as an input, until no more shapes become known.
+What TensorFlow knows comes first. Grappler infers shapes and gives up on loop variables (the shape
+of a Merge and of all that follows), so back edges are cut: a loop variable keeps the shape it
+enters with. Where shapes stay unknown, and for the rounds of loops, TensorFlow's own shape
+functions are asked (`_Inference`): they compute what depends on constants and known shapes alone,
+but take long for large graphs. Then come the shapes that were seen when the step was run (`look`),
+and last guesses (`shape_guesses`). Each shape or number found is given to grappler as an input,
+until no more become known.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
+import functools
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
+from placeto_tf.costs.loop_rounds import LoopRounds
 from placeto_tf.costs.shape_guesses import Guesser
 from placeto_tf.costs.tensor_sizes import tensor_bytes
+from placeto_tf.errors import CostError, one_line
 from placeto_tf.graphs import shapes
-from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
+from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
+from placeto_tf.graphs.tensor_names import Tensor, data_inputs, op_of, parse
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -25,10 +31,12 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
   from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
-_MERGES = ("Merge", "RefMerge")
-_NEXT = ("NextIteration", "RefNextIteration")
 _MAX_IMPORTED = 30_000  # ops; about five seconds
-_MAX_PASSES = 6  # a guess can make the next possible, as in gradients of gradients of loops
+_MAX_PASSES = 8  # a guess can make the next possible, as in gradients of gradients of loops
+_MAX_IMPORTS = 3  # for shapes
+_WHOLE_NUMBERS = (3, 9)  # DT_INT32, DT_INT64
+# What TensorFlow's shape functions say, with the op and the sizes, where shapes do not fit.
+_CONTRADICTION = "with input shapes:"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,69 +47,234 @@ class Analysis:
     estimates: op name -> flops and bytes, where grappler has them.
     outputs: op name -> `OpInfo.TensorProperties` of each output: dtype and shape.
     guessed: (op name, output port) of the shapes that were assumed.
+    executions: name of an op of a loop -> how often it runs.
+    rounds: loop -> rounds, None where they are not known.
   """
 
   estimates: Mapping[str, OpEstimate]
   outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
   guessed: Sequence[Tensor] = ()
+  executions: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
 
 
-def analyse(graph_def: GraphDef, counts: bool = True) -> Analysis:
-  """Analyses every op of a GraphDef, those of loops as if they ran once.
+def analyse(
+    graph_def: GraphDef, counts: bool = True, trip_count: Optional[int] = None,
+    seen: Mapping[str, Sequence[Optional[Sequence[int]]]] = {},
+) -> Analysis:
+  """Analyses every op of a GraphDef; the estimates are of one run of an op of a loop.
 
   Args:
     graph_def: the graph.
     counts: whether `estimates` are wanted, which take most of the time.
+    trip_count: the rounds of every loop, if they are given.
+    seen: op name -> the shape of each output in a run, as far as it was seen.
 
   Raises:
-    CostError: grappler cannot read the graph, or its counts overflow.
+    CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
+  loops = LoopRounds(graph_def.node) if any(node.op in ENTER for node in graph_def.node) else None
   straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
   guesser = Guesser(graph_def)
-  bound: Dict[Tensor, OpInfo.TensorProperties] = {}
+  bound: Dict[Tensor, Any] = {}  # TensorProperties, or the value of a whole number
   guessed: List[Tensor] = []
-  evaluated = False
+  imports = 0
   for _ in range(_MAX_PASSES):
     analysed = _bind(straight, bound)
     question = Question(analysed, _sinks(analysed))
     outputs = {name: list(tensors) for name, tensors in question.outputs().items()}
     for (name, port), tensor in bound.items():
-      outputs[name][port] = tensor
-    found = guesser.guess(outputs)
-    guessed.extend(found)
-    if not found and not evaluated:
-      evaluated = True  # shape functions have no more to say the next time
-      found = _evaluated_shapes(analysed, outputs)
+      if not isinstance(tensor, int):
+        outputs[name][port] = tensor
+    unknown = [(name, port) for name, tensors in outputs.items()
+               for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
+    found: Dict[Tensor, Any] = {}
+    counting = loops is not None and trip_count is None and None in loops.trips
+    if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
+      imports += 1
+      inference = _Inference(analysed, loops, strict=counts and not bound)
+      found = inference.shapes_of(unknown, outputs)
+      if loops is not None and counting:
+        loops.infer(functools.partial(_value, bound=bound, inference=inference))
+        found.update(_numbers(loops, guesser, inference, outputs, bound))
+      found.update(_lists(guesser, inference, outputs, bound))
+    if not found:
+      found = _seen_shapes(unknown, seen, outputs)
+    if not found:
+      found = guesser.guess(outputs)
+      guessed.extend(found)
     if not found:
       break
     bound.update(found)
-  return Analysis(question.estimates() if counts else {}, outputs, tuple(guessed))
+  return Analysis(
+      question.estimates() if counts else {}, outputs, tuple(guessed),
+      loops.executions(trip_count) if loops is not None else {},
+      dict(zip(loops.names, loops.trips)) if loops is not None else {})
 
 
-def _evaluated_shapes(
-    graph_def: GraphDef, outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
-) -> Dict[Tensor, OpInfo.TensorProperties]:
-  """Shapes that TensorFlow's shape functions find for tensors of unknown shape."""
-  unknown = [(name, port) for name, tensors in outputs.items()
-             for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
-  if not unknown or len(graph_def.node) > _MAX_IMPORTED:
-    return {}
+class _Inference:
+  """TensorFlow's shape functions on a graph, which compute numbers from constants and shapes."""
+
+  def __init__(self, graph_def: GraphDef, loops: Optional[LoopRounds], strict: bool):
+    """Imports a copy of a graph without back edges.
+
+    Args:
+      graph_def: the graph.
+      loops: its loops, if it has any.
+      strict: whether nothing in it was assumed, so that shapes which do not fit are an error.
+
+    Raises:
+      CostError: the step cannot run, because shapes contradict one another.
+    """
+    import tensorflow as tf
+
+    self._graph = tf.Graph()
+    copy = _readable(graph_def, loops)
+    try:
+      with self._graph.as_default():
+        tf.graph_util.import_graph_def(copy, name="")
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+      self._graph = tf.Graph()  # grappler could read it, which is what counts
+      if strict and _CONTRADICTION in str(error) and _is_refused(copy):
+        raise CostError(
+            f"the step cannot run: {one_line(error)}; correct batch_size or feed_shapes, or the "
+            "shape that the graph has fixed") from None
+
+  def shapes_of(
+      self, unknown: Sequence[Tensor], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
+  ) -> Dict[Tensor, OpInfo.TensorProperties]:
+    """Returns the shapes that are found for tensors of unknown shape."""
+    found = {}
+    for name, port in unknown:
+      tensor = self._tensor((name, port))
+      if tensor is not None and tensor.shape.is_fully_defined():
+        found[name, port] = _properties(outputs[name][port].dtype, tensor.shape.as_list())
+    return found
+
+  def number(self, name: Tensor) -> Optional[int]:
+    """Returns the whole number that a tensor holds, None where it is not known before a run."""
+    from tensorflow.python.client import pywrap_tf_session
+
+    tensor = self._tensor(name)
+    if tensor is None or not tensor.dtype.is_integer or tensor.shape.num_elements() != 1:
+      return None
+    with self._graph._c_graph.get() as c_graph:
+      value = pywrap_tf_session.TF_TryEvaluateConstant_wrapper(c_graph, tensor._as_tf_output())
+    return None if value is None else int(value)
+
+  def _tensor(self, name: Tensor) -> Any:
+    try:
+      return self._graph.get_tensor_by_name(f"{name[0]}:{name[1]}")
+    except (KeyError, ValueError):
+      return None
+
+
+def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
+  """Returns a copy in which what is the same in every round of a loop can be computed."""
+  copy = type(graph_def)()
+  copy.CopyFrom(graph_def)
+  invariants = set(loops.invariants) if loops is not None else set()
+  for node in copy.node:
+    if node.op == "FakeParam":  # a placeholder is never computed
+      node.op = "Placeholder"
+    elif node.op in (*ENTER, *EXIT, *NEXT) or node.name in invariants:
+      dtype = node.attr["T"].type
+      node.op = "Identity"
+      node.attr.clear()
+      node.attr["T"].type = dtype
+  return copy
+
+
+def _is_refused(graph_def: GraphDef) -> bool:
+  """Returns whether shapes contradict one another even if loop variables may change theirs."""
   import tensorflow as tf
 
-  graph = tf.Graph()
+  for node in graph_def.node:
+    if node.op in MERGE and len(data_inputs(node)) == 1:
+      _make_source(node, node.attr["T"].type, None)
+      node.op = "Placeholder"
   try:
-    with graph.as_default():
+    with tf.Graph().as_default():
       tf.graph_util.import_graph_def(graph_def, name="")
-  except (ValueError, TypeError, tf.errors.OpError):
-    return {}  # grappler could read it, which is what counts
+  except (ValueError, TypeError, tf.errors.OpError) as error:
+    return _CONTRADICTION in str(error)
+  return False
+
+
+def _value(
+    tensor: Tensor, bound: Mapping[Tensor, Any], inference: _Inference) -> Optional[int]:
+  """Returns the whole number that a tensor holds, as it was bound or as TensorFlow computes it."""
+  known = bound.get(tensor)
+  return known if isinstance(known, int) else inference.number(tensor)
+
+
+def _lists(
+    guesser: Guesser, inference: _Inference,
+    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]], bound: Mapping[Tensor, Any]
+) -> Dict[Tensor, Any]:
+  """Returns the lengths of lists whose size does not change, and the shapes of their stacks."""
+  found: Dict[Tensor, Any] = {}
+  for node in guesser.lists:
+    tensor = outputs[node.name][0]
+    if (node.name, 0) in bound or node.op == "TensorListStack" and tensor_bytes(tensor)[1]:
+      continue
+    source = guesser.made_by(node)
+    if source is None:
+      continue
+    if source.op == "TensorListReserve":
+      length = _value(parse(source.input[1]), bound, inference)
+    else:
+      data, port = parse(source.input[0])
+      dims = outputs[data][port].shape.dim
+      length = dims[0].size if dims and dims[0].size >= 0 else None
+    if length is not None and node.op == "TensorListLength":
+      found[node.name, 0] = length
+    elif length is not None and tensor.shape.dim and all(
+        dim.size >= 0 for dim in tensor.shape.dim[1:]):
+      found[node.name, 0] = _properties(
+          tensor.dtype, [length, *(dim.size for dim in tensor.shape.dim[1:])])
+  return found
+
+
+def _numbers(
+    loops: LoopRounds, guesser: Guesser, inference: _Inference,
+    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]], bound: Mapping[Tensor, Any]
+) -> Dict[Tensor, int]:
+  """Returns numbers that TensorFlow cannot see: counters that leave loops, and what a pop returns
+  that always got the same number."""
+  found = loops.exits()
+  for node in guesser.pops():
+    port = int(node.op == "TensorListPopBack")
+    tensors = outputs.get(node.name, ())
+    element = guesser.pushed(node) if port < len(tensors) and (
+        tensors[port].dtype in _WHOLE_NUMBERS) else None
+    value = None if element is None else _value(element, bound, inference)
+    if value is not None:
+      found[node.name, port] = value
+  return {tensor: value for tensor, value in found.items()
+          if bound.get(tensor) != value and abs(value) < 1 << 31}
+
+
+def _seen_shapes(
+    unknown: Sequence[Tensor], seen: Mapping[str, Sequence[Optional[Sequence[int]]]],
+    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
+) -> Dict[Tensor, OpInfo.TensorProperties]:
+  """Returns the shapes that a run gave to tensors of unknown shape."""
   found = {}
   for name, port in unknown:
-    shape = graph.get_tensor_by_name(f"{name}:{port}").shape
-    if shape.is_fully_defined():
-      tensor = type(outputs[name][port])(dtype=outputs[name][port].dtype)
-      tensor.shape.CopyFrom(shape.as_proto())
-      found[name, port] = tensor
+    shapes_seen = seen.get(name, ())
+    dims = shapes_seen[port] if port < len(shapes_seen) else None
+    if dims is not None:
+      found[name, port] = _properties(outputs[name][port].dtype, dims)
   return found
+
+
+def _properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+  tensor = OpInfo.TensorProperties(dtype=dtype)
+  shapes.write_shape(tensor.shape, tuple(dims))
+  return tensor
 
 
 def _without_feeds(graph_def: GraphDef) -> GraphDef:
@@ -117,22 +290,22 @@ def _without_feeds(graph_def: GraphDef) -> GraphDef:
   return copy
 
 
-def _make_source(node: NodeDef, dtype: int, shape: TensorShapeProto) -> None:
-  """Turns a node into one whose only output has this type and shape."""
-  kept = type(shape)()
-  kept.CopyFrom(shape)  # it may be one of the attributes that go
+def _make_source(node: NodeDef, dtype: int, shape: Optional[TensorShapeProto]) -> None:
+  """Turns a node into one whose only output has this type and shape; None for any shape."""
+  kept = shape.SerializeToString() if shape is not None else b""  # it may be of an attribute
   del node.input[:]
   node.attr.clear()
   node.op = "FakeParam"
   node.attr["dtype"].type = dtype
-  node.attr["shape"].shape.CopyFrom(kept)
+  node.attr["shape"].shape.ParseFromString(kept)
+  node.attr["shape"].shape.unknown_rank |= shape is None
 
 
 def _without_back_edges(graph_def: GraphDef) -> GraphDef:
   """Makes the graph acyclic, in place: Merge ops see only what enters the loop."""
-  nexts = {node.name for node in graph_def.node if node.op in _NEXT}
+  nexts = {node.name for node in graph_def.node if node.op in NEXT}
   for node in graph_def.node if nexts else ():
-    if node.op in _MERGES:
+    if node.op in MERGE:
       kept = [name for name in node.input if op_of(name) not in nexts]
       if len(kept) < len(node.input):
         del node.input[:]
@@ -147,18 +320,31 @@ def _sinks(graph_def: GraphDef) -> List[str]:
   return [node.name for node in graph_def.node if node.name not in needed]
 
 
-def _bind(graph_def: GraphDef, bound: Mapping[Tensor, OpInfo.TensorProperties]) -> GraphDef:
-  """A copy in which consumers of the bound tensors read sources of their shapes instead."""
+def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
+  """Returns a copy in which consumers of the bound tensors read sources of their shapes, or their
+  values, instead."""
   if not bound:
     return graph_def
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)  # the next pass binds more
+  nodes = {node.name: node for node in copy.node}
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:
     for i, name in enumerate(node.input):
       tensor = parse(name)
       if tensor in names:
         node.input[i] = names[tensor]
-  for tensor, properties in bound.items():
-    _make_source(copy.node.add(name=names[tensor]), properties.dtype, properties.shape)
+  for tensor, known in bound.items():
+    source = copy.node.add(name=names[tensor])
+    if isinstance(known, int):
+      node = nodes[tensor[0]]
+      dtype = next((node.attr[key].type for key in ("T", "element_dtype", "elem_type")
+                    if key in node.attr), _WHOLE_NUMBERS[0])
+      source.op = "Const"
+      source.attr["dtype"].type = source.attr["value"].tensor.dtype = dtype
+      source.attr["value"].tensor.tensor_shape.SetInParent()
+      values = source.attr["value"].tensor
+      (values.int_val if dtype == _WHOLE_NUMBERS[0] else values.int64_val).append(known)
+    else:
+      _make_source(source, known.dtype, known.shape)
   return copy

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
 _STACK_POPS = ("StackPop", "StackPopV2")
+POPS = (*_STACK_POPS, "TensorListPopBack")
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _SEGMENTS = ("UnsortedSegmentSum", "UnsortedSegmentProd", "UnsortedSegmentMax",
              "UnsortedSegmentMin")
 _LOOKUPS = ("LookupTableFind", "LookupTableFindV2")
+_LISTS = ("TensorListLength", "TensorListStack")
+_LIST_SOURCES = ("TensorListReserve", "TensorListFromTensor")
 _CANDIDATES = frozenset(
     _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
     + ("TensorListPopBack", "Reshape", "SplitV", "FusedBatchNormV3"))
@@ -44,6 +47,7 @@ class Guesser:
     self._nodes = {node.name: node for node in graph_def.node}
     self._candidates = [node for node in graph_def.node if node.op in _CANDIDATES]
     self._pushed_on: Optional[Dict[str, Tensor]] = None
+    self.lists = [node for node in graph_def.node if node.op in _LISTS]
 
   def guess(self, outputs: _Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
     """(op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
@@ -71,8 +75,8 @@ class Guesser:
     """Dimensions of an output whose shape is not known, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
       return [0] if port == 5 else None
-    if node.op in _STACK_POPS or node.op == "TensorListPopBack":
-      element = self._pushed(node)
+    if node.op in POPS:
+      element = self.pushed(node)
       return _known_dims(outputs, element) if element else None
     inputs = [parse(text) for text in data_inputs(node)]
     if node.op in _LOOKUPS:  # (table, keys, default value); what is in the table is not known
@@ -95,8 +99,17 @@ class Guesser:
       rows *= size
     return [rows] + data[len(indices):]
 
-  def _pushed(self, pop: NodeDef) -> Optional[Tensor]:
-    """The tensor that was pushed, which a pop returns."""
+  def pops(self) -> List[NodeDef]:
+    """Returns the ops that return what was pushed on a stack or list."""
+    return [node for node in self._candidates if node.op in POPS]
+
+  def made_by(self, node: NodeDef) -> Optional[NodeDef]:
+    """Returns the op that made the list of which a node wants the length or all elements."""
+    return self._nodes.get(
+        origin(self._nodes, parse(node.input[0]), _LIST_SOURCES, _same_length))
+
+  def pushed(self, pop: NodeDef) -> Optional[Tensor]:
+    """Returns the tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
       return parse(self._nodes[push].input[1]) if push else None
@@ -117,6 +130,11 @@ class Guesser:
 def _passed_on(node: NodeDef, port: int) -> List[Tensor]:
   """What is left of a list after a pop came from the same pushes."""
   return [parse(node.input[0])] if node.op == "TensorListPopBack" else passed_on(node, port)
+
+
+def _same_length(node: NodeDef, port: int) -> List[Tensor]:
+  """What a list of as many elements came from."""
+  return [parse(node.input[0])] if node.op == "TensorListSetItem" else passed_on(node, port)
 
 
 def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:

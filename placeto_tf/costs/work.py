@@ -27,6 +27,7 @@ import numpy as np
 from placeto_tf.costs.branches import untaken
 from placeto_tf.costs.guarded import analyse
 from placeto_tf.costs.kernel_launches import launches_kernel
+from placeto_tf.costs.loop_rounds import notes_of
 from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
 from placeto_tf.errors import CostError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -95,7 +96,8 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
     if name not in nodes:
       raise CostError(f"op {name!r} is missing in the graph that costs are estimated from; load "
                       "the graph again")
-  answer = analyse(graph_def)
+  trip_count = graph.source.trip_count if graph.source is not None else None
+  answer = analyse(graph_def, trip_count=trip_count)
   counter = _Counter(nodes, answer.outputs)
   n = graph.num_ops
   flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
@@ -104,6 +106,8 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
   product_types = np.array(
       [nodes[name].attr[_PRODUCTS[op]].type if op in _PRODUCTS else 0
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
+  executions = np.array(
+      [answer.executions.get(name, runs) for name, runs in zip(graph.op_names, graph.executions)])
   unestimated: List[int] = []
   variables_seen = set()
   for i, name in enumerate(graph.op_names):
@@ -122,7 +126,7 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
     if not launches[i]:
       continue
     launches_on_gpu[i] = launches_kernel(node, "GPU")
-    if graph.executions[i] != 1 and counter.is_scalar(name) and (
+    if executions[i] != 1 and counter.is_scalar(name) and (
         not launches_on_gpu[i] or node.op in _OF_PREDICATES):
       # The counter of a loop and its comparison: the host does them beside the kernels.
       launches[i] = launches_on_gpu[i] = False
@@ -139,8 +143,8 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
       unestimated.append(i)
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
-  notes = _notes(graph, flops, launches, unestimated, counter, answer.guessed)
-  executions = graph.executions.copy()
+  notes = notes_of(answer.rounds, trip_count) + _notes(
+      graph, flops, launches, unestimated, counter, answer.guessed)
   nominal_us = launches * (
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
   executions[untaken(graph, nodes, nominal_us * executions)] = 0

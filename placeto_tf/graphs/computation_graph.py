@@ -96,7 +96,8 @@ class ComputationGraph:
     colocation: [N] int32, the smallest index of the ops that must share a device with this one.
     kernel_types: [K] device types of the columns of `has_kernel` ("CPU", "GPU").
     has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op there.
-    executions: [N] float64, how often the op runs in one step (1 outside loops).
+    executions: [N] float64, how often the op runs in one step (1 outside loops), every loop taken
+      to go round as often as was given, or 10 times: costs know it better where a bound is known.
     assigned_devices: [N] the device strings in the graph, "" for none.
     fetches: names of the fetches, as the user or the file gave them.
     feeds: names of the feeds.

@@ -20,7 +20,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, Graph
 from placeto_tf.graphs.fetches import Roles, choose_fetches
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
-from placeto_tf.graphs.loops import Loops, find_loops
+from placeto_tf.graphs.loops import DEFAULT_TRIPS, Loops, find_loops
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
 from placeto_tf.graphs.pruning import Step, bind_feeds, fed_defaults, prune
 
@@ -66,7 +66,7 @@ def from_graph_def(
   step = prune(table, wanted, (*(feeds or ()), *fed_defaults(table, batch_size, given)))
   positions = step.positions
   bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
-  loops = _loops(table, step, trip_count, bound)
+  loops = _loops(table, step, DEFAULT_TRIPS if trip_count is None else trip_count)
   support = KernelSupport(table.op_defs)
   together = np.full(len(positions), -1) if split_loops else loops.outermost
   colocation, has_kernel = _constraints(table, positions, together, support)
@@ -101,20 +101,21 @@ def from_graph_def(
           iterator_shapes=iterators,
           cut_ops=frozenset(table.names[i] for i in positions.tolist() if step.cut[i]),
           trip_count=trip_count, split_loops=split_loops),
-      notes=notes + loops.notes + shape_notes,
+      notes=notes + shape_notes,
   )
 
 
-def _loops(
-    table: NodeTable, step: Step, trip_count: Optional[int],
-    bound: Mapping[str, Tuple[int, ...]]) -> Loops:
+def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
+  """Finds the loops, all of which are taken to go round as often as `trips` says."""
   n, ahead = len(step.positions), ~step.goes_round
   producers, consumers = step.producers[ahead], step.consumers[ahead]
   order, _ = traversal.topological_order(n, producers, consumers)
   if len(order) < n:  # ComputationGraph names the op on the cycle
-    return Loops(np.full(n, -1), np.ones(n), ())
+    return Loops(np.full(n, -1), np.ones(n))
   nodes = [table.nodes[i] for i in step.positions.tolist()]
-  return find_loops(nodes, producers, step.ports[ahead], consumers, order, trip_count, bound)
+  return find_loops(
+      nodes, producers, step.ports[ahead], consumers, order,
+      lambda frames: [float(trips)] * len(frames.names))
 
 
 def _fetched_outputs(step: Step, widths: np.ndarray) -> np.ndarray:

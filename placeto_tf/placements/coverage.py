@@ -144,7 +144,7 @@ def _loops(table: NodeTable) -> np.ndarray:
   order, _ = traversal.topological_order(table.num_nodes, producers, consumers)
   if len(order) == table.num_nodes:
     try:
-      return find_loops(table.nodes, producers, table.ports[ahead], consumers, order, 1).outermost
+      return find_loops(table.nodes, producers, table.ports[ahead], consumers, order).outermost
     except GraphError:
       pass  # needed ops have been checked; the rest never runs
   return np.full(table.num_nodes, -1)

@@ -11,7 +11,7 @@ from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
-from placeto_tf.graphs.static_values import PASSING
+from placeto_tf.graphs.loops import PASSING
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph

@@ -1,0 +1,207 @@
+"""How often the loops of a graph go round, where that is known before the run.
+
+A loop goes on while `counter < bound`. The first value of the counter, its step and the bound are
+asked of TensorFlow, which computes what depends on constants and known shapes alone. A loop of
+gradients counts down from, or up to, the forward loop's count, which is the value of its Exit:
+`exits` tells such values, to be put into the graph before TensorFlow is asked again.
+
+Legend: N ops, E edges, F frames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.graphs import traversal
+from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.loops import (
+  DEFAULT_TRIPS,
+  EXIT,
+  MAX_TRIPS,
+  MERGE,
+  NEXT,
+  PASSING,
+  Frames,
+  Inputs,
+  Loops,
+  find_loops,
+)
+from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+Evaluate = Callable[[Tensor], Optional[int]]  # the number that a tensor holds, None if not known
+
+_ADD = ("Add", "AddV2")
+# Comparisons that hold below, or above, a bound -> 1 if they also hold at the bound.
+_BELOW = {"Less": 0, "LessEqual": 1}
+_ABOVE = {"Greater": 0, "GreaterEqual": 1}
+_DEPTH = 8  # of conditions joined by LogicalAnd
+
+_Tensor = Tuple[int, int]  # op, output port
+
+
+class LoopRounds:
+  """The loops of one graph, and the rounds of those that are known so far.
+
+  Attributes:
+    names: [F] of the loops.
+    trips: [F] rounds, None where they are not known.
+    invariants: names of the Merge ops whose value is the same in every round.
+  """
+
+  def __init__(self, nodes: Sequence[NodeDef]):
+    """Finds the frames of a graph that has loops. Args: nodes: [N] NodeDefs."""
+    self._nodes = nodes
+    self._types = [node.op for node in nodes]
+    self._index = {node.name: i for i, node in enumerate(nodes)}
+    self._edges = self._read_edges()
+    self._evaluate: Evaluate = lambda tensor: None
+    self._frames: Frames = self._find(None)[1]
+    self._inputs: Inputs = self._frames.inputs
+    self.names: List[str] = self._frames.names
+    self.trips: List[Optional[int]] = [None] * len(self.names)
+    self._conditions: Dict[int, List[_Tensor]] = {}
+    for op, op_type in enumerate(self._types):
+      if op_type == "LoopCond":
+        self._conditions.setdefault(self._frames.of_op[op], self._inputs.data(op))
+    self.invariants: List[str] = [
+        node.name for op, node in enumerate(nodes)
+        if node.op in MERGE and self._round_trip(op) == (op, 0)]
+
+  def infer(self, evaluate: Evaluate) -> None:
+    """Finds the rounds of loops whose rounds are not known yet. Args: evaluate: of the graph."""
+    self._evaluate = evaluate
+    for frame, conditions in self._conditions.items():
+      if self.trips[frame] is None:
+        counts = [count for op, _ in conditions for count in self._of_condition(op, 0)
+                  if count is not None and 0 <= count <= MAX_TRIPS]
+        self.trips[frame] = min(counts, default=None)
+
+  def exits(self) -> Dict[Tensor, int]:
+    """Returns the values with which counters leave the loops whose rounds are known."""
+    found = {}
+    for op, op_type in enumerate(self._types):
+      trips = self.trips[self._frames.of_op[op]] if op_type in EXIT else None
+      merge = self._origin((op, 0), EXIT + PASSING)[0] if trips is not None else op
+      if trips is not None and self._types[merge] in MERGE:
+        start, step = self._start(merge), self._step(merge)
+        if start is not None and step is not None:
+          found[self._nodes[op].name, 0] = start + trips * step
+    return found
+
+  def executions(self, trip_count: Optional[int] = None) -> Dict[str, float]:
+    """Returns how often each op of a loop runs. Args: trip_count: of all loops, if it is given."""
+    assumed = [trip_count if trip_count is not None else DEFAULT_TRIPS if trips is None else trips
+               for trips in self.trips]
+    loops, _ = self._find([float(trips) for trips in assumed])
+    return dict(zip(self._index, loops.executions.tolist()))
+
+  def _find(self, trips: Optional[Sequence[float]]) -> Tuple[Loops, Frames]:
+    """The loops and their frames. Args: trips: [F] rounds, None for one each."""
+    seen: List[Frames] = []
+
+    def remember(frames: Frames) -> Sequence[float]:
+      seen.append(frames)
+      return [1.0] * len(frames.names) if trips is None else trips
+
+    order, _ = traversal.topological_order(len(self._nodes), self._edges[0], self._edges[2])
+    return find_loops(self._nodes, *self._edges, order, remember), seen[0]
+
+  def _read_edges(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[E] producers, ports and consumers, back edges left out."""
+    rows = []
+    for op, node in enumerate(self._nodes):
+      for text in node.input:
+        name, port = parse(text)
+        producer = self._index[name]
+        if not (node.op in MERGE and self._types[producer] in NEXT):
+          rows.append((producer, CONTROL if text.startswith("^") else port, op))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+  def _of_condition(self, op: int, depth: int) -> List[Optional[int]]:
+    """Returns the rounds by each comparison of a condition that has to hold."""
+    op, _ = self._origin((op, 0), ("Identity",))
+    data = self._inputs.data(op)
+    if self._types[op] == "LogicalAnd" and depth < _DEPTH:
+      return [count for side, _ in data for count in self._of_condition(side, depth + 1)]
+    if len(data) != 2 or self._types[op] not in (*_BELOW, *_ABOVE):
+      return []
+    merge = self._origin(data[0], ("Identity",))[0]
+    start, step, bound = self._start(merge), self._step(merge), self._bound(data[1])
+    if start is None or step is None or bound is None:
+      return []
+    if self._types[op] in _BELOW and step > 0:
+      return [max(-(-(bound - start + _BELOW[self._types[op]]) // step), 0)]
+    if self._types[op] in _ABOVE and step < 0:
+      return [max(-(-(start - bound + _ABOVE[self._types[op]]) // -step), 0)]
+    return []
+
+  def _bound(self, tensor: _Tensor) -> Optional[int]:
+    """The bound of a counter; if not all of several are known, the least of the known ones
+    (lengths that are fed end a loop before its longest sequence does)."""
+    found = self._scalar(tensor)
+    op, _ = self._origin(tensor)
+    if found is None and self._types[op] == "Minimum":
+      sides = [self._scalar(side) for side in self._inputs.data(op)]
+      return min((side for side in sides if side is not None), default=None)
+    return found
+
+  def _start(self, op: int) -> Optional[int]:
+    """The first value of a counter: Merge(Enter(start), NextIteration)."""
+    data = self._inputs.data(op) if self._types[op] in MERGE else []
+    return self._scalar(data[0]) if data else None
+
+  def _step(self, merge: int) -> Optional[int]:
+    """The step of a counter: Merge(.., NextIteration(Add(counter, step)))."""
+    behind = self._round_trip(merge)
+    if behind is None or self._types[behind[0]] not in (*_ADD, "Sub"):
+      return None
+    data = self._inputs.data(behind[0])
+    for i, side in enumerate(data):
+      if self._origin(side)[0] == merge and len(data) == 2:
+        step = self._scalar(data[1 - i])
+        if step is not None and self._types[behind[0]] in _ADD:
+          return step
+        return -step if step is not None and i == 0 else None
+    return None
+
+  def _scalar(self, tensor: _Tensor) -> Optional[int]:
+    op, port = self._origin(tensor)
+    return self._evaluate((self._nodes[op].name, port))
+
+  def _round_trip(self, merge: int) -> Optional[_Tensor]:
+    """The tensor that comes round a loop to a Merge, before ops that only pass it on."""
+    inputs = self._nodes[merge].input
+    op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
+    if op is None or self._types[op] not in NEXT:
+      return None
+    return self._origin((op, 0), NEXT + PASSING)
+
+  def _origin(self, tensor: _Tensor, passing: Sequence[str] = PASSING) -> _Tensor:
+    """The tensor that reaches this one through ops that only pass it on."""
+    while self._types[tensor[0]] in passing:
+      data = self._inputs.data(tensor[0])
+      if not data:
+        break
+      tensor = data[0]
+    return tensor
+
+
+def notes_of(rounds: Mapping[str, Optional[int]], trip_count: Optional[int]) -> Tuple[str, ...]:
+  """Returns sentences on the rounds of loops.
+
+  Args:
+    rounds: loop -> rounds, None where they are not known.
+    trip_count: of every loop, where it was given.
+  """
+  if trip_count is not None:
+    return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()
+  return tuple(
+      f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if trips is None
+      else f"loop {name!r} runs {trips} times, by the bound of its condition"
+      for name, trips in rounds.items())
