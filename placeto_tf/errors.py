@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Sequence, Type
 
+# How lines of TensorFlow's messages begin that say where an op was made.
+_PLACES = ("Graph execution error", "Detected at node", "Node:", "File ", "[[", "Original stack")
+
 
 class PlacetoError(Exception):
   """Base of every error that placeto_tf raises on purpose."""
@@ -48,9 +51,14 @@ def listed(items: Sequence[str], most: int = 3) -> str:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-  """What an exception of somebody else's code says, in a line that is not too long."""
+  """Returns the cause that an exception of somebody else's code names, in a line not too long.
+
+  TensorFlow tells before and behind it where the op was made; that is left out.
+  """
   said = getattr(error, "message", None) or getattr(error, "strerror", None) or error
-  return " ".join(str(said).split())[:most] or type(error).__name__
+  lines = [line.strip() for line in str(said).splitlines()]
+  told = [line for line in lines if not line.startswith(_PLACES)] or lines
+  return " ".join(" ".join(told).split())[:most] or type(error).__name__
 
 
 def check_at_least(

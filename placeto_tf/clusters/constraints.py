@@ -41,12 +41,7 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
       together[mates] &= np.arange(d) == column
   stuck = np.flatnonzero(~together.any(axis=1))
   if len(stuck):
-    op = int(stuck[0])
-    mates = int((graph.colocation == graph.colocation[op]).sum()) - 1
-    raise PlacementError(
-        f"op {graph.op_names[op]!r} ({graph.op_types[op]}), colocated with {mates} others, has a "
-        f"common kernel on none of {', '.join(cluster.device_names)}; add a device that has one, "
-        "such as +cpu:1")
+    raise PlacementError(_without_device(graph, cluster, int(stuck[0])))
   return together
 
 
@@ -65,3 +60,33 @@ def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   has = np.flatnonzero(own >= 0)
   np.minimum.at(leader, graph.colocation[has], has)
   return np.where(leader < n, own[np.minimum(leader, n - 1)], -1)[graph.colocation]
+
+
+def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
+  """Returns a sentence on an op that has no device, with the remedy for its cause."""
+  mates = np.flatnonzero(graph.colocation == graph.colocation[op])
+  kernels = graph.has_kernel[mates]
+  none = mates[~kernels.any(axis=1)]
+  if len(none):
+    op = int(none[0])
+    return (
+        f"this TensorFlow has no kernel of any device for op {graph.op_names[op]!r} "
+        f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or fetch what "
+        "does not need the op (--fetches)")
+  found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
+  common = [kind for kind, able in zip(graph.kernel_types, kernels.all(axis=0).tolist()) if able]
+  if common:
+    return (
+        f"{found}, colocated with {len(mates) - 1} others, has a kernel on none of "
+        f"{', '.join(cluster.device_names)}; add a device that has one, such as +cpu:1"
+        if "CPU" in common else
+        f"{found}, colocated with {len(mates) - 1} others, has kernels for {common[0]} alone, and "
+        f"the cluster has {', '.join(cluster.device_names)}; place on a cluster with a "
+        f"{common[0]}, such as v100:1")
+  # One that has kernels of some kinds, and another that has none of those.
+  first = int(mates[~kernels.all(axis=1)][0])
+  other = int(mates[~kernels[:, graph.has_kernel[first]].any(axis=1)][0])
+  return (
+      f"ops {graph.op_names[first]!r} ({graph.op_types[first]}) and {graph.op_names[other]!r} "
+      f"({graph.op_types[other]}) must share a device, and no kind of device has kernels for both; "
+      "fetch what does not need one of them (--fetches)")

@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.errors import PlacementError, listed
+from placeto_tf.graphs.colocation import MOVED_WITH_OTHERS
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
@@ -59,11 +60,6 @@ def narrowed_by_pins(
             f"op {graph.op_names[op]!r} is allowed on {', '.join(devices)} only, by {regex!r}, but "
             f"it (or an op it is colocated with) may not run there; "
             f"{_elsewhere(cluster, allowed[op])}")
-  fixed: Dict[int, Tuple[str, str]] = {}
-  if keep_own_devices:
-    own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
-    fixed.update((op, (own[text], "the graph's own device"))
-                 for op, text in enumerate(graph.assigned_devices) if text)
   pinned: Dict[int, Tuple[str, str]] = {}
   for regex, device in pins:
     name = _device_name(cluster, device)
@@ -73,14 +69,23 @@ def narrowed_by_pins(
         raise PlacementError(
             f"op {graph.op_names[op]!r} is put on {before[0]} by {before[1]}, and on {name} by pin "
             f"{regex!r}; pin it to one device")
-  fixed.update(pinned)
+  fixed = dict(pinned)
+  if keep_own_devices:
+    own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
+    # A pin of one op of a set is the user's word on all of them. TensorFlow, too, moves the ops at
+    # the ends of a loop to those they hand values to, whatever device they have.
+    labels = {int(graph.colocation[op]) for op in pinned}
+    fixed.update((op, (own[text], "the graph's own device"))
+                 for op, text in enumerate(graph.assigned_devices)
+                 if text and graph.op_types[op] not in MOVED_WITH_OTHERS
+                 and int(graph.colocation[op]) not in labels)
   wanted: Dict[int, Tuple[str, str]] = {}
   for op, (device, reason) in fixed.items():
     label = int(graph.colocation[op])
     if wanted.setdefault(label, (device, reason))[0] != device:
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but an op it is colocated "
-          f"with on {wanted[label][0]} by {wanted[label][1]}; pin them to one device")
+          f"with on {wanted[label][0]} by {wanted[label][1]}; {_apart(graph, label)}")
     if not narrowed[op, column[device]]:
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but it (or an op it is "
@@ -111,6 +116,15 @@ def _matching(regex: str, names: Sequence[str]) -> List[int]:
         f"pin {regex!r} matches none of the {len(names)} ops; it must match a whole name, such as "
         "'embedding/.*'")
   return matching
+
+
+def _apart(graph: ComputationGraph, label: int) -> str:
+  """Returns the remedy where ops of one colocated set are put on several devices."""
+  mates = (graph.op_types[op] for op in np.flatnonzero(graph.colocation == label).tolist())
+  whole = "LoopCond" in mates and graph.source is not None and not graph.source.split_loops
+  return "pin them to one device" + (
+      ", or load the graph with split_loops=True (--split_loops): until then a loop stays on one"
+      if whole else "")
 
 
 def _device_name(cluster: Cluster, text: str) -> str:

@@ -4,6 +4,8 @@
 - a consumer of a reference with its producer (reference variables and their assignments),
 - a consumer of a resource handle with its producer, which joins every reader and writer of a
   variable through Identity, Enter or Switch, but not the readers of its value,
+- a consumer of a dataset with its producer, because datasets are not copied between devices, and
+  iterators that are taken from handles with all iterators whose handles are given out,
 - stateful ops that share a container and name, and so one resource,
 - ops that TensorFlow silently moves after placing (`OptimizeControlFlowColocation`): Switch and
   Exit to their producers, Enter and NextIteration to one of their consumers; because it is not
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 RESOURCE = 20  # DT_RESOURCE
+_VARIANT = 21  # DT_VARIANT
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
 _PREFIX = b"loc:@"
 _FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
 _LEADING = ("Enter", "NextIteration", "RefNextIteration")
+MOVED_WITH_OTHERS = (*_FOLLOWING, *_LEADING)  # whatever device they have
+_FROM_HANDLES = ("IteratorFromStringHandle", "IteratorFromStringHandleV2")
 
 
 def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray:
@@ -48,11 +53,16 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   sets = UnionFind(len(nodes))
   data = np.flatnonzero(table.ports != CONTROL)
   given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
-  bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))]
+  is_dataset = np.array(["Dataset" in kind for kind in table.types], dtype=bool)
+  bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))
+               | ((given == _VARIANT) & is_dataset[producers[data]])]
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
   firsts: Dict[Hashable, int] = {}
+  handed_on = any(kind in _FROM_HANDLES for kind in table.types)
   for i, node in enumerate(nodes):
+    if handed_on and node.op in (*_FROM_HANDLES, "IteratorToStringHandle"):
+      sets.union(i, firsts.setdefault(_FROM_HANDLES, i))
     attrs = node.attr
     if "_class" in attrs:
       for value in attrs["_class"].list.s:

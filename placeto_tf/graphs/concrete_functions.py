@@ -46,7 +46,10 @@ def read_function(function: GenericFunction) -> Tuple[ReadGraph, Tuple[str, ...]
 
 
 def concrete_of(function: GenericFunction) -> ConcreteFunction:
-  """A ConcreteFunction itself, or that of a `tf.function` with one trace or one signature.
+  """Returns a ConcreteFunction itself, or that of a `tf.function` with one signature.
+
+  A function that makes its variables in its first call was traced twice for it; the trace that
+  calls use now is returned.
 
   Raises:
     GraphError: the `tf.function` has none, or several.
@@ -57,11 +60,16 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
       function, "_list_all_concrete_functions") else []
   if len(traces) == 1:
     return traces[0]
+  signatures = [trace.structured_input_signature for trace in traces]
+  if traces and all(signature == signatures[0] for signature in signatures):
+    arguments, keywords = signatures[0]
+    return function.get_concrete_function(*arguments, **keywords)
   if not traces and getattr(function, "input_signature", None) is not None:
     return function.get_concrete_function()
   raise GraphError(
-      f"the tf.function {getattr(function, '__name__', function)!r} has {len(traces)} traces and "
-      "it is not clear which to place; hand over function.get_concrete_function(...)")
+      f"the tf.function {getattr(function, '__name__', function)!r} has {len(traces)} traces"
+      f"{' of several signatures' if traces else ''}, and it is not clear which to place; hand "
+      "over function.get_concrete_function(...)")
 
 
 def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
@@ -89,7 +97,9 @@ def read_concrete_function(
     if node.name in variables:
       _make_handle(node, variables[node.name])
   fetches = [_original(tensor.name, names) for tensor in graph.outputs]
-  fetches += sorted(_original(op.name, names) for op in graph.control_outputs)
+  # A function also waits for its reads of variables, which change nothing.
+  fetches += sorted(_original(op.name, names) for op in graph.control_outputs
+                    if op.type != "ReadVariableOp")
   if not fetches:
     raise GraphError(
         f"the function {function.name!r} returns nothing and has no side effects; there is "

@@ -8,29 +8,36 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from typing import Any, FrozenSet, Iterable, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError, listed
-from placeto_tf.graphs import tensor_names, traversal
+from placeto_tf.graphs import shapes, tensor_names, traversal
 from placeto_tf.graphs.node_table import NodeTable
 
 TRAIN_OP = "train_op"
-# Collections of ops that prepare or watch the step, none of which is its purpose.
-_SIDE_COLLECTIONS = (
-    "init_op", "local_init_op", "ready_op", "ready_for_local_init_op", "legacy_init_op",
-    "saved_model_main_op", "saved_model_init_op", "table_initializer", "summary_op", "summaries",
-    "saved_model_assets",
-)
-# They ask whether a variable is initialized, for sessions that wait for it.
-_PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
 _TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
 # How the types of ops that apply gradients begin.
 _UPDATES = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
 _MAX_COMPARED = 50_000  # names, with one that is not there
 _MAX_ENDS = 100  # of a graph that may be its train op
-_VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "local_variables", "model_variables")
+
+# How the types of ops begin that prepare a step or save its variables.
+_PREPARING = (
+    "Save", "Restore", "MergeV2Checkpoints", "MakeIterator", "IteratorToStringHandle",
+    "MultiDeviceIteratorInit", "InitializeTable", "LookupTableImport", "QueueEnqueue", "QueueClose",
+)
+_SUMMARY = re.compile(r"(Scalar|Histogram|Image|Audio|Tensor|Merge)Summary(V2)?\Z")
+# They ask whether a variable is initialized, for sessions that wait for it.
+_PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
+_ASSIGNMENTS = ("Assign", "AssignVariableOp")
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "TemporaryVariable")
+_HANDING_ON = ("Identity", "ReadVariableOp")
+# They only wait for others, or hand on a value.
+_GLUE = ("NoOp", "Identity", shapes.WITH_DEFAULT)
+# How the types of ops begin that give other values in each step.
+_DATA = ("Placeholder", "IteratorGetNext", "QueueDequeue", "Reader", "Unstage")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,58 +55,17 @@ class Endpoint:
   port: Optional[int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Roles:
-  """The roles of ops that a MetaGraph or live graph states.
-
-  Attributes:
-    train_ops: names in the collection train_op.
-    side_ops: names of initialisers, savers and summaries.
-  """
-
-  train_ops: Tuple[str, ...] = ()
-  side_ops: FrozenSet[str] = frozenset()
-
-
-def meta_graph_roles(meta_graph: Any) -> Roles:
-  """Roles that a MetaGraphDef states in its collections and SaverDef."""
-  from google.protobuf import message
-  from tensorflow.core.framework import variable_pb2
-
+def collected_train_ops(meta_graph: Any) -> Tuple[str, ...]:
+  """Returns the names in the collection train_op of a MetaGraphDef."""
   collections = meta_graph.collection_def
-  train_ops = tuple(collections[TRAIN_OP].node_list.value) if TRAIN_OP in collections else ()
-  side = set()
-  for key in _SIDE_COLLECTIONS:
-    if key in collections:
-      side.update(collections[key].node_list.value)
-  for key in _VARIABLE_COLLECTIONS:
-    if key not in collections:
-      continue
-    for serialized in collections[key].bytes_list.value:
-      try:
-        variable = variable_pb2.VariableDef.FromString(serialized)
-      except message.DecodeError:
-        continue  # a collection of the user's own that happens to have this name
-      side.update((variable.initializer_name, variable.snapshot_name))
-  saver = meta_graph.saver_def
-  side.update((saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name))
-  return Roles(train_ops, frozenset(tensor_names.op_of(name) for name in side if name))
+  return tuple(collections[TRAIN_OP].node_list.value) if TRAIN_OP in collections else ()
 
 
-def live_graph_roles(tf_graph: Any) -> Roles:
-  """Roles that the collections of a `tf.Graph` state."""
-  train_ops = tuple(
+def live_train_ops(tf_graph: Any) -> Tuple[str, ...]:
+  """Returns the names in the collection train_op of a `tf.Graph`."""
+  return tuple(
       item if isinstance(item, str) else item.name for item in tf_graph.get_collection(TRAIN_OP)
       if isinstance(item, str) or hasattr(item, "name"))
-  side: Set[Any] = set()
-  for key in _SIDE_COLLECTIONS:
-    side.update(getattr(item, "name", item) for item in tf_graph.get_collection(key))
-  for key in _VARIABLE_COLLECTIONS:
-    for variable in tf_graph.get_collection(key):
-      for attribute in ("initializer", "_snapshot", "_graph_element"):
-        side.add(getattr(getattr(variable, attribute, None), "name", None))
-  return Roles(train_ops, frozenset(
-      tensor_names.op_of(name) for name in side if isinstance(name, str)))
 
 
 def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
@@ -145,35 +111,41 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
 
 
 def choose_fetches(
-    table: NodeTable, given: Optional[Sequence[str]], roles: Roles
+    table: NodeTable, given: Optional[Sequence[str]], train_ops: Sequence[str]
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
-  """The fetches and notes: those given, else the train op, else ops without a consumer.
+  """Returns the fetches and notes: those given, else the train ops, else the graph's results.
 
   Where no collection names the train op, it is the one end of the graph that waits for all ops
   that apply gradients.
+
+  Args:
+    table: all nodes.
+    given: names of ops or tensors, or None.
+    train_ops: names in the collection train_op.
 
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
   if given is not None and not given:
     raise GraphError("the list of fetches is empty; name at least one op or tensor")
-  names = given if given is not None else roles.train_ops
+  names = list(dict.fromkeys(given if given is not None else train_ops))
   if names:
-    return tuple(find_endpoint(table, name, "fetch") for name in dict.fromkeys(names)), ()
+    notes = () if given is not None or len(names) == 1 else (
+        f"the collection train_op names {len(names)} ops, {listed([*map(repr, names)])}; they are "
+        "placed as one step: name those of one step with fetches=[...] (--fetches)",)
+    return tuple(find_endpoint(table, name, "fetch") for name in names), notes
   train_op = _train_op(table)
   if train_op is not None:
     name, updates = table.names[train_op], _count(table, train_op)
     return (Endpoint(name, train_op, None),), (
         f"no fetches were given; taken as the step is {name!r}, which applies gradients to "
         f"{updates} variable{'s' if updates > 1 else ''}",)
-  consumed = np.zeros(table.num_nodes, dtype=bool)
-  consumed[table.producers] = True
-  ends = np.flatnonzero(~consumed).tolist()
-  wanted = [i for i in ends if not _is_side(table, i, roles.side_ops)] or ends
-  if not wanted:
+  ends = _ends(table)
+  if not ends:
     raise GraphError(
         "every op of the graph has a consumer, so nothing can be told to be its result; name "
         "what is run with fetches=[...] (--fetches)")
+  wanted = _results(table, ends) or ends
   fetches = []
   for i in wanted:
     width = int(table.num_outputs[i])
@@ -182,8 +154,43 @@ def choose_fetches(
     else:
       fetches.append(Endpoint(table.names[i], i, None))
   shown = listed([repr(table.names[i]) for i in wanted])
+  left = f"; {len(ends) - len(wanted)} others initialize, save, read or watch" if len(
+      wanted) < len(ends) else ""
   return tuple(fetches), (
-      f"no fetches were given; taken are the ops that nobody consumes: {shown}",)
+      f"no fetches were given; taken are the ops that nobody consumes: {shown}{left}",)
+
+
+def _ends(table: NodeTable) -> List[int]:
+  """Returns the ops that nobody consumes."""
+  consumed = np.zeros(table.num_nodes, dtype=bool)
+  consumed[table.producers] = True
+  return np.flatnonzero(~consumed).tolist()
+
+
+def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
+  """Returns the ends that compute something, which no run of the graph would leave out.
+
+  Left out are ends that initialize variables, tables or iterators, fill or close queues, save,
+  restore, summarize, ask for what is initialized, and unused placeholders, constants and variables.
+  """
+  types = table.types
+  changing = _descendants(table, [
+      i for i, kind in enumerate(types) if kind.startswith(_DATA) and kind != shapes.WITH_DEFAULT])
+  constant = ~(changing | _descendants(table, _readers(table)))
+  asking = _descendants(table, [i for i, kind in enumerate(types) if kind in _PROBES])
+  origins = _origins(table)
+  side = np.zeros(table.num_nodes, dtype=bool)
+  for i, (node, kind) in enumerate(zip(table.nodes, types)):
+    if kind in _ASSIGNMENTS:
+      value = table.index[tensor_names.op_of(tensor_names.data_inputs(node)[1])]
+      fed = types[origins[value]] in shapes.PLACEHOLDERS  # embeddings that a user loads
+      side[i] = asking[value] or fed or constant[value] and not changing[i]
+    else:
+      side[i] = (
+          kind.startswith(_PREPARING) or _SUMMARY.match(kind) is not None or not node.input
+          or asking[i] and not changing[i]
+          or kind in _HANDING_ON and types[origins[i]] in _VARIABLES)
+  return [i for i in ends if not _is_side(table, i, side, constant)]
 
 
 def _train_op(table: NodeTable) -> Optional[int]:
@@ -198,11 +205,8 @@ def _train_op(table: NodeTable) -> Optional[int]:
   updates = _updates(table)
   if not len(updates):
     return None
-  consumed = np.zeros(table.num_nodes, dtype=bool)
-  consumed[table.producers] = True
-  after = traversal.ancestors(  # of the edges turned round
-      table.num_nodes, table.consumers, table.producers, updates.tolist())
-  ends = np.flatnonzero(after & ~consumed).tolist()
+  after = _descendants(table, updates.tolist())
+  ends = [end for end in _ends(table) if after[end]]
   whole = [end for end in ends[:_MAX_ENDS] if _count(table, end) == len(updates)]
   if len(whole) > 1:
     called_so = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])]
@@ -227,13 +231,56 @@ def _count(table: NodeTable, end: int) -> int:
   return int(needed[_updates(table)].sum())
 
 
-def _is_side(table: NodeTable, node: int, side_ops: FrozenSet[str]) -> bool:
-  """Whether an end of the graph is an initialiser, a saver or a group of these only."""
-  if table.names[node] in side_ops or table.types[node] in _PROBES:
-    return True
-  if table.types[node] != "NoOp" or not table.nodes[node].input or not side_ops:
-    return False
-  return all(text.lstrip("^") in side_ops for text in table.nodes[node].input)
+def _descendants(table: NodeTable, nodes: Sequence[int]) -> np.ndarray:
+  """Returns [M] bool, the nodes and all that needs one of them."""
+  return traversal.ancestors(table.num_nodes, table.consumers, table.producers, nodes)
+
+
+def _readers(table: NodeTable) -> List[int]:
+  """Returns the ops that take a variable's handle or reference, but for assignments and probes."""
+  is_variable = np.array([kind in _VARIABLES for kind in table.types], dtype=bool)
+  readers = np.unique(table.consumers[is_variable[table.producers]]).tolist()
+  return [i for i in readers if table.types[i] not in (*_ASSIGNMENTS, *_PROBES)]
+
+
+def _origins(table: NodeTable) -> List[int]:
+  """Returns [M] the op whose value an op hands on, itself where it computes one."""
+  found = list(range(table.num_nodes))
+  for i in range(table.num_nodes):
+    path = {i: None}  # in order
+    last = i
+    while found[last] == last and table.types[last] in _HANDING_ON:
+      last = table.index[tensor_names.op_of(table.nodes[last].input[0])]
+      if last in path:  # a cycle, which is refused later
+        break
+      path[last] = None
+    for node in path:
+      found[node] = found[last]
+  return found
+
+
+def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray) -> bool:
+  """Returns whether an end only waits for, or hands on, what is no result.
+
+  Args:
+    table, end: the op.
+    side: [M] bool, ops that prepare, save, read or watch.
+    constant: [M] bool, ops that need no variable and nothing that changes from step to step.
+  """
+  pending, seen = [end], {end}
+  while pending:
+    node = pending.pop()
+    if side[node]:
+      continue
+    if table.types[node] not in _GLUE:
+      return False
+    waits = bool(tensor_names.control_inputs(table.nodes[node]))
+    inputs = {table.index[tensor_names.op_of(text)] for text in table.nodes[node].input
+              if not (waits and constant[table.index[tensor_names.op_of(text)]]
+                      and not text.startswith("^"))} - seen
+    seen |= inputs
+    pending += inputs
+  return True
 
 
 def _similar(name: str, names: Sequence[str]) -> str:

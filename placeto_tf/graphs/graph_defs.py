@@ -17,7 +17,7 @@ import numpy as np
 from placeto_tf.graphs import shapes, traversal
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
-from placeto_tf.graphs.fetches import Roles, choose_fetches
+from placeto_tf.graphs.fetches import choose_fetches
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
 from placeto_tf.graphs.loops import DEFAULT_TRIPS, Loops, find_loops
@@ -31,14 +31,14 @@ class ReadGraph:
 
   Attributes:
     source: where it is from; `graph_def` are the nodes to work on.
-    roles: the train op and the ops that only prepare or save.
+    train_ops: names in the collection train_op.
     shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
     notes: assumptions of the reader.
     together: whether all ops of a function call share a device; a live graph has to keep its ops.
   """
 
   source: GraphSource
-  roles: Roles = Roles()
+  train_ops: Tuple[str, ...] = ()
   shape_hint: Callable[[str], shapes.Shape] = lambda name: None
   notes: Tuple[str, ...] = ()
   together: bool = False
@@ -60,7 +60,7 @@ def from_graph_def(
   graph_def, more_notes = inline_functions(graph_def, read.together)
   notes += more_notes
   table = read_nodes(graph_def)
-  wanted, more_notes = choose_fetches(table, fetches, read.roles)
+  wanted, more_notes = choose_fetches(table, fetches, read.train_ops)
   notes += more_notes
   given = shapes.check_given(batch_size, feed_shapes)
   step = prune(table, wanted, (*(feeds or ()), *fed_defaults(table, batch_size, given)))

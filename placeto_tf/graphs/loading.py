@@ -53,8 +53,8 @@ def load_graph(
       input signature, or Keras model (its inference; for its training see `compile_placed` and
       `graphs.training_function`).
     fetches: names of the ops or tensors that are run; by default the outputs of the signature or
-      function, or the collection train_op, else the ops that nobody consumes, without
-      initialisers and savers if a MetaGraph names them.
+      function, or the collection train_op, else the ops that nobody consumes, without those
+      that initialize, save, read or watch variables.
     feeds: names of tensors that are fed, at which the graph is cut; needed placeholders are fed
       in any case.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
@@ -158,7 +158,7 @@ def _from_proto(
   if format == "meta_graph_def":
     return ReadGraph(
         GraphSource(format, proto, path, text, graph_def=proto.graph_def),
-        fetches_lib.meta_graph_roles(proto))
+        fetches_lib.collected_train_ops(proto))
   graph_def = proto if format == "graph_def" else None
   return ReadGraph(GraphSource(format, proto, path, text, graph_def=graph_def))
 
@@ -181,4 +181,4 @@ def _read_tf_graph(tf_graph: Any) -> ReadGraph:
   graph_def = tf_graph.as_graph_def()
   return ReadGraph(
       GraphSource("tf_graph", graph_def, tf_graph=tf_graph, graph_def=graph_def),
-      fetches_lib.live_graph_roles(tf_graph), shape_hint, together=True)
+      fetches_lib.live_train_ops(tf_graph), shape_hint, together=True)

@@ -49,7 +49,7 @@ def read_saved_model(
   source = GraphSource(
       "saved_model", proto, path, text, graph_def=meta_graph.graph_def, meta_graph=meta_graph)
   read = ReadGraph(
-      source, fetches_lib.meta_graph_roles(meta_graph),
+      source, fetches_lib.collected_train_ops(meta_graph),
       notes=_notes(meta_graph, key, signature is not None))
   return read, fetches, feeds
 

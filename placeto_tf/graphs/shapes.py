@@ -40,6 +40,9 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   flags = " ".join(
       f"--feed_shapes={name}:{'x'.join(map(str, dims))}" for name, dims in example.items())
   remedy = f"feed_shapes={example} or the like ({flags})"
+  scalar = next((op_of(each.name) for each in unknown if each.shape is None), None)
+  if scalar is not None:
+    remedy += f", where a scalar is {{{scalar!r}: ()}} (--feed_shapes={scalar}:scalar)"
   if all(each.shape and each.shape[0] == -1 and -1 not in each.shape[1:] for each in unknown):
     remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
   elif any(each.shape and each.shape[0] == -1 for each in unknown):

@@ -13,7 +13,7 @@ from placeto_tf.graphs.concrete_functions import (
   is_concrete_function,
   is_function,
 )
-from placeto_tf.graphs.functions import inline_functions
+from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
 from placeto_tf.placements.placed_functions import place_function
@@ -51,6 +51,8 @@ def apply(
     if inlined is not graph_def and all(node.name in placement for node in inlined.node):
       graph_def.CopyFrom(inlined)
     place_nodes(placement, graph_def.node)
+    # TensorFlow imports no graph in which an op is colocated with one that was transformed away.
+    keep_known_classes(graph_def.node, {node.name for node in graph_def.node})
     return placed
   if hasattr(target, "get_operations") and hasattr(target, "as_default"):
     ops = target.get_operations()

@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, one_line
 from placeto_tf.graphs import captures
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
         new = _empty_handle(variable)
     except tf.errors.OpError as error:
       raise PlacementError(
-          f"the variable {variable.name!r} cannot be moved to {device} ({error.message}); give the "
-          "cluster the memory that the device really has") from error
+          f"the variable {variable.name!r} cannot be moved to {device} ({one_line(error)}); give "
+          "the cluster the memory that the device really has") from error
   for name in ("_name", "_unique_id", "_handle_data"):
     if hasattr(old, name):
       setattr(new, name, getattr(old, name))

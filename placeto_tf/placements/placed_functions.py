@@ -12,7 +12,7 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
-from placeto_tf.errors import PlacementError, listed
+from placeto_tf.errors import PlacementError, listed, one_line
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
@@ -179,7 +179,7 @@ def trial_function(
         captures[name] = copies[name].handle
   except tf.errors.OpError as error:
     raise PlacementError(
-        f"there is no room for copies of the variables ({error.message:.100}); place without a "
+        f"there is no room for copies of the variables ({one_line(error, 100)}); place without a "
         "trial") from error
   return _build(function, graph_def, captures, tuple(copies.values()))
 

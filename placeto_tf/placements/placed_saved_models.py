@@ -17,7 +17,7 @@ from placeto_tf.errors import GraphError, PlacementError, one_line
 from placeto_tf.graphs import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
-from placeto_tf.graphs.functions import CALLS
+from placeto_tf.graphs.functions import CALLS, keep_known_classes
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, op_of, parse
 from placeto_tf.placements import saved_model_files
@@ -102,6 +102,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   place_nodes(placement, meta_graph.graph_def.node)
   library = meta_graph.graph_def.library
   nodes = {node.name: node for node in meta_graph.graph_def.node}
+  keep_known_classes(meta_graph.graph_def.node, nodes)
   originals = {node.name: node for node in source.meta_graph.graph_def.node}
   functions = {function.signature.name: function for function in library.function}
   done: Set[str] = set()

@@ -16,6 +16,11 @@ from placeto_tf.runtime.variables import INIT_OPS
 
 _MOST_FETCHES = 8
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_ITERATORS = ("MakeIterator",)
+_TABLES = ("InitializeTableV2", "InitializeTableFromTextFileV2", "LookupTableImportV2")
+# The initializers of what the collections of a MetaGraph name.
+_COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
+              "tf.tables_initializer()"]
 
 
 def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
@@ -73,21 +78,33 @@ def _session(devices: Sequence[str], cpus: int) -> str:
 
 
 def _initialize(graph: ComputationGraph, name: str) -> str:
-  """Runs what gives the variables their first values, if the graph has that."""
+  """Returns the code that prepares a session: first values, iterators and queues."""
+  nodes = graph.origin.graph_def.node
+  then = ""
   if "meta" in name:
-    return "session.run(tf.global_variables_initializer()); "
-  known = {node.name for node in graph.origin.graph_def.node}
-  found = next((name for name in INIT_OPS if name in known), None)
-  return f"session.run({found!r}); " if found else ""
+    first, kinds = list(_COLLECTED), _ITERATORS
+    if "queue_runners" in graph.origin.proto.collection_def:
+      then = "tf.train.start_queue_runners(session); "
+  else:
+    known = {node.name for node in nodes}
+    first, kinds = [repr(found) for found in INIT_OPS if found in known][:1], _ITERATORS + _TABLES
+  first += [repr(node.name) for node in nodes if node.op in kinds]
+  shown = first[0] if len(first) == 1 else f"[{', '.join(first)}]"
+  return f"session.run({shown}); {then}" if first else ""
 
 
 def _values_first(graph: ComputationGraph, name: str) -> str:
-  """What to do before the lines run, where no op of the graph initializes its variables."""
-  nodes = graph.origin.graph_def.node
-  if "meta" in name or _initialize(graph, name) or not any(
-      node.op in _VARIABLES for node in nodes):
-    return ""
-  return "once its variables have values (the graph has no op `init`)"
+  """Returns the condition under which the lines run, where the graph does not hold all it needs."""
+  if "meta" in name or name == "saved_model":
+    return ""  # it has its initializers and queue runners, or restores its values when loaded
+  types = {node.op for node in graph.origin.graph_def.node}
+  known = {node.name for node in graph.origin.graph_def.node}
+  needs = []
+  if types.intersection(_VARIABLES) and known.isdisjoint(INIT_OPS):
+    needs.append("its variables have values (the graph has no op `init`)")
+  if any(kind.startswith("QueueDequeue") for kind in graph.op_types):
+    needs.append("something fills its queues (a GraphDef has no queue runners: export a MetaGraph)")
+  return f"once {' and '.join(needs)}" if needs else ""
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:

@@ -51,7 +51,8 @@ def define_reading_flags() -> None:
   flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
   flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1,
                        upper_bound=2**31 - 1)
-  flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128; repeatable.")
+  flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128 or "
+                            "name:scalar; repeatable.")
 
 
 def _require(name: str, example: str) -> None:
@@ -229,7 +230,8 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
   for text in texts:
     match = re.fullmatch(r"(.+):(\d+(?:x\d+)*|scalar)", text)
     if not match:
-      raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128")
+      raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128, or "
+                         "name:scalar")
     name, dims = match.groups()
     shape = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
     if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:

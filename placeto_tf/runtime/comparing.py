@@ -14,7 +14,7 @@ import dataclasses
 import time
 from typing import Optional
 
-from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.errors import GraphError, ReplicaMismatchError, one_line
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -118,7 +118,7 @@ def _compare(
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
   except (tf.errors.OpError, MemoryError) as problem:
-    said = _first_sentence(problem)
+    said = one_line(problem)
     if comparison.in_replicas:
       raise ReplicaMismatchError(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
@@ -130,11 +130,3 @@ def _compare(
         "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
       True, "", done, len(pair.variables), len(pair.tensors), largest, len(comparison.untold))
-
-
-def _first_sentence(problem: Exception) -> str:
-  """What TensorFlow says of an error, without where in the program its op was made."""
-  lines = [line.strip() for line in str(getattr(problem, "message", problem)).splitlines()]
-  told = [line for line in lines if line and not line.startswith(
-      ("Graph execution error", "Detected at node", "Node:", "File ", "[[", "Original stack"))]
-  return told[0] if told else repr(problem)

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any, Callable, List, Optional
 
-from placeto_tf.errors import MeasurementError, PlacetoError
+from placeto_tf.errors import MeasurementError, PlacetoError, one_line
 from placeto_tf.runtime.protocol import Runtime
 
 POLL_SECONDS = 0.1
@@ -77,7 +77,7 @@ def supervise(
     if lost is not None:
       raise MeasurementError(lost) from error
   raise MeasurementError(
-      f"TensorFlow failed with {type(error).__name__}: {_first_lines(error.message)}") from error
+      f"TensorFlow failed with {type(error).__name__}: {one_line(error, 300)}") from error
 
 
 def _lost_soon(runtime: Runtime) -> Optional[str]:
@@ -88,12 +88,6 @@ def _lost_soon(runtime: Runtime) -> Optional[str]:
     if lost is not None or time.monotonic() > until:
       return lost
     time.sleep(POLL_SECONDS)
-
-
-def _first_lines(message: str) -> str:
-  """The part of a message before the list of places where the op was made."""
-  lines = [line.strip() for line in message.splitlines() if line.strip()]
-  return " ".join(lines[:2])[:300] if lines else "no message"
 
 
 def _is_tensorflow_error(error: BaseException) -> bool:

@@ -1,5 +1,7 @@
 """Tests for placeto_tf.clusters.constraints."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -41,11 +43,23 @@ def test_device_type_that_the_graph_knows_nothing_of_takes_every_op():
   assert allowed_devices(_graph([(0, 0)]), cluster).all()
 
 
-def test_op_without_a_kernel_anywhere_is_named():
-  with pytest.raises(PlacementError, match=r"op 'op1' \(Op\), colocated with 0 others.*\+cpu:1"):
+def test_an_op_without_a_kernel_of_any_kind_is_named_and_no_device_is_asked_for():
+  with pytest.raises(PlacementError, match="no kernel of any device for op 'op1'") as caught:
     allowed_devices(_graph([(1, 1), (0, 0)]), _HOSTED)
+  assert "+cpu" not in str(caught.value)
 
 
-def test_colocated_ops_without_a_common_device_are_refused():
-  with pytest.raises(PlacementError, match="colocated with 1 others"):
-    allowed_devices(_graph([(1, 0), (0, 1)], colocation=[0, 0]), _HOSTED)
+def test_colocated_ops_without_a_common_kind_of_device_are_named():
+  with pytest.raises(PlacementError, match="'op1' .* and 'op2' .* must share a device"):
+    allowed_devices(_graph([(1, 1), (1, 0), (0, 1)], colocation=[0, 0, 0]), _HOSTED)
+
+
+@pytest.mark.parametrize("kernels, cluster", [((1, 0), "p100:2"), ((0, 1), "cpu:2")])
+def test_the_device_that_the_message_asks_for_is_enough(kernels, cluster):
+  without = Cluster.from_json({**Cluster.parse(cluster).to_json(), "devices": [
+      each for each in Cluster.parse(cluster).to_json()["devices"] if not each.get("host")]})
+  with pytest.raises(PlacementError) as caught:
+    allowed_devices(_graph([kernels]), without)
+  remedy = re.search(r"such as (\S+)", str(caught.value)).group(1)
+  named = f"{cluster}{remedy}" if remedy.startswith("+") else remedy
+  assert allowed_devices(_graph([kernels]), Cluster.parse(named)).any()

@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+import placeto_tf as placeto
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import analysis_graph_def, load_graph
 
@@ -60,3 +62,31 @@ def test_a_keras_model_is_placed_for_inference():
   assert graph.op_types.count("MatMul") == 2
   assert "RandomUniform" not in graph.op_types
   assert list(graph.source.feed_shapes.values()) == [(3, 4)]
+
+
+def test_a_function_that_makes_its_variables_in_its_first_call_has_one_signature():
+  import tensorflow as tf
+
+  variables = []
+
+  @tf.function
+  def step(x):
+    if not variables:
+      variables.append(tf.Variable(tf.ones([4, 4]), name="late"))
+    return tf.matmul(x, variables[0])
+
+  expected = step(tf.ones([2, 4]))
+  assert len(step._list_all_concrete_functions()) == 2
+  graph = load_graph(step)
+  assert "AssignVariableOp" not in graph.op_types  # of the trace that makes them
+  placed = placeto.place(graph, "cpu:1", "single").apply(step)
+  assert np.array_equal(placed(tf.ones([2, 4])), expected)
+  step(tf.ones([3, 4]))
+  with pytest.raises(GraphError, match=" traces of several signatures"):
+    load_graph(step)
+
+
+def test_reads_of_variables_are_no_results(module):
+  graph = load_graph(module.__call__.get_concrete_function(), batch_size=3)
+  assert {graph.op_types[graph.op_index[name.partition(":")[0]]] for name in graph.fetches} == {
+      "Identity", "AssignSubVariableOp"}

@@ -60,3 +60,28 @@ def test_the_placed_graph_has_the_iterator_as_it_was(meta_graph):
   before = {node.name: node for node in meta_graph.graph_def.node}["IteratorGetNext"]
   after = {node.name: node for node in placed.node}["IteratorGetNext"]
   assert after.attr["output_shapes"] == before.attr["output_shapes"]
+
+
+@pytest.mark.parametrize("by_handle", [False, True])
+def test_a_dataset_is_where_its_iterator_is_and_iterators_of_handles_together(by_handle):
+  v1 = tf.compat.v1
+  with tf.Graph().as_default() as graph:
+    data = tf.data.Dataset.from_tensor_slices(np.ones([4, 3], np.float32)).map(
+        lambda x: x * 2).batch(2).repeat()
+    iterator = v1.data.make_initializable_iterator(data)
+    tf.group(iterator.initializer, name="begin")
+    if by_handle:
+      handle = iterator.string_handle(name="handle")
+      iterator = v1.data.Iterator.from_string_handle(handle, tf.float32, [2, 3])
+    tf.reduce_sum(iterator.get_next(), name="sum")
+  pinned = "IteratorFromStringHandleV2" if by_handle else "IteratorV2"
+  result = placeto.place(graph, "cpu:2", "single", fetches=["sum:0"], batch_size=2, max_evaluations=5,
+                         pins=((pinned, "/CPU:1"),))
+  placed = result.apply(graph.as_graph_def())
+  assert {node.device for node in placed.node if "Dataset" in node.op} == {"/device:CPU:1"}
+  with tf.Graph().as_default() as again:
+    tf.import_graph_def(placed, name="")
+    config = v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
+    with v1.Session(graph=again, config=config) as session:
+      session.run("begin")
+      assert session.run("sum:0") == 12.0

@@ -1,3 +1,6 @@
+import ast
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,6 +9,7 @@ from google.protobuf import text_format
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import analysis_graph_def, load_graph
+from placeto_tf.programs.shared_flags import parse_feed_shapes
 
 v1 = tf.compat.v1
 
@@ -309,3 +313,79 @@ def test_what_is_no_graph_is_refused(source):
 def test_the_zoo_refuses_a_model_it_does_not_have():
   with pytest.raises(GraphError, match="no_such_model"):
     load_graph("zoo:no_such_model")
+
+
+def _inference(use_resource):
+  """A prediction beside initializers, savers, summaries, queues, tables and iterators."""
+  graph = tf.Graph()
+  with graph.as_default():
+    x = v1.placeholder(tf.float32, [8, 16], name="x")
+    for i in range(3):
+      x = tf.matmul(x, v1.get_variable(f"w{i}", [16, 16], use_resource=use_resource))
+    tf.identity(x, name="prediction")
+    v1.placeholder(tf.bool, [], name="unused")
+    embeddings = v1.get_variable("embeddings", [4, 4], use_resource=use_resource)
+    embeddings.assign(v1.placeholder(tf.float32, [4, 4], name="loaded"))
+    v1.summary.merge([v1.summary.scalar("mean", tf.reduce_mean(x)), v1.summary.histogram("x", x)])
+    v1.report_uninitialized_variables().mark_used()
+    iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(4))
+    iterator.get_next()
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1]), default_value=0)
+    del table
+    queue = v1.FIFOQueue(4, [tf.float32], shapes=[[]])
+    v1.train.add_queue_runner(v1.train.QueueRunner(queue, [queue.enqueue(1.0)]))
+    tf.group(v1.global_variables_initializer(), v1.local_variables_initializer(),
+             v1.tables_initializer(), name="all")
+    v1.train.Saver()
+    v1.train.Saver(sharded=True)
+  return graph
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_the_result_of_a_graph_without_collections_is_what_it_computes(use_resource):
+  graph = load_graph(_inference(use_resource).as_graph_def())
+  # The batch of an iterator that nobody reads may be what a step is there for.
+  assert set(graph.fetches) == {"prediction:0", "IteratorGetNext:0"}
+  assert "others initialize, save, read or watch" in graph.notes[0]
+
+
+def test_what_only_initializes_is_placed_where_the_graph_does_nothing_else():
+  with tf.Graph().as_default() as graph:
+    v1.get_variable("w", [2], use_resource=True)
+    v1.global_variables_initializer()
+  assert "init" in load_graph(graph.as_graph_def()).fetches
+
+
+def test_assignments_of_what_is_computed_are_results():
+  with tf.Graph().as_default() as graph:
+    state = v1.get_variable("state", [2, 4], use_resource=False)
+    x = v1.placeholder(tf.float32, [2, 4], name="x")
+    v1.assign(state, tf.tanh(state + x), name="step")
+    v1.global_variables_initializer()
+  assert load_graph(graph.as_graph_def()).fetches == ("step:0",)
+
+
+def test_several_collected_train_ops_are_one_step_and_a_note_says_so():
+  graph = _two_optimizers("worker_0", "worker_1")
+  with graph.as_default():
+    for name in ("worker_0", "worker_1"):
+      v1.add_to_collection("train_op", graph.get_operation_by_name(name))
+    meta_graph = v1.train.export_meta_graph()
+  for source in (graph, meta_graph):
+    loaded = load_graph(source)
+    assert loaded.fetches == ("worker_0", "worker_1")
+    assert "names 2 ops, 'worker_0', 'worker_1'" in loaded.notes[0]
+    assert load_graph(source, fetches=["worker_0"]).notes == ()  # as the note says
+
+
+def test_a_placeholder_of_unknown_rank_can_be_given_as_the_scalar_that_the_message_names():
+  with tf.Graph().as_default() as graph:
+    keep = v1.placeholder(tf.float32, name="keep_prob")
+    tf.nn.dropout(v1.placeholder(tf.float32, [None, 4], name="x"), rate=1 - keep, name="out")
+  with pytest.raises(GraphError) as caught:
+    load_graph(graph.as_graph_def(), batch_size=2)
+  given = re.search(r"a scalar is (\{.*?\}) \(--feed_shapes=(\S+)\)", str(caught.value))
+  for shapes in (ast.literal_eval(given.group(1)), parse_feed_shapes([given.group(2)])):
+    loaded = load_graph(graph.as_graph_def(), batch_size=2, feed_shapes=shapes)
+    assert loaded.source.feed_shapes["keep_prob:0"] == ()

@@ -1,10 +1,11 @@
 import pytest
 import tensorflow as tf
 
+import placeto_tf as placeto
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
-from placeto_tf.placements import Placement
+from placeto_tf.placements import Placement, write_placed
 
 v1 = tf.compat.v1
 
@@ -128,3 +129,20 @@ def test_the_report_names_ops_that_only_one_side_has():
   assert tf_graph.get_operation_by_name("new").device == "/device:CPU:0"
   assert "no device for 1 ops (new)" in str(report)
   assert "does not have 1 ops (gone)" in str(report)
+
+
+def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):
+  with tf.Graph().as_default() as graph:
+    a = tf.constant([1.0, 2.0], name="a")
+    tf.square(a, name="b")
+  graph_def = graph.as_graph_def()
+  for node in graph_def.node:
+    node.attr["_class"].list.s.extend([b"loc:@folded_away", b"loc:@a"])
+  placement = placeto.place(graph_def, "cpu:1", "single", fetches=["b"]).placement
+  path = write_placed(placeto.load_graph(graph_def, fetches=["b"]), placement, str(tmp_path))
+  written = tf.compat.v1.GraphDef.FromString(open(path, "rb").read())
+  for placed in (placement.apply(graph_def), written):
+    with tf.Graph().as_default() as again, tf.compat.v1.Session() as session:
+      tf.import_graph_def(placed, name="")
+      assert session.run("b:0").tolist() == [1.0, 4.0]
+    assert again.get_operation_by_name("b").get_attr("_class") == [b"loc:@a"]

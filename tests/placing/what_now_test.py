@@ -150,3 +150,51 @@ def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
   placed = placement.apply(function)
   assert {op.device for op in placed.graph.get_operations() if op.type == "MatMul"} == {
       "/device:CPU:0"}
+
+
+def _queue_meta_graph():
+  """The mean of batches of ones, which a queue holds, of a producer that counts its epochs."""
+  v1 = tf.compat.v1
+  with tf.Graph().as_default() as graph:
+    row, = v1.train.slice_input_producer([tf.ones([8, 4])], num_epochs=2, shuffle=False)
+    tf.reduce_mean(v1.train.batch([row], 4), name="mean")
+    return v1.train.export_meta_graph(graph=graph)
+
+
+def _iterator_meta_graph():
+  """The sum of a batch of an iterator that has to be initialized, of words looked up in a table."""
+  v1 = tf.compat.v1
+  with tf.Graph().as_default() as graph:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1.0]), default_value=0.0)
+    iterator = v1.data.make_initializable_iterator(
+        tf.data.Dataset.from_tensor_slices(["a"] * 4).batch(4))
+    tf.reduce_mean(table.lookup(iterator.get_next()), name="mean")
+    return v1.train.export_meta_graph(graph=graph)
+
+
+@pytest.mark.parametrize("make, kinds", [
+    (_queue_meta_graph, ["meta"]), (_iterator_meta_graph, ["meta", "pb"])])
+def test_the_lines_start_queues_iterators_and_tables(make, kinds, tmp_path):
+  code = ""
+  for kind in kinds:
+    path = tmp_path / f"graph.{kind}"
+    proto = make() if kind == "meta" else make().graph_def
+    path.write_bytes(proto.SerializeToString())
+    graph = placeto.load_graph(str(path), fetches=["mean:0"], batch_size=4)
+    result = placeto.place(graph, "cpu:2", method="single")
+    (tmp_path / kind).mkdir()
+    write_placed(graph, result.placement, str(tmp_path / kind))
+    lines = what_now.run_lines(graph, ["/CPU:0", "/CPU:1"], str(tmp_path / kind))
+    code += "\n".join(lines) + "\ntf.reset_default_graph()\n"
+  assert _run(code, str(tmp_path)).count("1.0") == len(kinds)
+
+
+def test_a_graph_def_that_dequeues_says_that_it_has_no_queue_runners():
+  graph = placeto.load_graph(_queue_meta_graph().graph_def, fetches=["mean:0"], batch_size=4)
+  assert "something fills its queues" in what_now.last_lines(graph, ["/CPU:0"], "out")
+
+
+def test_a_saved_model_needs_no_values(tmp_path):
+  graph = placeto.load_graph(_saved_model(str(tmp_path / "source")), batch_size=3)
+  assert "once" not in what_now.last_lines(graph, ["/CPU:0"], "out")
