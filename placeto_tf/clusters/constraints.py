@@ -74,7 +74,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
         f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or fetch what "
         "does not need the op (--fetches)")
   found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
-  common = [kind for kind, able in zip(graph.kernel_types, kernels.all(axis=0).tolist()) if able]
+  common = [kind for kind, able in zip(graph.kernel_types, np.all(kernels, axis=0)) if able]
   if common:
     return (
         f"{found}, colocated with {len(mates) - 1} others, has a kernel on none of "

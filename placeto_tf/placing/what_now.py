@@ -82,12 +82,12 @@ def _initialize(graph: ComputationGraph, name: str) -> str:
   nodes = graph.origin.graph_def.node
   then = ""
   if "meta" in name:
-    first, kinds = list(_COLLECTED), _ITERATORS
+    first, kinds = list(_COLLECTED), [*_ITERATORS]
     if "queue_runners" in graph.origin.proto.collection_def:
       then = "tf.train.start_queue_runners(session); "
   else:
     known = {node.name for node in nodes}
-    first, kinds = [repr(found) for found in INIT_OPS if found in known][:1], _ITERATORS + _TABLES
+    first, kinds = [repr(found) for found in INIT_OPS if found in known][:1], [*_ITERATORS, *_TABLES]
   first += [repr(node.name) for node in nodes if node.op in kinds]
   shown = first[0] if len(first) == 1 else f"[{', '.join(first)}]"
   return f"session.run({shown}); {then}" if first else ""

@@ -75,8 +75,8 @@ def test_a_dataset_is_where_its_iterator_is_and_iterators_of_handles_together(by
       iterator = v1.data.Iterator.from_string_handle(handle, tf.float32, [2, 3])
     tf.reduce_sum(iterator.get_next(), name="sum")
   pinned = "IteratorFromStringHandleV2" if by_handle else "IteratorV2"
-  result = placeto.place(graph, "cpu:2", "single", fetches=["sum:0"], batch_size=2, max_evaluations=5,
-                         pins=((pinned, "/CPU:1"),))
+  result = placeto.place(graph, "cpu:2", "single", fetches=["sum:0"], batch_size=2,
+                         max_evaluations=5, pins=((pinned, "/CPU:1"),))
   placed = result.apply(graph.as_graph_def())
   assert {node.device for node in placed.node if "Dataset" in node.op} == {"/device:CPU:1"}
   with tf.Graph().as_default() as again:
