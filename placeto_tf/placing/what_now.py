@@ -87,7 +87,8 @@ def _initialize(graph: ComputationGraph, name: str) -> str:
       then = "tf.train.start_queue_runners(session); "
   else:
     known = {node.name for node in nodes}
-    first, kinds = [repr(found) for found in INIT_OPS if found in known][:1], [*_ITERATORS, *_TABLES]
+    first = [repr(found) for found in INIT_OPS if found in known][:1]
+    kinds = [*_ITERATORS, *_TABLES]
   first += [repr(node.name) for node in nodes if node.op in kinds]
   shown = first[0] if len(first) == 1 else f"[{', '.join(first)}]"
   return f"session.run({shown}); {then}" if first else ""
