@@ -4,11 +4,12 @@ TensorFlow's C++ aborts on some graphs, so each analysis has a process of its ow
 user's process would be the quickest, but a fork of a process with threads may wait for ever for a
 lock that another thread held. This one has none: it imports TensorFlow, runs nothing, and forks.
 
-A request is two messages: JSON ("options" of the analysis, "limit_s" of CPU time), and the
-GraphDef. The reply is three: JSON ("code": exit code or, below 0, the signal that ended the fork),
-the last that the fork wrote to stderr, and its answer, empty where it gave none. The answer is JSON
-("error", or "estimates" as {name: [flops, moved, temporary]}, "guessed", "executions" and
-"rounds"), a zero byte, and the outputs as an OpPerformanceList.
+A request is two messages: JSON ("options" of the analysis, or "step" in them for a run of one,
+"limit_s" of CPU time), and the GraphDef. The reply is three: JSON ("code": exit code or, below 0,
+the signal that ended the fork), the last that the fork wrote to stderr, and its answer, empty where
+it gave none. The answer is JSON ("error", or "estimates" as {name: [flops, moved, temporary]},
+"guessed", "executions", "rounds" and "capped"), a zero byte, and the outputs as an
+OpPerformanceList.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-from placeto_tf.costs import shape_analysis
+from placeto_tf.costs import shape_analysis, step_run
 from placeto_tf.errors import CostError, one_line
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
@@ -126,6 +127,8 @@ def _answer(graph_def: Any, options: Any) -> bytes:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   try:
+    if "step" in options:
+      return _framed(step_run.run(graph_def, options["step"]))
     found = shape_analysis.analyse(graph_def, **options)
   except CostError as error:
     return _framed({"error": str(error)})
@@ -140,7 +143,8 @@ def _answer(graph_def: Any, options: Any) -> bytes:
       "estimates": {
           name: [each.flops, each.moved_bytes, each.temporary_bytes]
           for name, each in found.estimates.items()},
-      "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds}
+      "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds,
+      "capped": list(found.capped)}
   return _framed(head) + outputs.SerializeToString()
 
 

@@ -1,9 +1,9 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
-An entry holds the SHA-256 of what follows, and the `OpWork` of one graph as NumPy arrays. Its key
-covers all that the counts depend on: the ops' order, their NodeDefs with the bound shapes, the
-rounds of loops, TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry
-serves every cluster.
+An entry holds the SHA-256 of what follows: the `OpWork` of one graph as NumPy arrays, or what a
+look at its step showed as JSON. Its key covers all that the counts depend on: the ops' order, their
+NodeDefs with the bound shapes, the rounds of loops, what was seen, TensorFlow's version, and
+`_FORMAT`. Work does not depend on devices, so one entry serves every cluster.
 
 Entries are written beside and renamed; one that is not what was written counts as missing, and one
 that cannot be written is done without: a cache must never be the reason that something fails.
@@ -19,22 +19,24 @@ import json
 import os
 import zipfile
 import zlib
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
+from placeto_tf.costs.look import Seen
 from placeto_tf.costs.work import OpWork
 from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.graphs import atomic, private_folder, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 7  # to be raised whenever ops are counted differently
+_FORMAT = 8  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
-_SUFFIX = ".work"
+_SUFFIX, _SEEN_SUFFIX = ".work", ".seen"
 _DIGEST_BYTES = 32
 _MOST_BYTES = 256 * 2**20
 _DTYPES = {"launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
-_ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name != "notes")
+_TEXTS = ("notes", "unknown", "unsure")
+_ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name not in _TEXTS)
 
 
 def default_folder() -> str:
@@ -47,28 +49,26 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
   from tensorflow import version
 
   digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
+  digest.update(repr(graph.source and graph.source.trip_count).encode())
   digest.update(graph.executions.tobytes())
   digest.update(graph_def.SerializeToString(deterministic=True))
   return digest.hexdigest()[:40]
 
 
-def path_of(folder: str, key: str) -> str:
+def path_of(folder: str, key: str, suffix: str = _SUFFIX) -> str:
   """Where an entry is."""
-  return os.path.join(folder, key + _SUFFIX)
+  return os.path.join(folder, key + suffix)
 
 
 def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   """The entry, or None where there is none that fits the graph."""
-  path = path_of(folder, key)
+  content = _read(path_of(folder, key))
+  if content is None:
+    return None
   try:
-    content = user_files.read_bytes(
-        path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
-    digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
-      return None
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
       arrays = {name: file[name] for name in _ARRAYS}
-      notes = tuple(json.loads(str(file["notes"])))
+      notes, unknown, unsure = json.loads(str(file["texts"]))
   except (PlacetoError, OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
           NotImplementedError, zipfile.BadZipFile, zlib.error):
     return None
@@ -77,24 +77,58 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
       and array.dtype == _DTYPES.get(name, np.float64)
       and bool(np.all(np.isfinite(array) & (array >= 0)))
       for name, array in arrays.items())
-  if not fits or not all(isinstance(note, str) and note.isprintable() for note in notes):
+  if not fits or not isinstance(notes, list) or not all(
+      isinstance(note, str) and note.isprintable() for note in (*notes, unknown)):
+    return None
+  return OpWork(**arrays, notes=tuple(notes), unknown=unknown, unsure=bool(unsure))
+
+
+def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
+  """Returns what a look at a step showed, or why it showed nothing; None where there was none."""
+  content = _read(path_of(folder, key, _SEEN_SUFFIX))
+  try:
+    found = json.loads(content) if content is not None else None
+    return Seen(**found) if isinstance(found, dict) else found
+  except (ValueError, TypeError):
+    return None
+
+
+def store_seen(folder: str, key: str, seen: Union[Seen, str]) -> None:
+  """Writes what a look showed, or why it showed nothing."""
+  found = seen if isinstance(seen, str) else dataclasses.asdict(seen)
+  _write(folder, key, _SEEN_SUFFIX, json.dumps(found).encode())
+
+
+def _read(path: str) -> Optional[bytes]:
+  """The content of an entry, None where there is none or not the one that was written."""
+  try:
+    content = user_files.read_bytes(
+        path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
+  except (PlacetoError, OSError):
+    return None
+  digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+  if hashlib.sha256(content).digest() != digest:
     return None
   with contextlib.suppress(OSError):
     os.utime(path)  # the oldest entries go first
-  return OpWork(**arrays, notes=notes)
+  return content
 
 
 def store(folder: str, key: str, work: OpWork) -> None:
   """Writes an entry, and removes the least recently used ones where there are too many."""
   content = io.BytesIO()
   np.savez_compressed(
-      content, notes=np.array(json.dumps(work.notes)),
+      content, texts=np.array(json.dumps([getattr(work, name) for name in _TEXTS])),
       **{name: getattr(work, name) for name in _ARRAYS})
+  _write(folder, key, _SUFFIX, content.getvalue())
+
+
+def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
     atomic.write(
-        path_of(folder, key),
-        hashlib.sha256(content.getvalue()).digest() + content.getvalue(), error_type=CostError)
-    entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
+        path_of(folder, key, suffix), hashlib.sha256(content).digest() + content,
+        error_type=CostError)
+    entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
       os.unlink(path)

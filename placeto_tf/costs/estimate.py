@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Callable, Union
+from typing import TYPE_CHECKING, Callable, Optional, Union
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from placeto_tf import graphs
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.device import PRODUCT_TYPES
 from placeto_tf.costs import cache as cache_files
+from placeto_tf.costs import look as looks
 from placeto_tf.costs import traces
 from placeto_tf.costs.cost_graph import own_costs
 from placeto_tf.costs.op_costs import OpCosts, launches_between_us
@@ -27,6 +28,9 @@ from placeto_tf.costs.roofline import peak
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
 
 Source = Union[str, "os.PathLike[str]", Callable[[ComputationGraph, Cluster], OpCosts]]
 
@@ -57,6 +61,8 @@ def estimate_costs(
   if callable(source):
     costs = source(graph, cluster)
     _check_given(graph, cluster, costs)
+    if costs.executions is None and (graph.executions != 1).any():
+      costs = dataclasses.replace(costs, executions=work_of(graph, cache).executions)
     return costs
   if not isinstance(source, (str, os.PathLike)):
     raise CostError(f"the source of costs is {source!r:.60}; expected \"grappler\", the path of a "
@@ -76,17 +82,54 @@ def estimate_costs(
 
 
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
-  """Counted work, from the cache where it has it."""
+  """Counts work, with what a look at the step showed; each is taken from the cache where it is.
+
+  Args:
+    graph: the ops.
+    cache: as for `estimate_costs`.
+
+  The step is run only inside of `look.looking`, and not if it was before.
+  """
   graph_def = graphs.analysis_graph_def(graph)
-  if cache is False:
-    return count_work(graph, graph_def)
-  folder = cache_files.default_folder() if cache is True else os.fspath(cache)
-  key = cache_files.key_of(graph, graph_def)
-  work = cache_files.load(folder, key, graph)
-  if work is None:
-    work = count_work(graph, graph_def)
-    cache_files.store(folder, key, work)
+  folder = cache_files.default_folder() if cache is True else os.fspath(cache) if cache else None
+  key = cache_files.key_of(graph, graph_def) if folder else ""
+  seen = cache_files.load_seen(folder, key) if folder else None
+  mode = looks.mode()
+  work = _counted(graph, graph_def, folder, key, seen)
+  if mode != "no" and work.unsure and (seen is None or isinstance(seen, str) and mode == "yes"):
+    seen = _look(graph, graph_def, work, mode)
+    if folder:
+      cache_files.store_seen(folder, key, seen)
+    work = _counted(graph, graph_def, folder, key, seen)
+  if isinstance(seen, str):
+    work = dataclasses.replace(work, notes=(
+        *work.notes, f"the step was not run to see what is not known: {seen}"))
   return work
+
+
+def _counted(
+    graph: ComputationGraph, graph_def: GraphDef, folder: Optional[str], key: str,
+    seen: Union[looks.Seen, str, None]) -> OpWork:
+  """Counts work, or takes it from the folder; `seen` is a text where nothing was."""
+  known = seen if isinstance(seen, looks.Seen) else None
+  key += "" if known is None else "-seen"
+  work = cache_files.load(folder, key, graph) if folder else None
+  if work is None:
+    work = count_work(graph, graph_def, known)
+    if folder:
+      cache_files.store(folder, key, work)
+  return work
+
+
+def _look(
+    graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode: str
+) -> Union[looks.Seen, str]:
+  """Runs the step if it may be run; returns why nothing was seen otherwise."""
+  reason = looks.refused(graph_def, work, mode)
+  try:
+    return reason or looks.look(graph, mode)
+  except CostError as error:
+    return str(error)
 
 
 def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> None:
@@ -111,7 +154,7 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
   compute_us += launches_between_us(compute_us, work.executions, cluster)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
-                 tuple(work.notes), work.executions)
+                 tuple(work.notes), work.executions, work.unknown)
 
 
 def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:

@@ -61,11 +61,16 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
   if not hasattr(os, "fork"):
     return shape_analysis.analyse(graph_def, counts, **options)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)
+  return _decode(_ask(graph_def, {"counts": counts, **options}, limit_s))
+
+
+def _ask(graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
+  """Asks the server, or another one where it has ended meanwhile. Raises CostError."""
   with _lock:
     for last in (False, True):
       server = _running()
       try:
-        return _decode(server.ask(graph_def, {"counts": counts, **options}, limit_s))
+        return server.ask(graph_def, options, limit_s)
       except (EOFError, OSError):  # ended by somebody else
         if last:
           said = server.last_words() or "it gave no answer"
@@ -76,6 +81,22 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
         if server.asked:  # and has not answered: the next request needs another one
           _close()
   raise AssertionError("not reached")
+
+
+def run_step(graph_def: GraphDef, request: Mapping[str, Any], limit_s: float) -> Mapping[str, Any]:
+  """Runs a step as `step_run.run` does, in a fork of the server.
+
+  Args:
+    graph_def, request: its arguments.
+    limit_s: of CPU time.
+
+  Raises:
+    CostError: the step cannot be run, crashes, or does not end in time.
+  """
+  if not hasattr(os, "fork"):
+    raise CostError("steps are run in a fork of a process, which this system does not have")
+  answer, _, _ = _ask(graph_def, {"step": request}, limit_s).partition(b"\0")
+  return _checked(json.loads(answer))
 
 
 def prepare() -> None:
@@ -207,18 +228,24 @@ if hasattr(os, "register_at_fork"):
   os.register_at_fork(after_in_child=_after_fork)
 
 
+def _checked(head: Any) -> Any:
+  """The head of an answer. Raises CostError where it says that there is none."""
+  if "error" in head:
+    raise CostError(head["error"])
+  return head
+
+
 def _decode(answer: bytes) -> shape_analysis.Analysis:
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   text, _, tensors = answer.partition(b"\0")
-  head = json.loads(text)
-  if "error" in head:
-    raise CostError(head["error"])
+  head = _checked(json.loads(text))
   outputs = op_performance_data_pb2.OpPerformanceList.FromString(tensors)
   return shape_analysis.Analysis(
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},
-      tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"])
+      tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"],
+      head["capped"])
 
 
 def _failure(code: int, limit_s: float, said: bytes) -> CostError:

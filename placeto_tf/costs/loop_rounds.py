@@ -10,7 +10,18 @@ Legend: N ops, E edges, F frames.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+  TYPE_CHECKING,
+  Callable,
+  Container,
+  Dict,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+  Set,
+  Tuple,
+)
 
 import numpy as np
 
@@ -50,6 +61,7 @@ class LoopRounds:
   Attributes:
     names: [F] of the loops.
     trips: [F] rounds, None where they are not known.
+    capped: frames of which `trips` is the most, because another condition may end them earlier.
     invariants: names of the Merge ops whose value is the same in every round.
   """
 
@@ -64,6 +76,7 @@ class LoopRounds:
     self._inputs: Inputs = self._frames.inputs
     self.names: List[str] = self._frames.names
     self.trips: List[Optional[int]] = [None] * len(self.names)
+    self.capped: Set[int] = set()
     self._conditions: Dict[int, List[_Tensor]] = {}
     for op, op_type in enumerate(self._types):
       if op_type == "LoopCond":
@@ -77,9 +90,12 @@ class LoopRounds:
     self._evaluate = evaluate
     for frame, conditions in self._conditions.items():
       if self.trips[frame] is None:
-        counts = [count for op, _ in conditions for count in self._of_condition(op, 0)
-                  if count is not None and 0 <= count <= MAX_TRIPS]
-        self.trips[frame] = min(counts, default=None)
+        self.capped.discard(frame)
+        counts = [count for op, _ in conditions for count in self._of_condition(op, 0)]
+        known = [count for count in counts if count is not None and count <= MAX_TRIPS]
+        self.trips[frame] = min(known, default=None)
+        if len(known) < len(counts):
+          self.capped.add(frame)
 
   def exits(self) -> Dict[Tensor, int]:
     """Returns the values with which counters leave the loops whose rounds are known."""
@@ -130,16 +146,16 @@ class LoopRounds:
     if self._types[op] == "LogicalAnd" and depth < _DEPTH:
       return [count for side, _ in data for count in self._of_condition(side, depth + 1)]
     if len(data) != 2 or self._types[op] not in (*_BELOW, *_ABOVE):
-      return []
+      return [None]
     merge = self._origin(data[0], ("Identity",))[0]
     start, step, bound = self._start(merge), self._step(merge), self._bound(data[1])
     if start is None or step is None or bound is None:
-      return []
+      return [None]
     if self._types[op] in _BELOW and step > 0:
       return [max(-(-(bound - start + _BELOW[self._types[op]]) // step), 0)]
     if self._types[op] in _ABOVE and step < 0:
       return [max(-(-(start - bound + _ABOVE[self._types[op]]) // -step), 0)]
-    return []
+    return [None]
 
   def _bound(self, tensor: _Tensor) -> Optional[int]:
     """The bound of a counter; if not all of several are known, the least of the known ones
@@ -147,6 +163,7 @@ class LoopRounds:
     found = self._scalar(tensor)
     op, _ = self._origin(tensor)
     if found is None and self._types[op] == "Minimum":
+      self.capped.add(self._frames.of_op[tensor[0]])
       sides = [self._scalar(side) for side in self._inputs.data(op)]
       return min((side for side in sides if side is not None), default=None)
     return found
@@ -192,16 +209,24 @@ class LoopRounds:
     return tensor
 
 
-def notes_of(rounds: Mapping[str, Optional[int]], trip_count: Optional[int]) -> Tuple[str, ...]:
+def notes_of(
+    rounds: Mapping[str, Optional[int]], capped: Container[str], trip_count: Optional[int],
+    seen: bool = False
+) -> Tuple[str, ...]:
   """Returns sentences on the rounds of loops.
 
   Args:
     rounds: loop -> rounds, None where they are not known.
+    capped: loops of which those are the most.
     trip_count: of every loop, where it was given.
+    seen: whether the rounds are those of a run.
   """
   if trip_count is not None:
     return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()
   return tuple(
-      f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if trips is None
-      else f"loop {name!r} runs {trips} times, by the bound of its condition"
+      f"loop {name!r} runs as often as in a look at the step" if seen and (
+          trips is None or name in capped)
+      else f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if trips is None
+      else f"loop {name!r} runs {'at most ' if name in capped else ''}{trips} times, by the bound "
+      "of its condition"
       for name, trips in rounds.items())

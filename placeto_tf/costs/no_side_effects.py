@@ -10,7 +10,10 @@ unknown then, as they should be. Ops with state are never run.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Iterator, Mapping, Tuple
+
+from placeto_tf.graphs.op_defs import registered_op_def
 
 _DT_STRING = 7
 # Op type -> inputs of text that name files or servers.
@@ -28,6 +31,26 @@ _NAMING_ATTRIBUTES: Mapping[str, Tuple[str, Any]] = {
     "DebugIdentityV2": ("debug_urls", None), "DebugIdentityV3": ("debug_urls", None),
     "DebugNanCount": ("debug_urls", None), "DebugNumericSummary": ("debug_urls", None),
 }
+
+
+# Stateful ops whose state is a variable, a random seed, or ends with the step.
+_OWN_STATE = re.compile(
+    "(Resource(SparseApply|Apply|Scatter|Gather|AccumulatorApply|CountUpTo|StridedSliceAssign)"
+    "|SparseApply|Apply|Scatter|Assign|Variable|VarHandle|VarIsInit|ReadVariable|DestroyResource"
+    "|IsVariableInitialized|TemporaryVariable|DestroyTemporary|CountUpTo"
+    "|Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Stateful(Uniform|Standard|"
+    "Truncated|Random)|Rng|NonDeterministic|StatelessRandomGet|SampleDistortedBoundingBox"
+    "|(LogUniform|Uniform|LearnedUnigram|FixedUnigram|All|ThreadUnsafeUnigram)CandidateSampler"
+    "|TensorArray|Stack|TensorList|Assert|Placeholder|FakeParam|Cudnn|Dropout|AnonymousSeed"
+    "|DeleteSeed|Merge|Switch|Enter|Exit|NextIteration|If|While|Case|PartitionedCall"
+    "|StatefulPartitionedCall|_Arg|_Retval|Timestamp|MutexV2|IdentityN?$)")
+
+
+def may_act(node: Any) -> bool:
+  """Returns whether an op may do more than compute, draw, or change a variable of its graph."""
+  op_def = registered_op_def(node.op)
+  return (node.op in _NAMING_INPUTS or node.op in _NAMING_ATTRIBUTES or op_def is None
+          or op_def.is_stateful and not _OWN_STATE.match(node.op))
 
 
 def removed(graph_def: Any) -> Any:

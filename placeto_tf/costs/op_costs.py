@@ -44,6 +44,8 @@ class OpCosts:
     temporary_bytes: [N] float64 held while the op runs.
     executions: [N] float64, how often each op runs in a step; None for as often as the graph says.
     notes: sentences on what had to be assumed, for the user to read.
+    unknown: the shapes and rounds that are not known, as part of a sentence: a step takes at least
+      as long as is simulated; "" for none.
   """
 
   compute_us: np.ndarray  # [N, K]
@@ -52,6 +54,7 @@ class OpCosts:
   temporary_bytes: np.ndarray  # [N]
   notes: Tuple[str, ...] = ()
   executions: Optional[np.ndarray] = None  # [N]
+  unknown: str = ""
 
   def __post_init__(self) -> None:
     n = len(self.compute_us)

@@ -49,6 +49,7 @@ class Analysis:
     guessed: (op name, output port) of the shapes that were assumed.
     executions: name of an op of a loop -> how often it runs.
     rounds: loop -> rounds, None where they are not known.
+    capped: loops of which those are the most.
   """
 
   estimates: Mapping[str, OpEstimate]
@@ -56,6 +57,7 @@ class Analysis:
   guessed: Sequence[Tensor] = ()
   executions: Mapping[str, float] = dataclasses.field(default_factory=dict)
   rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
+  capped: Sequence[str] = ()
 
 
 def analyse(
@@ -109,7 +111,8 @@ def analyse(
   return Analysis(
       question.estimates() if counts else {}, outputs, tuple(guessed),
       loops.executions(trip_count) if loops is not None else {},
-      dict(zip(loops.names, loops.trips)) if loops is not None else {})
+      dict(zip(loops.names, loops.trips)) if loops is not None else {},
+      [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else ())
 
 
 class _Inference:

@@ -118,7 +118,8 @@ def apply(
       names = ", ".join([graph.op_names[i] for i in missing[:3]] + ["..."] * (len(missing) > 3))
       notes.append(f"{len(missing)} ops ({names}) have no measured cost on a {device.type} such as "
                    f"{device.name}: estimated instead")
-  return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes), executions)
+  return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes), executions,
+                 "" if covered.all() else estimated.unknown)
 
 
 def _time_at(share: float, times: Mapping[float, float]) -> float:

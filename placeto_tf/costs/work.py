@@ -27,7 +27,9 @@ import numpy as np
 from placeto_tf.costs.branches import untaken
 from placeto_tf.costs.guarded import analyse
 from placeto_tf.costs.kernel_launches import launches_kernel
+from placeto_tf.costs.look import Seen
 from placeto_tf.costs.loop_rounds import notes_of
+from placeto_tf.costs.shape_guesses import POPS
 from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
 from placeto_tf.errors import CostError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -49,6 +51,8 @@ _PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
     CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
     """.split(), "T")}
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
+# What was pushed has the shape that is popped; the reserve of a batch normalization is empty.
+_SURE_GUESSES = (*POPS, "FusedBatchNormV3")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
 # A GPU of any kind, for the dearer side of a conditional.
 _NOMINAL_US_PER_OP, _NOMINAL_FLOPS_PER_US, _NOMINAL_BYTES_PER_US = 5.0, 5e6, 5e5
@@ -67,6 +71,8 @@ class OpWork:
     executions: [N] float64, how often the op runs in a step.
     output_bytes: [O] float64.
     notes: sentences on what had to be assumed.
+    unknown: the shapes and rounds that not even a guess gave, as part of a sentence; "" for none.
+    unsure: whether a run of the step would tell more about shapes and rounds.
   """
 
   flops: np.ndarray  # [N]
@@ -79,14 +85,18 @@ class OpWork:
   executions: np.ndarray  # [N]
   output_bytes: np.ndarray  # [O]
   notes: Tuple[str, ...] = ()
+  unknown: str = ""
+  unsure: bool = False
 
 
-def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
+def count_work(
+    graph: ComputationGraph, graph_def: GraphDef, seen: Optional[Seen] = None) -> OpWork:
   """Counts the work of every op of a graph.
 
   Args:
     graph: the ops to count.
     graph_def: their NodeDefs, with static shapes at the placeholders.
+    seen: what a run of the step showed, if it was run.
 
   Raises:
     CostError: an op has no NodeDef, or grappler cannot read the graph.
@@ -97,7 +107,7 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
       raise CostError(f"op {name!r} is missing in the graph that costs are estimated from; load "
                       "the graph again")
   trip_count = graph.source.trip_count if graph.source is not None else None
-  answer = analyse(graph_def, trip_count=trip_count)
+  answer = analyse(graph_def, trip_count=trip_count, seen=seen.shapes if seen else {})
   counter = _Counter(nodes, answer.outputs)
   n = graph.num_ops
   flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
@@ -108,6 +118,8 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
   executions = np.array(
       [answer.executions.get(name, runs) for name, runs in zip(graph.op_names, graph.executions)])
+  if seen is not None:
+    executions = seen.of_ops(graph, executions)
   unestimated: List[int] = []
   variables_seen = set()
   for i, name in enumerate(graph.op_names):
@@ -143,13 +155,17 @@ def count_work(graph: ComputationGraph, graph_def: GraphDef) -> OpWork:
       unestimated.append(i)
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
-  notes = notes_of(answer.rounds, trip_count) + _notes(
+  notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
       graph, flops, launches, unestimated, counter, answer.guessed)
+  unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
+  guessed = any(nodes[name].op not in _SURE_GUESSES for name, _ in answer.guessed) or bool(
+      answer.capped and trip_count is None)
   nominal_us = launches * (
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
-  executions[untaken(graph, nodes, nominal_us * executions)] = 0
+  if seen is None:
+    executions[untaken(graph, nodes, nominal_us * executions)] = 0
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                executions, output_bytes, notes)
+                executions, output_bytes, notes, unknown, bool(unknown) or guessed)
 
 
 class _Counter:
@@ -242,6 +258,15 @@ def _identity(node: NodeDef) -> Tuple[str, ...]:
   shared = node.attr["shared_name"].s.decode("utf-8", "replace")
   # Without a shared name, the op's own is what tells variables apart.
   return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)
+
+
+def _unknown(counter: _Counter, rounds: Mapping[str, Optional[int]]) -> str:
+  """Returns the shapes and rounds that are not known, as part of a sentence."""
+  names = [*counter.unknown_shapes, *counter.unknown_variables]
+  loops = [name for name, trips in rounds.items() if trips is None]
+  return " and ".join(
+      f"the {what} of {len(found)} {kind} are unknown (the first: {found[0]})"
+      for what, kind, found in (("shapes", "ops", names), ("rounds", "loops", loops)) if found)
 
 
 def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,

@@ -64,6 +64,9 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]
   keep_known_classes(result.node, graph.op_index)
+  if not any(node.op in op_defs.functions or attr.HasField("func") or attr.list.func
+             for node in result.node for attr in node.attr.values()):
+    result.library.Clear()  # all calls are inlined; names of functions differ from trace to trace
   return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Mapping, Optional, Sequence, Tuple, Union
 
+from placeto_tf.costs.look import MODES
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
@@ -57,6 +58,9 @@ class PlacingConfig:
       some steps on this machine before they are handed over, see `compare_training`.
     batch_norm: of replicas: "replica", each normalizes by its own statistics, or "synchronized",
       all by those of the whole batch.
+    look: whether the step is run once on this machine's CPU, in a process of its own, to see shapes
+      and rounds of loops that inference does not know: "auto" for small steps without effects
+      outside of them, "yes" or "no"; see `placeto_tf.costs.look`.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
       weights.
   """
@@ -83,6 +87,7 @@ class PlacingConfig:
   mirrored_variables: Optional[bool] = None
   check_replicas: bool = True
   batch_norm: str = "replica"
+  look: str = "auto"
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "allowed", _sets(self.allowed))
@@ -102,6 +107,8 @@ class PlacingConfig:
       raise PlacementError(
           f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
           "machine only")
+    if self.look not in MODES:
+      raise PlacementError(f"look is {self.look!r}; expected auto, yes or no")
     if self.cost not in ("simulated", "measured"):
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:

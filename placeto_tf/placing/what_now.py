@@ -11,8 +11,8 @@ from typing import Any, List, Sequence
 
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.variables import INIT_OPS
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.runtime.variables import INIT_OPS
 
 _MOST_FETCHES = 8
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")

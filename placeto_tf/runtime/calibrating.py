@@ -34,11 +34,11 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import atomic
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.feeds import Feeds
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import fitting, microbenchmarks
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
-from placeto_tf.runtime.feeds import Feeds
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
 from placeto_tf.runtime.placed_runs import open_with_beat

@@ -11,8 +11,8 @@ from typing import Dict
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.feeds import make_feeds, with_masks
 from placeto_tf.replication.free_batch import has_free_batch
-from placeto_tf.runtime.feeds import make_feeds, with_masks
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _EXAMPLES_PER_REPLICA = 4

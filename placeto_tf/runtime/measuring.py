@@ -30,11 +30,11 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.feeds import Feeds, read_feeds
 from placeto_tf.placements import Placement, check
 from placeto_tf.runtime import statistics
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
-from placeto_tf.runtime.feeds import Feeds, read_feeds
 from placeto_tf.runtime.placed_runs import Execution, PlacedRun, open_with_beat
 from placeto_tf.runtime.protocol import Runtime
 from placeto_tf.runtime.supervision import supervise

@@ -8,10 +8,11 @@ import time
 from typing import Any, Callable, Iterator, Mapping, Tuple
 
 from placeto_tf.errors import MeasurementError, PlacementError
+from placeto_tf.graphs import feeds as feeds_lib
+from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
-from placeto_tf.runtime import feeds as feeds_lib
-from placeto_tf.runtime import held_feeds, variables
+from placeto_tf.runtime import held_feeds
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.protocol import Runtime
 

@@ -12,6 +12,7 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.loops import PASSING
+from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -30,7 +31,6 @@ from placeto_tf.runtime.training_memory import (
   check_memory,
   variable_bytes,
 )
-from placeto_tf.runtime.variables import initializers
 
 if TYPE_CHECKING:
   import tensorflow as tf

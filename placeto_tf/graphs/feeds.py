@@ -8,7 +8,18 @@ directly or through ops that only move values, determine the range; without such
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import (
+  TYPE_CHECKING,
+  Any,
+  Callable,
+  Dict,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import numpy as np
 
@@ -66,10 +77,25 @@ def make_feeds(
   """
   feeds = read_feeds(graph, feeds)
   if isinstance(feeds, str):
-    rng = np.random.default_rng(seed)
-    return {name: _random(tf_graph, name, shape, rng)
-            for name, shape in sorted(_shapes(graph).items())}
+    return random_feeds(tf_graph, _shapes(graph), seed)
   return _checked(graph, feeds() if callable(feeds) else feeds)
+
+
+def random_feeds(
+    tf_graph: tf.Graph, shapes: Mapping[str, Sequence[int]], seed: int) -> Dict[str, np.ndarray]:
+  """Returns random values of tensors by name.
+
+  Args:
+    tf_graph: that will be run.
+    shapes: tensor name -> dimensions.
+    seed: of the values.
+
+  Raises:
+    MeasurementError: a tensor is of a type that has no random values.
+  """
+  rng = np.random.default_rng(seed)
+  return {name: _random(tf_graph, name, tuple(shape), rng)
+          for name, shape in sorted(shapes.items())}
 
 
 def with_masks(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from placeto_tf import zoo
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import load_graph
-from placeto_tf.runtime.feeds import index_range, make_feeds
+from placeto_tf.graphs.feeds import index_range, make_feeds
 
 v1 = tf.compat.v1
 

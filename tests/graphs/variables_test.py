@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 import graph_files
-from placeto_tf.graphs import load_graph
-from placeto_tf.runtime import variables
+from placeto_tf.graphs import load_graph, variables
 
 v1 = tf.compat.v1
 

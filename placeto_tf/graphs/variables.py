@@ -7,7 +7,7 @@ that is added to the graph, on the variable's device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,9 +30,26 @@ def initializers(
     graph: that will be run.
     tf_graph: the placed `tf.Graph`; ops may be added to it.
   """
-  wanted = [name for name, kind in zip(graph.op_names, graph.op_types)
-            if kind in ("VarHandleOp", "VariableV2", "Variable")]
-  own = _own_initializers(graph)
+  return initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
+
+
+def of_graph(graph: ComputationGraph) -> List[str]:
+  """Returns the names of the ops that hold the variables of a graph."""
+  return [name for name, kind in zip(graph.op_names, graph.op_types)
+          if kind in ("VarHandleOp", "VariableV2", "Variable")]
+
+
+def initializers_of(
+    tf_graph: tf.Graph, wanted: Sequence[str], own: Mapping[str, str], plain: bool = False
+) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
+  """Returns the ops that initialise variables, and their feeds.
+
+  Args:
+    tf_graph: ops may be added to it.
+    wanted: names of the variables' ops.
+    own: variable's op -> the op that initialises it, where that is known.
+    plain: whether all of the others get small random values, and the graph's op `init` none.
+  """
   ops, left = [], []
   for name in wanted:
     initializer = _find(tf_graph, own.get(name))
@@ -42,7 +59,7 @@ def initializers(
       left.append(name)
   # An initializer may write more than its variable: that of other replicas, too.
   left = _not_reached(left, ops)
-  if left:
+  if left and not plain:
     init = next(filter(None, (_find(tf_graph, name) for name in INIT_OPS)), None)
     if init is not None and init.type == "NoOp":
       left = _not_reached(left, [init])
@@ -53,7 +70,7 @@ def initializers(
   return ops, fed
 
 
-def _own_initializers(graph: ComputationGraph) -> Dict[str, str]:
+def own_initializers(graph: ComputationGraph) -> Dict[str, str]:
   """Variable op -> initializer op, from the collections of the graph's file."""
   source = graph.source
   meta_graph = None if source is None else source.meta_graph or source.proto

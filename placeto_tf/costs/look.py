@@ -1,0 +1,156 @@
+"""A look at a step: it is run once on this machine's CPU, in a process of its own.
+
+Where inference does not know a shape or the rounds of a loop, running knows: the trace of one step
+has the shape of every output and every run of an op in a loop. Feeds are made up, as for the check
+of replicas; variables get their initializers' values, or small random numbers of the right shape.
+
+`auto` looks where something is unknown, no op has an effect outside of the step's variables, and
+the step is small by what is known of it; limits of CPU time and memory hold for the process in any
+case. Nothing is run for `no`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.costs import guarded, no_side_effects
+from placeto_tf.errors import CostError
+from placeto_tf.graphs import variables
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.loops import MERGE
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+MODES = ("auto", "yes", "no")
+
+# Of a step that `auto` looks at, as far as they are known: about ten seconds of one core.
+_MOST_FLOPS = 5e10
+_MOST_MOVED_BYTES = 2e10
+_MOST_HELD_BYTES = 2e9
+_LIMIT_S = {"auto": 30.0, "yes": 600.0}  # of CPU time
+
+_mode: contextvars.ContextVar[str] = contextvars.ContextVar("look", default="no")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+  """What a run of a step showed.
+
+  Attributes:
+    shapes: op name -> the dimensions of each output, None for one that was not there. Of an op that
+      ran often, those in the middle of its runs by size.
+    executions: op name -> how often it ran.
+  """
+
+  shapes: Mapping[str, Sequence[Optional[Sequence[int]]]]
+  executions: Mapping[str, float]
+
+  def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
+    """Returns how often each op of a graph ran, [N] float64.
+
+    Args:
+      graph: the ops.
+      otherwise: [N] of ops that are not in the trace and read nothing.
+
+    Kernels that join two ops run under the name of one: an op that is missing ran as often as all
+    of its inputs were there.
+    """
+    order = np.argsort(graph.edge_consumers, kind="stable")
+    starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
+    producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
+    found = otherwise.astype(np.float64)
+    for op in graph.topological_order.tolist():
+      if graph.op_names[op] in self.executions:
+        found[op] = self.executions[graph.op_names[op]]
+      elif starts[op] < starts[op + 1]:
+        there = [found[producers[edge]] * self._gave(graph.op_names[producers[edge]], ports[edge])
+                 for edge in range(starts[op], starts[op + 1])]
+        found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
+    return found
+
+  def _gave(self, name: str, port: int) -> bool:
+    """Returns whether an op that ran gave an output: a Switch gives one of two."""
+    outputs = self.shapes.get(name)
+    return outputs is None or port < 0 or (port < len(outputs) and outputs[port] is not None)
+
+
+@contextlib.contextmanager
+def looking(mode: str) -> Iterator[None]:
+  """Lets costs that are estimated inside look at steps, as one of `MODES` says.
+
+  Raises:
+    CostError: it is none of them.
+  """
+  if mode not in MODES:
+    raise CostError(f"look is {mode!r}; expected auto, yes or no")
+  token = _mode.set(mode)
+  try:
+    yield
+  finally:
+    _mode.reset(token)
+
+
+def mode() -> str:
+  """Returns whether costs that are estimated now look at steps."""
+  return _mode.get()
+
+
+def refused(graph_def: GraphDef, work: Any, mode: str) -> str:
+  """Returns the reason for not running a step, "" where it may be run.
+
+  Args:
+    graph_def: the step's ops.
+    work: the `OpWork` of the step, as far as it is known.
+    mode: one of `MODES`.
+  """
+  if mode == "no":
+    return "nothing is run with look=no"
+  effect = next(_effects(graph_def), None)
+  if effect is not None and mode != "yes":
+    return f"op {effect.name!r} ({effect.op}) may have an effect outside of the step"
+  for amount, most, what in (
+      ((work.flops * work.executions).sum(), _MOST_FLOPS, "flops"),
+      ((work.moved_bytes * work.executions).sum(), _MOST_MOVED_BYTES, "bytes moved"),
+      (work.output_bytes.sum() + work.persistent_bytes.sum(), _MOST_HELD_BYTES, "bytes held")):
+    if amount > most and mode != "yes":
+      return f"the step is too large to be run unasked ({amount:.1e} {what})"
+  return ""
+
+
+def look(graph: ComputationGraph, mode: str) -> Seen:
+  """Runs a step of a graph once in a process of its own.
+
+  Args:
+    graph: read from anything with nodes.
+    mode: "auto" or "yes", which has more time.
+
+  Raises:
+    CostError: the step cannot be run here, or takes too long.
+  """
+  source = graph.origin
+  graph_def = type(source.graph_def)()
+  graph_def.CopyFrom(source.graph_def)
+  for node in graph_def.node:
+    node.device = ""
+  found = guarded.run_step(graph_def, {
+      "fetches": list(graph.fetches), "variables": variables.of_graph(graph),
+      "initializers": variables.own_initializers(graph),
+      "feeds": {name: list(shape) for name, shape in source.feed_shapes.items()},
+  }, _LIMIT_S[mode])
+  return Seen(found["shapes"], found["executions"])
+
+
+def _effects(graph_def: GraphDef) -> Iterator[NodeDef]:
+  """Yields the ops, also of functions, that may do more than compute or change a variable."""
+  functions = {function.signature.name for function in graph_def.library.function}
+  bodies = [function.node_def for function in graph_def.library.function]
+  for nodes in (graph_def.node, *bodies):
+    yield from (node for node in nodes
+                if node.op not in functions and no_side_effects.may_act(node))

@@ -1,0 +1,146 @@
+"""What inference cannot know is seen in a run of the step, in a process of its own."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placeto_tf.costs import estimate
+from placeto_tf.costs.look import looking
+from placeto_tf.errors import CostError
+from placeto_tf.graphs import load_graph
+
+v1 = tf.compat.v1
+
+
+def _graph(build):
+  with tf.Graph().as_default() as tf_graph:
+    tf.identity(build(v1.placeholder(tf.float32, [6, 4], name="x")), name="y")
+  return load_graph(tf_graph.as_graph_def(), fetches=["y:0"])
+
+
+def _work(build, mode, cache=False):
+  graph = _graph(build)
+  with looking(mode):
+    work = estimate.work_of(graph, cache)
+  return graph, work, {
+      op_type: work.executions[graph.op_types.index(op_type)] for op_type in graph.op_types}
+
+
+def _until(x):
+  """Doubles until the sum is large: 6 rounds for 24 numbers of mean 0.5."""
+  return tf.while_loop(
+      lambda a: tf.reduce_sum(a) < 700.0, lambda a: tf.exp(tf.math.log(2 * a)), [x])
+
+
+def _positive(x):
+  """A product with the rows that a mask leaves: how many is known when it runs."""
+  return tf.matmul(tf.boolean_mask(x, tf.reduce_sum(x, 1) > -1.0), tf.ones([4, 1000]))
+
+
+def test_rounds_are_those_of_the_run():
+  _, work, runs = _work(_until, "auto")
+  assert runs["Exp"] == 6 and runs["Less"] == 7 and not work.unknown
+  _, work, runs = _work(_until, "no")
+  assert runs["Exp"] == 10 and "the rounds of 1 loops" in work.unknown
+
+
+def test_shapes_are_those_of_the_run():
+  graph, work, _ = _work(_positive, "auto")
+  product = graph.op_types.index("MatMul")
+  assert work.output_bytes[graph.output_offsets[product]] == 6 * 1000 * 4 and not work.unknown
+  assert work.flops[product] == 2 * 6 * 4 * 1000
+  _, work, _ = _work(_positive, "no")
+  assert "shapes" in work.unknown and "the first: " in work.unknown
+
+
+def test_the_branch_is_the_one_that_was_taken():
+  def build(x):
+    return tf.cond(tf.reduce_sum(x) < 1e6, lambda: tf.tanh(_until(x)), lambda: tf.sin(
+        tf.matmul(x, tf.ones([4, 9_000_000]))[:, :4]))
+
+  _, _, runs = _work(build, "auto")
+  assert (runs["Tanh"], runs["Sin"], runs["MatMul"]) == (1, 0, 0)
+  _, _, runs = _work(build, "no")  # the dearer one
+  assert (runs["Tanh"], runs["Sin"], runs["MatMul"]) == (0, 1, 1)
+
+
+def test_variables_have_their_initializers_values():
+  with tf.Graph().as_default():
+    start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
+    tf.identity(tf.while_loop(
+        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    meta_graph = v1.train.export_meta_graph()
+  graph = load_graph(meta_graph, fetches=["y:0"])
+  with looking("auto"):
+    work = estimate.work_of(graph, cache=False)
+  assert work.executions[graph.op_types.index("Mul")] == 4  # 12, 24, 48, 96, 192
+
+
+def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):
+  ran = []
+  look = estimate.looks.look
+  monkeypatch.setattr(estimate.looks, "look", lambda *given: ran.append(1) or look(*given))
+  for mode in ("auto", "auto", "no"):
+    assert _work(_until, mode, str(tmp_path))[2]["Exp"] == 6
+  assert len(ran) == 1
+  assert len([name for name in os.listdir(tmp_path) if name.endswith(".seen")]) == 1
+
+
+def _writes(x, path):
+  with tf.control_dependencies([tf.io.write_file(path, "seen")]):
+    return _until(x)
+
+
+def test_a_step_with_effects_outside_of_it_is_not_run_unasked(tmp_path):
+  path = str(tmp_path / "written")
+  _, work, runs = _work(lambda x: _writes(x, path), "auto")
+  assert runs["Exp"] == 10 and work.unknown and not os.path.exists(path)
+  assert "WriteFile" in " ".join(work.notes)
+  _, work, runs = _work(lambda x: _writes(x, path), "yes")
+  assert runs["Exp"] == 6 and not work.unknown and os.path.exists(path)
+
+
+def test_a_large_step_is_not_run_unasked():
+  def build(x):
+    return _until(tf.matmul(tf.tile(x, [10_000, 1]), tf.ones([4, 200_000]))[:6, :4])
+
+  _, work, _ = _work(build, "auto")
+  assert "too large" in " ".join(work.notes)
+
+
+def test_a_step_that_does_not_run_stays_unknown_and_a_note_says_why():
+  def build(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, -1.0, message="negative only")]):
+      return _until(x)
+
+  _, work, runs = _work(build, "auto")
+  assert runs["Exp"] == 10 and work.unknown and "assertion failed" in " ".join(work.notes)
+
+
+def test_a_step_without_an_end_is_stopped(monkeypatch):
+  monkeypatch.setitem(estimate.looks._LIMIT_S, "auto", 2.0)
+  _, work, _ = _work(
+      lambda x: tf.while_loop(lambda a: tf.reduce_sum(a) > -1.0, lambda a: a + 0.0, [x]), "auto")
+  assert "2 s of CPU time" in " ".join(work.notes)
+
+
+def test_a_wrong_mode_is_refused():
+  with pytest.raises(CostError, match="expected auto, yes or no"), looking("maybe"):
+    pass
+
+
+def test_gradients_in_loops_are_counted_as_they_ran():
+  def build(x):
+    def body(i, a, written):
+      return i + 1, tf.tanh(a), written.write(i, a)
+
+    _, last, array = tf.while_loop(
+        lambda i, a, _: tf.logical_and(i < 100, tf.reduce_sum(a) > 8.0), body,
+        (0, x, tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[6, 4])))
+    return tf.gradients(tf.reduce_sum(last) + tf.reduce_sum(array.stack()), [x])[0]
+
+  graph, work, runs = _work(build, "auto")
+  assert 1 <= runs["Tanh"] < 10 and runs["TanhGrad"] == runs["Tanh"]
+  assert np.all(np.isfinite(work.output_bytes)) and not work.unknown
