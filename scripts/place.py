@@ -45,6 +45,7 @@ shared_flags.define_islands_flag(
     "--max_evaluations 1, so that the result is the same on any machine")
 shared_flags.define_ray_flag()
 shared_flags.define_replicas_flags()
+shared_flags.define_look_flag()
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
                   "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
@@ -67,7 +68,7 @@ def main() -> None:
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas(),
       mirrored_variables=shared_flags.mirrored_variables(),
-      check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm)
+      check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm, look=FLAGS.look)
   if FLAGS.cost == "measured":
     # oneDNN joins ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

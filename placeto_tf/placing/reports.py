@@ -106,6 +106,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
       "measured": None if result.measured is None else _measured(result.measured),
       "replicas": None if result.replication is None else _replication(result.replication),
+      "unknown": result.costs.unknown,
       "notes": list(result.notes),
   }
 

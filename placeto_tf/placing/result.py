@@ -172,6 +172,15 @@ class PlacingResult:
     """What bounds the step, from the critical path of its simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
 
+  @property
+  def caveat(self) -> str:
+    """The shapes and rounds that are not known, and the options that help; "" where all are."""
+    if not self.costs.unknown:
+      return ""
+    return (f"at least {ms_text(self.step_time_us)}: {self.costs.unknown}; give "
+            f"{'--feed_shapes=..., ' if 'shapes' in self.costs.unknown else '--trip_count=..., '}"
+            "or --look=yes to run the step once here and see them")
+
   @classmethod
   def of(
       cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
@@ -199,7 +208,8 @@ class PlacingResult:
     current_us = self.baselines["current"].step_time_us
     gain = f"{current_us / self.step_time_us:.2f}x of {ms_text(current_us)}, " if (
         current_us and self.step_time_us) else ""
-    return (f"PlacingResult({ms_text(self.step_time_us)} a step, {gain}"
+    least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step, "
+    return (f"PlacingResult({least}{gain}"
             f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
             f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
             f"{', ...' if self.cluster.num_devices > 4 else ''}, "

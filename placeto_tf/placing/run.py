@@ -15,6 +15,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
+from placeto_tf.costs.look import looking
 from placeto_tf.errors import ClusterError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
@@ -120,8 +121,9 @@ def place_with(
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
   if root_dir is None:
-    return _placed(loaded, cluster, config, None, observer)
-  with Recorded(observer, root_dir) as recorded:
+    with looking(config.look):
+      return _placed(loaded, cluster, config, None, observer)
+  with Recorded(observer, root_dir) as recorded, looking(config.look):
     result = _placed(loaded, cluster, config, root_dir, recorded)
     with observer.stage("Writing TensorBoard's events"):
       recorded.finish(result)

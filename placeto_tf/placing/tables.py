@@ -37,6 +37,8 @@ def table(result: Any, *, verbose: bool = False) -> str:
   found.insert(1, "-" * max(map(len, found)))
   if result.replication is not None:
     found[:0] = [*replica_table(result.replication), ""]
+  if result.caveat:
+    found[:0] = [result.caveat[:1].upper() + result.caveat[1:] + ".", ""]
   return "\n".join([*found, "", *_lines(result, verbose)])
 
 
@@ -46,7 +48,9 @@ def html(result: Any) -> str:
     return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
 
   titles, *others = _rows(result, verbose=False)
-  found = ["<table>", row(titles, "th"), *(row(cells, "td") for cells in others), "</table>",
+  caveat = [f"<p>{escape(result.caveat)}</p>"] if result.caveat else []
+  found = [*caveat, "<table>", row(titles, "th"), *(row(cells, "td") for cells in others),
+           "</table>",
            *(f"<p>{escape(line)}</p>" for line in _lines(result, verbose=False))]
   if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
     png = timeline.timeline_png(result.simulated, title=title(result))

@@ -128,6 +128,15 @@ def define_replicas_flags() -> None:
       "by side for a few steps on this machine, before their placement is written.")
 
 
+def define_look_flag() -> None:
+  """--look."""
+  flags.DEFINE_enum(
+      "look", "auto", ["auto", "yes", "no"], "Whether a step is run once on this machine's CPU, "
+      "in a process of its own with made-up feeds, to see shapes and rounds of loops that nothing "
+      "else tells; auto: a small step without effects outside of it. For a graph of somebody whom "
+      "you do not trust, say no.")
+
+
 def mirrored_variables() -> Optional[bool]:
   """What --mirrored_variables says; None for auto."""
   return {"auto": None, "yes": True, "no": False}[FLAGS.mirrored_variables]

@@ -1,0 +1,40 @@
+"""What is not known about a step is looked at, or said in the first line of its result."""
+
+import tensorflow as tf
+
+import placeto_tf as placeto
+from placeto_tf.placing import tables
+
+v1 = tf.compat.v1
+
+
+def _until(limit):
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [6, 4], name="x")
+    tf.identity(tf.while_loop(
+        lambda a: tf.reduce_sum(a) < limit, lambda a: tf.tanh(a) + a + 1.0, [x]), name="y")
+  return tf_graph
+
+
+def _place(tf_graph, look):
+  return placeto.place(
+      tf_graph, "k80:2", "single", fetches=["y:0"], max_evaluations=5, look=look)
+
+
+def test_a_step_is_looked_at_and_takes_what_it_took(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  graph = _until(1000.0)
+  unseen, seen = _place(graph, "no"), _place(graph, "auto")
+  assert not seen.caveat and "at least" not in repr(seen) and "at least" not in tables.table(seen)
+  assert seen.step_time_us > 1.5 * unseen.step_time_us  # more than 10 rounds
+  # What was seen is kept: simulating the result again gives the promised time, and runs nothing.
+  again = placeto.simulate(seen.graph, "k80:2", seen.placement)
+  assert again.step_time_us == seen.step_time_us
+
+
+def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  result = _place(_until(1000.0), "no")
+  first = tables.table(result).splitlines()[0]
+  assert first.startswith("At least ") and "the rounds of 1 loops are unknown" in first
+  assert "--look=yes" in first and "PlacingResult(at least " in repr(result)
