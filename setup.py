@@ -42,7 +42,7 @@ setup(
     package_data={
         "placeto_tf": ["py.typed", "training_requirements.txt"],
         "placeto_tf.encoding": ["schema.pbtxt"],
-        "placeto_tf.policies.device_pointer": ["weights/*"]},
+        "placeto_tf.policies.placeto": ["weights/*"]},
     install_requires=[
         "absl-py>=1.0",
         "matplotlib>=3.5",

@@ -37,9 +37,9 @@ flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
 flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
                      lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
-                    "of its weights, for a method of its policy: device_pointer (by default "
-                    "the weights that ship); placeto and gdp, which go on learning from them; "
-                    "methods such as placeto_zero_shot and gdp_fine_tune need them.")
+                    "of its weights, for a method of its policy: placeto (by default "
+                    "the weights that ship); placeto_paper and gdp, which go on learning from "
+                    "them; placeto_paper_zero_shot and gdp_fine_tune need them.")
 shared_flags.define_islands_flag(
     "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
     "--max_evaluations 1, so that the result is the same on any machine")

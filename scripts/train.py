@@ -1,11 +1,12 @@
 """Trains a policy on one graph, or on a set of graphs and clusters.
 
-  scripts/with_env python scripts/train.py --policy=device_pointer \\
+  scripts/with_env python scripts/train.py --policy=placeto \\
       --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \\
-      --clusters='k80:4,random[1]' --held_out='family:ptb[24:26]' --root_dir=runs/pointer
+      --clusters='k80:4,random[1]' --held_out='family:ptb[24:26]' --root_dir=runs/placeto
 
-  scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:24]' \\
-      --held_out='family:ptb[24:32]' --set max_groups=32 --root_dir=runs/placeto
+  scripts/with_env python scripts/train.py --policy=placeto --preset=paper \\
+      --graphs='family:ptb[0:24]' --held_out='family:ptb[24:32]' --set max_groups=32 \\
+      --root_dir=runs/paper
 
   scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \\
       --clusters=k80:2,k80:4 --held_out=zoo:nmt --root_dir=runs/gdp
@@ -13,8 +14,8 @@
   scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \\
       --root_dir=runs/rnn
 
-  scripts/with_env python scripts/train.py --policy=device_pointer --graphs='family:ptb[0:8]' \\
-      --set episodes=8 --root_dir=runs/pointer --ray=auto
+  scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:8]' \\
+      --set episodes=8 --root_dir=runs/placeto --ray=auto
 
 rnn and hierarchical are made for one graph: the result of a run is the best placement.json.
 
@@ -22,7 +23,7 @@ rnn and hierarchical are made for one graph: the result of a run is the best pla
 defaults. The last parts of a name are enough if only one field has them.
 
 With --ray actors collect experience and this process learns. Into how many pieces an update's
-experience is divided say the fields episodes (device_pointer), parts (placeto) and
+experience is divided say the fields episodes (placeto), parts (its preset paper) and
 graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
 others when a run is resumed.
 
@@ -52,10 +53,10 @@ _SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-flags.DEFINE_enum("policy", "device_pointer", list(policies.trainable()), "What is trained.")
+flags.DEFINE_enum("policy", "placeto", list(policies.trainable()), "What is trained.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
-flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. device_pointer and gdp: "
+flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. placeto and gdp: "
                   "random[3] draws three for each graph.")
 flags.DEFINE_list("held_out", None, "Graphs on which the policy is watched while it trains.")
 flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
@@ -66,8 +67,7 @@ flags.DEFINE_integer("checkpoint_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
 flags.DEFINE_integer("seed", None, "Seed of everything random.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("preset", None, "Placeto: 'paper', the published process, or 'tied', the "
-                    "default, in which equal devices are equal to the network.")
+flags.DEFINE_string("preset", None, "Placeto: 'paper', the published process.")
 shared_flags.define_ray_flag()
 flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
                      "cores, or as many as can work at a time.", lower_bound=1)
@@ -79,8 +79,8 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf.training.runs import read_done
 
-  policy = policies.trainable()[FLAGS.policy]()
-  config = policy.configure(_given(), _settings(), FLAGS.preset)
+  policy = policies.trainable()[FLAGS.policy]().preset(FLAGS.preset)
+  config = policy.configure(_given(), _settings())
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":
     warm_start = policy.pretrained()

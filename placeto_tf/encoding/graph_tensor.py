@@ -4,11 +4,11 @@ Two carriers have one schema: `GroupedGraph`, arrays for compiled code and for i
 imports neither TF-GNN nor Keras, and the GraphTensor, which networks read and files hold. The
 placement, its times, and the flags of groups are what a step sets.
 
-A group has an option edge to each device that it may be placed on; its compute time elsewhere has
-no place in the GraphTensor and comes back as 0, as does the link of a device to itself, which is
+A group has an option edge to each device that it may be placed on, which carries what the
+simulation says of that pair; its compute time elsewhere has no place in the GraphTensor and comes back as 0, as does the link of a device to itself, which is
 not used (its bandwidth as infinity). Numbers are 32 bits wide there.
 
-Legend: G groups, D devices.
+Dimensions: G groups, D devices, F pair features.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacementError
 
 import tensorflow as tf  # isort: skip
@@ -32,15 +33,17 @@ _OF_DEVICES = ("memory_bytes", "is_host")
 
 def encode(
     grouped: GroupedGraph, placement: np.ndarray, *, step_time_us: float = 0.0,
-    start_us: Optional[np.ndarray] = None, current: Sequence[int] = (),
-    visited: Sequence[int] = ()) -> tfgnn.GraphTensor:
-  """The scalar GraphTensor of a placement.
+    start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None,
+    current: Sequence[int] = (), visited: Sequence[int] = ()) -> tfgnn.GraphTensor:
+  """Returns the scalar GraphTensor of a placement.
 
   Args:
     grouped: the graph of groups on its cluster.
     placement: [G] device of each group.
     step_time_us: of this placement, 0 where it is not known.
     start_us: [G] start of each group's main op, None where it is not known.
+    pairs: [G, D, F] features of option edges, see `pair_features.PairState`; None where the
+      placement was not simulated.
     current: the groups that are to be placed now.
     visited: the groups that were placed before.
 
@@ -59,6 +62,7 @@ def encode(
         "numbered from 0")
   groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
   option = np.nonzero(grouped.allowed)
+  of_options = (np.zeros((len(option[0]), NUM_FEATURES)) if pairs is None else pairs[option])
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(features={
           "step_time_us": _column([step_time_us]),
@@ -77,7 +81,8 @@ def encode(
               bytes=grouped.edge_bytes[part])
              for name, part in ((schema.DATAFLOW, grouped.flow), (schema.FEEDBACK, ~grouped.flow))},
           schema.OPTION: _edges(
-              groups, option[0], devices, option[1], compute_us=grouped.compute_us[option]),
+              groups, option[0], devices, option[1], compute_us=grouped.compute_us[option],
+              pair=of_options),
           schema.PLACEMENT: _edges(groups, np.arange(g), devices, placement),
           schema.LINK: _edges(
               devices, links[0], devices, links[1],
@@ -87,7 +92,7 @@ def encode(
 
 
 def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
-  """The grouped graph, and the other arguments of `encode`, of a scalar GraphTensor."""
+  """Returns the grouped graph, and the other arguments of `encode`, of a scalar GraphTensor."""
   groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
   g, d = int(groups.total_size), int(devices.total_size)
   ends = {name: (edges.adjacency.source.numpy(), edges.adjacency.target.numpy())
@@ -104,6 +109,8 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
   by_pair = np.lexsort((targets, sources))
   allowed = np.zeros((g, d), dtype=bool)
   allowed[ends[schema.OPTION]] = True
+  pairs = np.zeros((g, d, NUM_FEATURES), np.float32)
+  pairs[ends[schema.OPTION]] = graph.edge_sets[schema.OPTION]["pair"].numpy()
   placement = np.zeros(g, dtype=np.int32)
   placement[ends[schema.PLACEMENT][0]] = ends[schema.PLACEMENT][1]
   of_groups = {name: _values(groups, name) for name in _OF_GROUPS}
@@ -122,7 +129,7 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
       op_overhead_us=float(_values(graph.context, "op_overhead_us")[0]))
   return grouped, {
       "placement": placement, "step_time_us": float(_values(graph.context, "step_time_us")[0]),
-      "start_us": _values(groups, "start_us"),
+      "start_us": _values(groups, "start_us"), "pairs": pairs,
       **{name: np.flatnonzero(_values(groups, name)).tolist() for name in ("current", "visited")}}
 
 

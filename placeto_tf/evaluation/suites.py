@@ -18,7 +18,7 @@ SUITES: Mapping[str, Mapping[str, Any]] = {
                    "family:cifar10[24]", "family:cifar10[28]"],
         "clusters": ["k80:4"],
         "methods": ["single", "expert", "metis", "m_etf", "heft", "local_search", "annealing",
-                    "device_pointer_uniform", "device_pointer"],
+                    "placeto_uniform", "placeto"],
         "start": ["single", "expert", "metis"],
         "max_evaluations": 1000,
         "budgets": ["30", "100", "300", "1000"],

@@ -35,7 +35,7 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
 # (method, share of what is left of a candidate's time)
-LAST = (("device_pointer", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
+LAST = (("placeto", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
 _SECONDS_AN_OP = 1e-4  # time to make units for a search
 
 

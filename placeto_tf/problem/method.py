@@ -92,11 +92,16 @@ class Weights:
     without: what the method does without.
     load: returns what reads them from a directory and raises PlacetoError where it cannot, so that
       damaged ones are known before the search begins; None: the method itself finds out.
+    flags: of scripts/train.py that train them; by default `--policy=POLICY`.
   """
 
   policy: str
   without: WithoutWeights
   load: Optional[Callable[[], Callable[[str], Any]]] = None
+  flags: str = ""
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, "flags", self.flags or f"--policy={self.policy}")
 
 
 class Stage(enum.Enum):

@@ -39,7 +39,7 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
 # With so many evaluations it pays to anneal from a simple start instead of what a policy found
-# (docs/results/device_pointer.md).
+# (docs/results/placeto.md).
 PLENTY = 6000
 HEATS, FINENESS = (1.0, 2.0, 0.5, 4.0, 1.0), (1.0, 1.4, 0.7)  # of islands, over those of the first
 

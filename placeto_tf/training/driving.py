@@ -3,7 +3,7 @@
 Draws come from NumPy generators: TensorFlow's global seed has no effect and stays as it is, and a
 run that is resumed draws what it would have drawn.
 
-Legend: B episodes side by side, T steps, K groups placed in one step, D devices.
+Dimensions: B episodes side by side, T steps, K groups placed in one step, D devices.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   """A batched tf-agents environment made of those of single graphs.
 
   Attributes:
-    environments: C, one per graph, with equal numbers of episodes, groups per step and devices.
+    environments: C, one per graph, with equal numbers of episodes and devices.
   """
 
   def __init__(
@@ -40,8 +40,8 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       go_on: asked after each step; where it says no, episodes end with that step.
 
     Raises:
-      PlacetoError: a graph has more groups than there is room for, or devices, groups per step or
-        episodes differ from graph to graph.
+      PlacetoError: a graph has more groups than there is room for, or devices or episodes differ
+        from graph to graph.
     """
     super().__init__(handle_auto_reset=True)
     self.environments: List[PlacementEnvironment] = list(environments)
@@ -51,18 +51,15 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       raise PlacetoError(
           f"graph {int(np.argmax(sizes))} has {max(sizes)} groups, there is room for {room}; "
           "raise max_groups or group more coarsely")
-    shapes = [(each.num_devices, each.groups_per_step, each.config.num_episodes)
-              for each in self.environments]
+    shapes = [(each.num_devices, each.config.num_episodes) for each in self.environments]
     for i, shape in enumerate(shapes):
       if shape != shapes[0]:
         raise PlacetoError(
-            "graph {} has {} devices, {} groups per step and {} episodes; graph 0 has {}, {} and "
-            "{}; they must be alike".format(i, *shape, *shapes[0]))
-    devices, k, self._rows = shapes[0]
-    self._action_spec = observation_lib.action_spec(devices, k)
-    self._observation_spec = observation_lib.observation_spec(
-        room, devices, k, len(sizes),
-        gains=any(each.config.all_gains for each in self.environments))
+            "graph {} has {} devices and {} episodes; graph 0 has {} and {}; they must be alike"
+            .format(i, *shape, *shapes[0]))
+    devices, self._rows = shapes[0]
+    self._action_spec = observation_lib.action_spec(devices)
+    self._observation_spec = observation_lib.observation_spec(room, devices, len(sizes))
     self._side_by_side, self._t, self._go_on = side_by_side, 0, go_on
     self.choose([i % len(self.environments) for i in range(side_by_side)])
 
@@ -89,7 +86,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
   @property
   def num_steps(self) -> int:
     """Steps of the longest episode."""
-    return max(each.num_steps for each in self.chosen)
+    return max(each.num_groups for each in self.chosen)
 
   @property
   def objectives(self) -> np.ndarray:
@@ -115,7 +112,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return self._observation_spec
 
   def action_spec(self):
-    """[K] devices; of one episode."""
+    """[1] the device of the current group; of one episode."""
     return self._action_spec
 
   def begin(self, graphs: Sequence[int], seed: int, best: Sequence[np.ndarray]) -> None:
@@ -142,7 +139,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     parts = np.split(np.asarray(action), self._side_by_side)
     rewards = []
     for i, (each, part) in enumerate(zip(self.chosen, parts)):
-      if self._t < each.num_steps:
+      if self._t < each.num_groups:
         self._last[i], reward = each.step(part)
       else:
         reward = np.zeros(self._rows, dtype=np.float32)
@@ -162,8 +159,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
         continue
       stacked = np.zeros((self.batch_size,) + spec.shape, dtype=spec.dtype)
       for i, of_graph in enumerate(self._last):
-        if name in of_graph:  # gains are not those of a graph that is held out
-          value = of_graph[name]
-          stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
+        value = of_graph[name]
+        stacked[i * rows:(i + 1) * rows, :value.shape[1]] = value
       observation[name] = stacked
     return observation

@@ -1,17 +1,15 @@
-"""Every observation shape of the environments, in one place.
+"""Every observation shape of the published process, in one place.
 
 A GraphTensor cannot be an observation in tf-agents. So the part that changes in an episode is
 observed as dense arrays, and the network joins it with the fixed part (`encoding.GroupedGraph`).
 
-Legend: B episodes side by side, G groups, K groups placed in one step.
+Dimensions: B episodes side by side, G groups.
 
   placement  [B, G] int32    device of each group now
-  current    [B, K] int32    the groups whose devices the next action names, in this order
+  current    [B, 1] int32    the group whose device the next action names
   visited    [B, G] float32  1 for groups that an action of this episode has placed
   start      [B, G] float32  start of the group's main op over the step time, in [0, 1]
   graph      [B, 1] int32    which graph it is of
-  gains      [B, D] float32  what the current group would gain on each device; only where these are
-                             simulated, to be learned from: networks do not read it
 
 The network reads `start` relative to the current group's. A group's main op is the one that
 computes longest; its first op is often a variable, which starts at 0, and its last the update of
@@ -33,33 +31,27 @@ CURRENT = "current"
 VISITED = "visited"
 START = "start"
 GRAPH = "graph"
-GAINS = "gains"
 
 Observation = Dict[str, np.ndarray]
 
 
 def observation_spec(
-    num_groups: int, num_devices: int, groups_per_step: int, num_graphs: int = 1,
-    gains: bool = False) -> Dict[str, array_spec.ArraySpec]:
-  """The spec of one episode's observation, without the batch dimension."""
-  g, k = num_groups, groups_per_step
+    num_groups: int, num_devices: int, num_graphs: int = 1) -> Dict[str, array_spec.ArraySpec]:
+  """Returns the spec of one episode's observation, without the batch dimension."""
+  g = num_groups
 
   def share(name):
     return array_spec.BoundedArraySpec((g,), np.float32, 0.0, 1.0, name=name)
 
-  spec = {
+  return {
       PLACEMENT: array_spec.BoundedArraySpec((g,), np.int32, 0, num_devices - 1, name=PLACEMENT),
-      CURRENT: array_spec.BoundedArraySpec((k,), np.int32, 0, g - 1, name=CURRENT),
+      CURRENT: array_spec.BoundedArraySpec((1,), np.int32, 0, g - 1, name=CURRENT),
       VISITED: share(VISITED),
       START: share(START),
       GRAPH: array_spec.BoundedArraySpec((1,), np.int32, 0, num_graphs - 1, name=GRAPH),
   }
-  if gains:
-    spec[GAINS] = array_spec.ArraySpec((num_devices,), np.float32, name=GAINS)
-  return spec
 
 
-def action_spec(num_devices: int, groups_per_step: int) -> array_spec.BoundedArraySpec:
-  """A device for each of the K current groups."""
-  return array_spec.BoundedArraySpec(
-      (groups_per_step,), np.int32, 0, num_devices - 1, name="device")
+def action_spec(num_devices: int) -> array_spec.BoundedArraySpec:
+  """Returns the spec of an action: a device for the current group."""
+  return array_spec.BoundedArraySpec((1,), np.int32, 0, num_devices - 1, name="device")

@@ -1,13 +1,11 @@
-"""Placeto's decision process over placements of one grouped graph, many episodes side by side.
+"""The published decision process over placements of one grouped graph, many episodes side by side.
 
 `FamilyEnvironment` makes a tf-agents environment of those of several graphs.
 
 Placeto section 3.1: an episode starts from a placement and visits every group once; the action is
-a device for the group at hand. Here one step may visit K groups (the paper has K = 1), between
-which nothing is evaluated. All episodes of a batch take their steps together and end together.
+a device for the group at hand. All episodes of a batch take their steps together and end together.
 
-Legend: B episodes side by side, G groups, D devices, K groups placed in one step, T = ceil(G / K)
-steps per episode.
+Dimensions: B episodes side by side, G groups, which are the steps of an episode, D devices.
 """
 
 from __future__ import annotations
@@ -28,23 +26,16 @@ class EnvironmentConfig:
 
   Attributes:
     num_episodes: B.
-    groups_per_step: K; 1 in the paper.
     order: "topological", the order given to the environment, or "random", drawn in every episode.
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
     start: "given", "best" (of all evaluated so far) or "random", drawn in every episode.
-    undo: whether a placement that a step makes worse is taken back; False in the paper.
-    all_gains: whether the group at hand is evaluated on each device it may go to before each step,
-      to be observed; needs groups_per_step 1.
   """
 
-  num_episodes: int = 16
-  groups_per_step: int = 1
+  num_episodes: int = 8
   order: str = "topological"
   reward: str = "intermediate"
   start: str = "given"
-  undo: bool = False
-  all_gains: bool = False
 
   def __post_init__(self) -> None:
     for name, valid in (("order", ("topological", "random")),
@@ -53,10 +44,7 @@ class EnvironmentConfig:
       if getattr(self, name) not in valid:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
-    check_at_least(1, self, "num_episodes", "groups_per_step")
-    if self.all_gains and self.groups_per_step != 1:
-      raise PlacementError(
-          f"groups_per_step is {self.groups_per_step}; expected 1, or all_gains is not defined")
+    check_at_least(1, self, "num_episodes")
 
 
 @dataclasses.dataclass
@@ -86,7 +74,7 @@ class PlacementEnvironment:
 
   Attributes:
     config: the rules.
-    num_groups, num_devices, groups_per_step, num_steps: G, D, K, T.
+    num_groups, num_devices: G, D.
     scale_us: objective of the given start.
   """
 
@@ -123,8 +111,6 @@ class PlacementEnvironment:
       raise PlacementError(
           f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
     self._topological = np.arange(g) if order is None else np.asarray(order)
-    self.groups_per_step = min(config.groups_per_step, g)
-    self.num_steps = -(-g // self.groups_per_step)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))
     self.scale_us = float(self._given.objective_us[0])
@@ -169,53 +155,39 @@ class PlacementEnvironment:
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
       order = self._rng.permuted(order, axis=1)
-    # Where K does not divide G, the last step visits the first groups of the order again.
-    filled = np.concatenate([order, order], axis=1)[:, :self.num_steps * self.groups_per_step]
-    self._order = filled.reshape(b, self.num_steps, self.groups_per_step).astype(np.int32)
+    self._order = order.astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)
     self._t = 0
     return self._observe()
 
   def step(self, action: np.ndarray) -> Tuple[observation_lib.Observation, np.ndarray]:
-    """Puts current groups on devices [B, K]; the next observation, and rewards [B] float32."""
-    before = self._state.rows(slice(None))
-    rows = np.arange(self.config.num_episodes)[:, None]
-    groups = self._order[:, self._t]  # [B, K]
+    """Puts the current group of each episode on a device.
+
+    Args:
+      action: [B, 1] devices.
+
+    Returns:
+      The next observation, and rewards [B] float32.
+    """
+    before_us = self._state.objective_us.copy()
+    rows, groups, devices = np.arange(len(action)), self._order[:, self._t], action[:, 0]
     proposed = self._state.placement.copy()
     # A device that is not allowed is no move: the network masks it, others may not.
-    keep = ~self._allowed[groups, action]
-    proposed[rows, groups] = np.where(keep, proposed[rows, groups], action)
+    may = self._allowed[groups, devices]
+    proposed[rows[may], groups[may]] = devices[may]
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
       self._keep_best()
     self._visited[rows, groups] = 1
     self._t += 1
-    last = self._t == self.num_steps
-    if self.config.undo:
-      worse = np.flatnonzero(self._state.objective_us > before.objective_us)
-      self._state.put(worse, before.rows(worse))
     if self.config.reward == "intermediate":
-      reward = (before.objective_us - self._state.objective_us) / self.scale_us
-    elif last:
+      reward = (before_us - self._state.objective_us) / self.scale_us
+    elif self._t == self.num_groups:
       reward = -self._state.objective_us / self.scale_us
     else:
       reward = np.zeros(self.config.num_episodes)
     return self._observe(), reward.astype(np.float32)
-
-  def _gain_of_each(self, groups: np.ndarray) -> np.ndarray:
-    """[B, D] the fall of the objective, over the scale, if groups [B] went to each device."""
-    episodes = np.arange(len(groups))
-    other = self._allowed[groups].copy()
-    other[episodes, self._state.placement[episodes, groups]] = False
-    rows, devices = np.nonzero(other)
-    gains = np.zeros(other.shape, dtype=np.float32)
-    if len(rows):
-      placements = self._state.placement[rows]
-      placements[np.arange(len(rows)), groups[rows]] = devices
-      fall_us = self._state.objective_us[rows] - self._evaluate(placements).objective_us
-      gains[rows, devices] = fall_us / self.scale_us
-    return gains
 
   def _evaluate(self, placements: np.ndarray) -> _State:
     objective_us, components = self._cost(placements)
@@ -235,15 +207,10 @@ class PlacementEnvironment:
 
   def _observe(self) -> observation_lib.Observation:
     # After the last step nothing is left to place; the observation names the first groups.
-    t = self._t % self.num_steps
-    observation = {
+    t = self._t % self.num_groups
+    return {
         observation_lib.PLACEMENT: self._state.placement.copy(),
-        observation_lib.CURRENT: self._order[:, t].copy(),
+        observation_lib.CURRENT: self._order[:, t:t + 1].copy(),
         observation_lib.VISITED: self._visited.copy(),
         observation_lib.START: self._state.start.copy(),
     }
-    if self.config.all_gains:
-      observation[observation_lib.GAINS] = (
-          np.zeros((self.config.num_episodes, self.num_devices), np.float32)
-          if self._t == self.num_steps else self._gain_of_each(self._order[:, t, 0]))
-    return observation

@@ -28,7 +28,7 @@ class Trainable:
     train: (config, root_dir, *, warm_start, progress) -> the last figures; where it is
       `on_ray` also with `ray` and `actors`, see `trainer.train`.
     on_ray: whether actors can collect its experience.
-    presets: name -> values of fields (dotted names) that replace the defaults.
+    presets: name -> the record of another way to train the policy.
     pretrained: gives the directory of shipped weights; None where there are none.
   """
 
@@ -36,29 +36,34 @@ class Trainable:
   config: RunConfig
   train: Callable[..., Dict[str, float]]
   on_ray: bool = False
-  presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+  presets: Mapping[str, Trainable] = dataclasses.field(default_factory=dict)
   pretrained: Callable[[], Optional[str]] = _no_weights
 
-  def configure(
-      self, given: Mapping[str, Any], settings: Sequence[str] = (), preset: Optional[str] = None
-  ) -> RunConfig:
-    """The configuration of a run.
+  def preset(self, name: Optional[str]) -> Trainable:
+    """Returns the record of a preset; with None, this one.
+
+    Raises:
+      PlacetoError: there is no such preset.
+    """
+    if name is None:
+      return self
+    if name not in self.presets:
+      raise PlacetoError(
+          f"policy {self.name} has no preset {name!r}; expected "
+          f"{' or '.join(self.presets) or 'none: it has no presets'}")
+    return self.presets[name]
+
+  def configure(self, given: Mapping[str, Any], settings: Sequence[str] = ()) -> RunConfig:
+    """Returns the configuration of a run.
 
     Args:
       given: field of `RunConfig` -> value.
       settings: `field=value` each, see `settings`.
-      preset: of `presets`.
 
     Raises:
-      PlacetoError: an unknown preset or field, or a wrong value.
+      PlacetoError: an unknown field, or a wrong value.
     """
-    if preset is not None and preset not in self.presets:
-      raise PlacetoError(
-          f"policy {self.name} has no preset {preset!r}; expected "
-          f"{' or '.join(self.presets) or 'none: it has no presets'}")
-    values = dict(self.presets[preset]) if preset is not None else {}
-    config = settings_lib.with_values(self.config, {**values, **given})
-    return settings_lib.changed(config, settings)
+    return settings_lib.changed(settings_lib.with_values(self.config, given), settings)
 
   def train_on(
       self, ray: Optional[str], actors: Optional[int], config: RunConfig, root_dir: str,

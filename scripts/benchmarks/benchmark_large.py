@@ -133,7 +133,7 @@ def measure(path: str) -> Dict[str, Any]:
   def place() -> np.ndarray:
     if FLAGS.evaluations:
       problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
-      budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("device_pointer")
+      budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("placeto")
       running.prepare(problem, policy, budget)
       found["start_us"] = problem.account.best_objective_us
       placement = running.run(problem, policy, budget)

@@ -25,7 +25,7 @@ ROWS: Tuple[Tuple[Tuple[str, str, str], ...], ...] = (
      ("logits over devices", "the policy: where should\nthe current groups go?",
       "policies/placeto/network.py"),
      ("placement [N]", "a device for each op;\nkept if the step is shorter",
-      "policies/placeto/search.py")),
+      "policies/placeto/best_first.py")),
     (("simulated step", "us, peak bytes, timeline", "simulation/event_loop.py"),
      ("Placement", "op name -> device name", "placements/placement.py"),
      ("placed GraphDef", "node.device is set", "placements/writing.py"),

@@ -10,9 +10,8 @@ goes on where it stopped. The parts:
             departs from; beside them the best of searches with --simulations
   families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
             zero-shot, of a policy that was trained on these graphs (optimized), of one that was
-            trained on members 0 to 7 of all families (mixed), of the default preset, which ties
-            equal devices, trained with as many simulations, of uniform placements, and of searches
-            with --simulations
+            trained on members 0 to 7 of all families (mixed), of uniform placements, and of searches
+            with --simulations, Placeto as it ships among them
 
 Step times are over the best of one device, the expert and METIS.
 """
@@ -37,7 +36,7 @@ flags.DEFINE_list("parts", ["curves", "families"], "Which of the two.")
 flags.DEFINE_string("graph", "family:nmt[40:41]", "The graph of the curves.")
 flags.DEFINE_string("cluster", "k80:2+p100:2", "Its cluster, and that of the families.")
 flags.DEFINE_list("families", ["cifar10", "nmt", "ptb"], "Families.")
-flags.DEFINE_list("policies", ["zero-shot", "optimized", "mixed", "tied"], "Of the families.")
+flags.DEFINE_list("policies", ["zero-shot", "optimized", "mixed"], "Of the families.")
 flags.DEFINE_list("variants", None, "Curves that are drawn, by default all.")
 flags.DEFINE_integer("iterations", 240, "Updates of a run, from 8 episodes each.", lower_bound=1)
 flags.DEFINE_integer("max_groups", 24, "Groups of a graph.", lower_bound=1)
@@ -50,24 +49,25 @@ VARIANTS = {
     "one sum over groups": ("embedding=simple_aggregator",),
     "entropy from 1.0": ("placeto.entropy=1.0",),
     "three-layer transform": ("transform_layers=3",)}
-SEARCHES = ("local_search", "annealing")
+SEARCHES = ("local_search", "annealing", "placeto")
 _LAST = 3  # watches whose mean stands in the table: one has eight episodes
 
 
 def train(
     graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str,
-    *, preset: Optional[str] = "paper", iterations: Optional[int] = None) -> str:
+    *, iterations: Optional[int] = None) -> str:
   """Trains to the end, or leaves alone what is trained; the directory of the run."""
   from placeto_tf import policies
 
-  policy, iterations = policies.trainable()["placeto"](), iterations or FLAGS.iterations
+  policy = policies.trainable()["placeto"]().preset("paper")
+  iterations = iterations or FLAGS.iterations
   config = policy.configure(
       {"graphs": tuple(shared_flags.expand_globs(graphs)),
        "held_out": tuple(shared_flags.expand_globs(held_out)), "clusters": (FLAGS.cluster,),
        "watch_cluster": FLAGS.cluster, "iterations": iterations, "seed": seed,
        "watch_every": max(1, iterations // 12),
        "checkpoint_every": max(1, iterations // 4), "max_groups": FLAGS.max_groups},
-      settings, preset)
+      settings)
   root_dir = os.path.join(FLAGS.out, name.replace(" ", "_").replace(",", "") + f"_s{seed}")
   policy.train(config, root_dir)
   print(f"{root_dir} is trained", file=sys.stderr, flush=True)
@@ -80,10 +80,6 @@ def train_on(kind: str, family: str, seed: int) -> str:
   if kind == "mixed":
     return train([f"family:{each}[0:8]" for each in FLAGS.families],
                  [f"family:{each}[24:26]" for each in FLAGS.families], seed, (), kind)
-  if kind == "tied":  # a decision simulates every device
-    devices = int(problem_makers(seen)[0]().allowed.sum(axis=1).max())
-    return train([seen], [held_out], seed, ("placeto.environment.num_episodes=8",),
-                 f"{family} {kind}", preset=None, iterations=max(1, FLAGS.iterations // devices))
   return train([held_out if kind == "optimized" else seen], [held_out], seed, (),
                f"{family} {kind}")
 
@@ -105,8 +101,8 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
   "uniform moves" is Placeto's process with uniform devices.
   """
   from placeto_tf.placing import registry
-  from placeto_tf.policies.placeto.config import PlacetoConfig
-  from placeto_tf.policies.placeto.search import improve
+  from placeto_tf.policies.placeto.published.config import PublishedConfig
+  from placeto_tf.policies.placeto.published.search import improve
   from placeto_tf.problem.budget import Budget
   from placeto_tf.training.problems import with_starts
 
@@ -115,7 +111,7 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
   before_us = float(problem.evaluate(start[None]).objective_us[0])
   budget = Budget(max_evaluations=evaluations)
   if name == "uniform moves":
-    improve(problem, start, budget, seed, config=PlacetoConfig.paper(), uniform=True)
+    improve(problem, start, budget, seed, config=PublishedConfig(), uniform=True)
   else:
     registry.find(name).load()(problem, budget, seed)
   return problem.account.best_objective_us / before_us
@@ -170,7 +166,7 @@ def families(seeds: Sequence[int]) -> str:
   """Draws families.png and returns the table."""
   import placeto_rows
 
-  from placeto_tf.policies.placeto.weights import PlacetoWeights
+  from placeto_tf.policies.placeto.published.weights import PublishedWeights
 
   count = shared_flags.whole_numbers("simulations")[0]
   figure, panels = _figure(len(FLAGS.families))
@@ -186,7 +182,7 @@ def families(seeds: Sequence[int]) -> str:
         rows: Dict[str, List[Tuple[float, float]]] = {}
         for kind, run in runs.items():
           found = placeto_rows.rows(
-              makers, PlacetoWeights.load(run), [count], seed, rivals=not rows)
+              makers, PublishedWeights.load(run), [count], seed, rivals=not rows)
           rows[kind] = found[f"zero-shot, {count}"]
           rows[f"{kind}, greedy"] = found["greedy (known start)"]
           rows.update({name.partition(",")[0]: found[name] for name in (

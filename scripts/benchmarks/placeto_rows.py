@@ -1,4 +1,4 @@
-"""A trained Placeto policy beside random draws and placers that do not learn.
+"""A policy of the published process beside random draws and placers that do not learn.
 
 The rows of `rows`, step times over the best of one device, expert and METIS:
 
@@ -30,7 +30,7 @@ def rows(
 
   Args:
     graphs: called without arguments, each makes a new `PlacementProblem` of one graph.
-    weights: `PlacetoWeights` of a training run.
+    weights: `PublishedWeights` of a training run.
     budgets: evaluations of the searches.
     seed: of draws.
     rivals: whether also those that have learned nothing, and greedy episodes from random starts.
@@ -82,7 +82,7 @@ class _Session:
   def __init__(
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
     from placeto_tf.encoding.grouped_graph import GroupedGraph
-    from placeto_tf.policies.placeto.learner import PlacetoLearner
+    from placeto_tf.policies.placeto.published.learner import PublishedLearner
     from placeto_tf.training.cost import SimulatedCost
     from placeto_tf.training.family_environment import FamilyEnvironment
     from placeto_tf.training.placement_environment import PlacementEnvironment
@@ -97,7 +97,7 @@ class _Session:
         max_groups=max(weights.max_groups, *(p.num_groups for p in self._problems)),
         side_by_side=len(graphs))
     self.steps = self._environment.num_steps
-    self._learner = None if uniform else PlacetoLearner(
+    self._learner = None if uniform else PublishedLearner(
         self._environment, grouped, dataclasses.replace(weights.config, environment=rules), seed,
         weights=arrays, max_groups=weights.max_groups)
 

@@ -100,24 +100,24 @@ def main(argv: Sequence[str]) -> None:
           "excess over the best known placement of single ops, %")
   picture("methods_alone", data["methods_alone"], [
       "expert", "metis", "list schedulers", "annealing", "local_search",
-      "device_pointer"], "auto", "step time over that of auto")
+      "placeto"], "auto", "step time over that of auto")
   picture("replicas", data["replicas"], ["placement alone", "data parallelism", "bound"],
           "replicas=auto", "step time over that of --replicas=auto")
   picture("gdp", data["gdp"], [
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
-      "device_pointer"], "expert", "step time over the expert's")
+      "placeto"], "expert", "step time over the expert's")
   picture("foreign_graphs", [
       {**row, "graph": f"{row['graph']}, {int(row['evaluations']):,}"}
       for row in data["foreign_graphs"]],
-      ["device_pointer", "device_pointer_uniform", "local_search", "annealing"], "start",
+      ["placeto", "placeto_uniform", "local_search", "annealing"], "start",
       "step time over the best of one device, expert and METIS, by graph and evaluations")
   picture("learned_placers", by_method(data["learned_placers"], "mean ms"), [
-      "expert", "metis", "rnn", "hierarchical", "placeto_random", "placeto", "device_pointer"],
+      "expert", "metis", "rnn", "hierarchical", "placeto"],
       "single", "step time over that of one device")
   picture("learned_placers_evaluations", [
       {name: "" if text == "never" else text for name, text in row.items()}
       for row in by_method(data["learned_placers_evaluations"], "to the best of rnn")],
-      ["rnn", "hierarchical", "placeto_random", "placeto", "device_pointer"], "rnn",
+      ["rnn", "hierarchical", "placeto"], "rnn",
       "evaluations to within 1 % of the best of rnn, over its own", True)
 
 

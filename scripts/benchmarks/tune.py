@@ -63,7 +63,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   The searches have 30 settings each with the first one, the policy's use and uniform moves in its
   place 23.
   """
-  from placeto_tf.policies.device_pointer.best_first import BestFirstConfig
+  from placeto_tf.policies.placeto.best_first import BestFirstConfig
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.local_search import LocalSearchConfig
 
@@ -113,14 +113,14 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
       "uniform": (BestFirstConfig(), best_first),
-      "device_pointer": (BestFirstConfig(), best_first),
+      "placeto": (BestFirstConfig(), best_first),
   }
 
 
 def placer(method: str, config: Any) -> Callable:
   """(problem, budget, seed) -> placement, from the problem's best placement."""
-  from placeto_tf.policies.device_pointer.placers import indifferent, search
-  from placeto_tf.policies.device_pointer.scorer import pretrained
+  from placeto_tf.policies.placeto.placers import indifferent, search
+  from placeto_tf.policies.placeto.scorer import pretrained
   from placeto_tf.search.annealing import anneal
   from placeto_tf.search.local_search import search_locally
 
@@ -128,7 +128,7 @@ def placer(method: str, config: Any) -> Callable:
       "annealing": anneal, "local_search": search_locally}
   if method in searches:
     return functools.partial(searches[method], config=config)
-  weights = pretrained() if method == "device_pointer" else indifferent()
+  weights = pretrained() if method == "placeto" else indifferent()
   return lambda problem, budget, seed: search(
       problem, problem.account.best_placement, weights, budget, seed, config=config)
 

@@ -63,7 +63,7 @@ def test_importing_what_trains_prints_nothing_of_gyms(tmp_path):
 
 
 _TRAINED = ("training", "policies.placeto.training", "policies.gdp.training",
-            "policies.device_pointer.training", "policies.one_graph", "policies.rnn.policy",
+            "policies.placeto.training", "policies.one_graph", "policies.rnn.policy",
             "policies.hierarchical.policy")
 
 
@@ -97,7 +97,7 @@ import placeto_tf as placeto
 with tf.Graph().as_default() as graph:
   x = tf.compat.v1.placeholder(tf.float32, [64, 64], name="x")
   tf.add(tf.matmul(x, x), tf.matmul(x, tf.nn.relu(x)), name="y")
-result = placeto.place(graph, placeto.Cluster.parse("k80:2"), method="device_pointer",
+result = placeto.place(graph, placeto.Cluster.parse("k80:2"), method="placeto",
                        max_evaluations=20)
 loaded = {name for name in ("tf_agents", "tensorflow_gnn", "tf_keras") if name in sys.modules}
 print(result.step_time_us > 0, len(loaded))

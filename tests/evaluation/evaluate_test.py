@@ -20,7 +20,7 @@ from placeto_tf.evaluation import (
   validate,
 )
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
 
@@ -109,8 +109,8 @@ def test_auto_is_a_method_like_others(config, tmp_path):
 
 
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
-  searches = ("annealing", "local_search", "device_pointer",
-              "device_pointer_untrained", "device_pointer_uniform")
+  searches = ("annealing", "local_search", "placeto",
+              "placeto_untrained", "placeto_uniform")
   rows = evaluate(
       dataclasses.replace(config, methods=("single", "metis") + searches, seeds=(0,),
                           start=("single", "metis")), str(tmp_path / "out"))
@@ -125,14 +125,14 @@ def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(c
 
 def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_path):
   ScorerWeights.untrained(5).save(str(tmp_path / "weights"))
-  config = dataclasses.replace(config, methods=("device_pointer", "device_pointer_untrained"),
+  config = dataclasses.replace(config, methods=("placeto", "placeto_untrained"),
                                seeds=(5,),
-                               policy_weights={"device_pointer": str(tmp_path / "weights")})
+                               policy_weights={"placeto": str(tmp_path / "weights")})
   trained, untrained = evaluate(config, str(tmp_path / "out")).to_dict("records")
   assert trained["step_time_us"] == untrained["step_time_us"]
   with pytest.raises(PlacetoError, match="policy_weights"):
     evaluate(dataclasses.replace(config, policy_weights={}), str(tmp_path / "out"))
-  with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of device_pointer"):
+  with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of placeto"):
     dataclasses.replace(config, policy_weights={"rnn": "somewhere"})
 
 

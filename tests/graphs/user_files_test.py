@@ -15,7 +15,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import ClusterError, CostError, GraphError, MeasurementError, PlacementError
 from placeto_tf.graphs import load_graph, user_files
 from placeto_tf.placements import Placement
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 
 OPTIONS = dict(what="the file", remedy="give another one", error_type=PlacementError)
 

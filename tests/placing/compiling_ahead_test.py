@@ -61,7 +61,7 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   problem = make_problem([1.0] * 30, cluster=make_cluster(3, host=True))
   compile_ahead(problem, registry.find("auto_unlearned"), _stage(stages))
   assert {"single", "metis", "heft", "annealing", "local_search"} <= {name for name, _ in ran}
-  assert "device_pointer" not in {name for name, _ in ran}
+  assert "placeto" not in {name for name, _ in ran}
   assert problem.account.evaluations == 0 and {ops for _, ops in ran} == {40}
 
 
@@ -75,7 +75,7 @@ def test_policies_in_tensorflow_keep_no_code_and_are_left_out(
   compile_ahead(problem, registry.find(name), _stage(stages))
   assert {"single", "expert"} <= set(ran)
   assert {each.partition("_")[0] for each in ran}.isdisjoint({"placeto", "gdp", "rnn"})
-  assert ("device_pointer" in ran) == (name == "auto")
+  assert ("placeto" in ran) == (name == "auto")
 
 
 @pytest.mark.parametrize("engine, extension", [

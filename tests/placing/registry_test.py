@@ -20,7 +20,7 @@ def test_the_stages_of_auto_have_their_methods_in_order():
   assert names == {
       Stage.REFERENCE: ["current", "single", "expert", "metis"],
       Stage.CONSTRUCTION: ["m_etf", "heft", "metis_groups"],
-      Stage.POLICY: ["device_pointer"],
+      Stage.POLICY: ["placeto"],
       Stage.SEARCH: ["annealing", "refine", "local_search"]}
 
 
@@ -40,15 +40,15 @@ def test_an_unknown_name_is_answered_with_near_ones_and_the_list(wrong, near):
 
 
 def test_controls_are_run_by_name_or_beside_their_methods_and_in_no_list():
-  named = registry.with_controls(["single", "device_pointer", "device_pointer_uniform"])
-  assert named == ("single", "device_pointer", "device_pointer_untrained", "device_pointer_uniform")
+  named = registry.with_controls(["single", "placeto", "placeto_uniform"])
+  assert named == ("single", "placeto", "placeto_untrained", "placeto_uniform")
   assert not set(named[2:]) & set(registry.names())
-  assert registry.find("device_pointer_uniform").control_of == ("device_pointer",)
+  assert registry.find("placeto_uniform").control_of == ("placeto",)
 
 
 def test_policies_with_weights_are_those_that_methods_take():
-  assert registry.weighted_policies() == ("device_pointer", "gdp", "placeto")
-  registry.check_weights(registry.find("device_pointer"), "somewhere")
+  assert registry.weighted_policies() == ("gdp", "placeto", "placeto_paper")
+  registry.check_weights(registry.find("placeto"), "somewhere")
   with pytest.raises(PlacementError, match="'heft' takes no policy_weights"):
     registry.check_weights(registry.find("heft"), "somewhere")
 

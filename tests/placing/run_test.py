@@ -18,7 +18,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.placing import measured_search, registry, run, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.method import Kind
 
 
@@ -45,7 +45,7 @@ def test_auto_has_a_row_for_each_contributor(automatic):
 
 def test_auto_without_policies_has_the_other_rows(automatic, graph):
   unlearned = place(graph, "k80:2", "auto_unlearned", max_evaluations=120, max_groups=8, seed=1)
-  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto", "device_pointer"}
+  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto", "placeto"}
   assert not any(registry.find(name).kind.learned for name in unlearned.baselines)
   assert unlearned.placement.method == "auto_unlearned" and unlearned.evaluations <= 120
 
@@ -224,23 +224,23 @@ def test_every_method_stays_within_its_evaluations(graph):
 
 
 @pytest.mark.parametrize("method", [
-    "device_pointer_uniform", "device_pointer_untrained"])
-def test_variants_of_the_device_pointer_that_tables_name_are_methods(graph, method):
+    "placeto_uniform", "placeto_untrained"])
+def test_variants_of_the_placeto_that_tables_name_are_methods(graph, method):
   result = place(graph, "k80:2", method, max_evaluations=60, max_groups=8)
   assert list(result.baselines)[-1] == method and result.evaluations <= 60
 
 
-def test_the_device_pointer_takes_weights_of_a_training_run(graph, tmp_path):
+def test_the_placeto_takes_weights_of_a_training_run(graph, tmp_path):
   ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
   options = dict(max_evaluations=60, max_groups=8, seed=4)
-  given = place(graph, "k80:2", "device_pointer", policy_weights=str(tmp_path / "run"), **options)
-  untrained = place(graph, "k80:2", "device_pointer_untrained", **options)
+  given = place(graph, "k80:2", "placeto", policy_weights=str(tmp_path / "run"), **options)
+  untrained = place(graph, "k80:2", "placeto_untrained", **options)
   assert np.array_equal(given.indices, untrained.indices)
   with pytest.raises(PlacementError, match="takes no policy_weights; expected one of placeto, dev"):
     place(graph, "k80:2", "annealing", policy_weights=str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("method", ["device_pointer", "gdp", "placeto_zero_shot"])
+@pytest.mark.parametrize("method", ["placeto", "gdp", "placeto_zero_shot"])
 def test_weights_that_cannot_be_read_are_found_before_the_search(graph, tmp_path, method):
   (tmp_path / "weights.json").write_text("0.5")
   placed = []

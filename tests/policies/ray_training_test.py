@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.policies.device_pointer.episodes import GainTrainingConfig
-from placeto_tf.policies.device_pointer.training import GainLearner
+from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
+from placeto_tf.policies.placeto.training import PlacetoTraining
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
@@ -35,7 +35,7 @@ pytestmark = [
   pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-GAIN = GainTrainingConfig(
+GAIN = PlacetoTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), iterations=4, checkpoint_every=3, watch_every=3,
     width=8, steps=3, batch=32, rounds=1, levels=(0.5, 1.0), states=2, moves=6, episodes=3)
 TIED = PlacetoConfig.tied()
@@ -67,7 +67,7 @@ def here_fixture():
 def gain(root_dir, config=GAIN):
   problems = [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
               for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
-  return Trainer(GainLearner, config, str(root_dir), problems=problems)
+  return Trainer(PlacetoTraining, config, str(root_dir), problems=problems)
 
 
 def placeto(root_dir):
@@ -97,7 +97,7 @@ def tags(directory):
 
 @pytest.fixture(name="whole", scope="module")
 def whole_fixture(tmp_path_factory):
-  """Bits of a run of device_pointer that collected in this process."""
+  """Bits of a run of placeto that collected in this process."""
   run = gain(tmp_path_factory.mktemp("whole"))
   run.run()
   return bits(run)
@@ -137,7 +137,7 @@ def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_pat
 
     return collect
 
-  monkeypatch.setattr(GainLearner, "collector", property(lambda _: make_mortal))
+  monkeypatch.setattr(PlacetoTraining, "collector", property(lambda _: make_mortal))
   run.run_on(here, 2, lambda *_: None)
   assert died.exists() and bits(run) == whole
 

@@ -238,7 +238,7 @@ def _feeds() -> Kind:
 
 
 def _scorer_weights() -> Kind:
-  from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+  from placeto_tf.policies.placeto.scorer import ScorerWeights
 
   return Kind(saved(ScorerWeights.untrained().save, "weights.json", "weights.npz"),
               ScorerWeights.load)

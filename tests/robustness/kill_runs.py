@@ -36,7 +36,7 @@ _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
     "train": tuple(f"placeto_tf.policies.{name}"
                    for name in ("placeto.training", "gdp.training", "one_graph",
-                                "device_pointer.training"))}
+                                "placeto.training"))}
 
 
 def main(_: List[str]) -> None:

@@ -163,8 +163,8 @@ CASES: Dict[str, Case] = {
     "train rnn": _train("rnn", 4, *program_inputs.SMALL_TRAINING["rnn"]),
     "train hierarchical": _train("hierarchical", 4, "--set=batch_size=2"),
     "train placeto": _train("placeto", 2, *program_inputs.SMALL_TRAINING["placeto"]),
-    "train device_pointer": _train(
-        "device_pointer", 4, *program_inputs.SMALL_TRAINING["device_pointer"]),
+    "train placeto": _train(
+        "placeto", 4, *program_inputs.SMALL_TRAINING["placeto"]),
     "train gdp": _train(
         "gdp", 2, "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2", "--set=width=8",
         "--set=rounds=1", "--set=layers=1", "--set=heads=2"),

@@ -21,12 +21,12 @@ _TRAIN = ("train", f"--graphs={_TINY}", "--clusters=k80:2", "--iterations=2",
 SMALL_TRAINING = {
     "rnn": ("--set=batch_size=2",),
     "placeto": ("--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
-    "device_pointer": (
+    "placeto": (
         "--set=max_groups=8", "--set=steps=2", "--set=batch=32", "--set=rounds=1", "--set=states=1",
         "--set=moves=4", "--set=width=8")}
 _RNN = (*_TRAIN, "--policy=rnn", *SMALL_TRAINING["rnn"])
 _PLACETO = (*_TRAIN, "--policy=placeto", *SMALL_TRAINING["placeto"])
-_POINTER = (*_TRAIN, "--policy=device_pointer", *SMALL_TRAINING["device_pointer"])
+_POINTER = (*_TRAIN, "--policy=placeto", *SMALL_TRAINING["placeto"])
 _EVALUATE = ("evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2",
              "--methods=single,expert", "--max_evaluations=5", "--out={in}")
 _MAKE_GRAPHS = ("make_graphs", "--family=tiny", "--count=1", "--cluster=k80:2", "--max_groups=6",
@@ -96,7 +96,7 @@ INPUTS: Dict[str, Input] = {
                     "--max_seconds=1", "--feed_values={in}/feeds.npz",
                     "--placement={in}/placement.json"), files=_feeds, only=("feeds.npz",)),
     "scorer_weights": Input(
-        (*_PLACE[:-1], "--method=device_pointer", "--cluster=k80:2", "--policy_weights={in}",
+        (*_PLACE[:-1], "--method=placeto", "--cluster=k80:2", "--policy_weights={in}",
          "--out={out}"), files=_of_loader("scorer_weights")),
     "placeto_weights": Input(
         ("place", f"--graph={_TINY}", "--max_evaluations=5", "--max_groups=6",

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from placeto_tf.policies.device_pointer import scorer
+from placeto_tf.policies.placeto import scorer
 from placeto_tf.zoo import families
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "train.py"
@@ -42,7 +42,7 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--set=width=0",), "width is 0"),
     (("--set=widht=9",), "did you mean width"),
     (("--set=iterations=5",), "iterations has a flag of its own"),
-    (("--preset=paper",), "device_pointer has no preset 'paper'"),
+    (("--preset=paper",), "placeto has no preset 'paper'"),
     (("--actors=2",), "actors is 2 without ray"),
     (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
 ])
@@ -76,9 +76,9 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   sections = {each.partition(" ")[0]: each for each in fields}
   assert f"<{'|'.join(sections)}>" in flags  # --policy names every policy, and nothing else
   assert set(sections) == {
-      "device_pointer", "placeto", "gdp", "rnn", "hierarchical"}
+      "placeto", "placeto", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
-      ("device_pointer", ("--clusters=k80:4,random[1]", "moves=20", "width=64")),
+      ("placeto", ("--clusters=k80:4,random[1]", "moves=20", "width=64")),
       ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=4")),
       ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
       ("rnn", ("training.learning_rate=0.004",)),

@@ -10,7 +10,7 @@ from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind
 
-METHODS = ["auto_unlearned", "device_pointer", *(
+METHODS = ["auto_unlearned", "placeto", *(
     method.name for method in registry.methods() if method.kind is Kind.SEARCH)]
 
 

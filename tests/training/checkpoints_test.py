@@ -9,8 +9,8 @@ import pytest
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies.device_pointer.episodes import GainTrainingConfig
-from placeto_tf.policies.device_pointer.training import GainLearner
+from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
+from placeto_tf.policies.placeto.training import PlacetoTraining
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.problems import with_starts
@@ -21,14 +21,14 @@ import tensorflow as tf  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("eager_module")
 
-CONFIG = GainTrainingConfig(
+CONFIG = PlacetoTrainingConfig(
     graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,
     steps=2, batch=8, rounds=1, levels=(0.5,), states=1, moves=3)
 
 
 def trainer(root_dir):
   problem = with_starts(random_problem(num_ops=40, num_groups=8, devices="k80:3", seed=0))
-  return Trainer(GainLearner, CONFIG, str(root_dir), problems=[problem], held_out=[problem])
+  return Trainer(PlacetoTraining, CONFIG, str(root_dir), problems=[problem], held_out=[problem])
 
 
 @pytest.fixture(name="stopped", scope="module")

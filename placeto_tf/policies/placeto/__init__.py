@@ -1,37 +1,48 @@
-"""Placeto as methods: trained on the graph at hand, or with weights trained on other graphs.
+"""Placeto as methods: one policy for any graph and cluster.
 
-  placeto              learns on the graph, from given weights or from scratch
-  placeto_zero_shot    samples from the trained policy and learns nothing
-  placeto_fine_tune    goes on learning on the graph
-
-and two controls, in the process of the weights' training run, or of `placeto` where none are given:
-
-  placeto_untrained    uses initial weights and learns nothing
-  placeto_random       draws devices uniformly
+  placeto                  simulates moves in the order of what the trained network says they gain,
+                           several at a time at first, coarse to fine, then anneals
+  placeto_untrained        the same with weights as initialized from the seed, to compare with
+  placeto_uniform          the same with moves drawn uniformly
+  placeto_paper            the published process, which learns on the graph at hand, from weights of
+                           `train.py --preset=paper` or from scratch
+  placeto_paper_zero_shot  the published process with such weights, which learns nothing
+  placeto_paper_random     the published process with devices drawn uniformly, to compare with
 """
 
 from placeto_tf.problem.method import (
+    AutoPart,
     Kind,
     Method,
+    Stage,
     Weights,
     WithoutWeights,
     deferred,
 )
 
 _PLACERS = "placeto_tf.policies.placeto.placers"
-_LOAD = deferred("placeto_tf.policies.placeto.weights", "PlacetoWeights.load")
+_PUBLISHED = "placeto_tf.policies.placeto.published.placers"
+_LOAD = deferred("placeto_tf.policies.placeto.published.weights", "PublishedWeights.load")
+_FLAGS = "--policy=placeto --preset=paper"
 
 METHODS = (
-    # No part of `auto`: what it gained there was nothing on record, for most of the time.
+    # `auto` anneals itself, so that the policy need not.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
-           summaries=True, weights=Weights("placeto", WithoutWeights.LEARN, _LOAD)),
-    *(Method(f"placeto_{way}", Kind.POLICY, deferred(_PLACERS, "place", way=way),
-             rank=10 + i, summaries=True, weights=Weights("placeto", WithoutWeights.FAIL, _LOAD))
-      for i, way in enumerate(("zero_shot", "fine_tune"))),
-    *(Method(f"placeto_{way}", Kind.POLICY,
-             deferred(_PLACERS, "place", way=way), rank=12 + i, summaries=True,
-             control_of=("placeto", "placeto_zero_shot"),
-             weights=Weights("placeto", WithoutWeights.LEARN, _LOAD))
-      for i, way in enumerate(("untrained", "random"))),
+           islands=True,
+           weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),
+           auto=AutoPart(
+               Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"), trial=60)),
+    Method("placeto_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=2,
+           control_of=("placeto",)),
+    Method("placeto_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=3,
+           control_of=("placeto",)),
+    Method("placeto_paper", Kind.POLICY, deferred(_PUBLISHED, "place"), rank=4, summaries=True,
+           weights=Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)),
+    Method("placeto_paper_zero_shot", Kind.POLICY,
+           deferred(_PUBLISHED, "place", way="zero_shot"), rank=5, summaries=True,
+           weights=Weights("placeto_paper", WithoutWeights.FAIL, _LOAD, _FLAGS)),
+    Method("placeto_paper_random", Kind.POLICY, deferred(_PUBLISHED, "place", way="random"),
+           rank=6, summaries=True, control_of=("placeto_paper", "placeto_paper_zero_shot"),
+           weights=Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)),
 )
 TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")

@@ -1,76 +1,173 @@
-"""tf-agents' REINFORCE with Placeto's baseline, and an entropy bonus that can be lowered.
+"""Placeto's agent and its experience: tf-agents' bandit whose arms are option edges.
 
-Legend: C graphs, B episodes, T steps, D devices, K groups placed in one step.
+The agent is `GreedyRewardPredictionAgent` with a feature vector for each arm: it learns by
+regression what the moves gained that were simulated in its own episodes. Without messages the
+experience of a step is the arm that was chosen; with messages it is the whole observation, because
+an arm's score then depends on other option edges.
+
+Dimensions: S steps, B of them learned from at once.
 """
 
 from __future__ import annotations
 
+from typing import Any, List, Sequence
+
 import numpy as np
 import tensorflow as tf
-from tf_agents.agents.reinforce import reinforce_agent
-from tf_agents.networks import network
+from tf_agents.bandits.agents import greedy_reward_prediction_agent
+from tf_agents.bandits.policies import policy_utilities
+from tf_agents.drivers import py_driver
+from tf_agents.policies import py_policy
+from tf_agents.replay_buffers import tf_uniform_replay_buffer
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import policy_step, trajectory
 
-from placeto_tf.training import observation as observation_lib
+from placeto_tf.policies.placeto import environment as environment_lib
+from placeto_tf.policies.placeto.environment import ARM, PlacetoEnvironment
+from placeto_tf.policies.placeto.network import PlacetoNetwork
+from placeto_tf.policies.placeto.scorer import ScorerWeights
+
+_ROWS = 16  # steps that enter the buffer at once
 
 
-class StepBaseline(network.Network):
-  """A value network that looks up the graph and the step: Placeto's baseline (appendix A.2).
+def make_agent(
+    environment: PlacetoEnvironment, given: ScorerWeights, optimizer: tf.keras.optimizers.Optimizer
+) -> greedy_reward_prediction_agent.GreedyRewardPredictionAgent:
+  """Returns the agent of an environment.
 
-  Attributes:
-    table: variable [C, T], which no gradient changes.
+  Args:
+    environment: whose specs it follows.
+    given: the weights to begin with.
+    optimizer: of the regression.
+  """
+  time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
+  return greedy_reward_prediction_agent.GreedyRewardPredictionAgent(
+      time_step_spec, tensor_spec.from_spec(environment.action_spec()),
+      PlacetoNetwork(given), optimizer,
+      accepts_per_arm_features=not given.messages, enable_summaries=False,
+      train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
+
+
+class CollectPolicy(py_policy.PyPolicy):
+  """Takes the move with the best score, or one drawn uniformly.
+
+  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy. Draws
+  come from a NumPy generator: TensorFlow's global seed would make runs depend on what ran before.
   """
 
-  def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int, groups_per_step: int):
-    super().__init__(input_tensor_spec, state_spec=(), name="StepBaseline")
-    self._groups_per_step = groups_per_step
-    self.table = tf.Variable(
-        np.zeros((num_graphs, num_steps), np.float32), trainable=False, name="baseline")
+  def __init__(
+      self, environment: PlacetoEnvironment, weights: ScorerWeights, epsilon: float,
+      rng: np.random.Generator):
+    """Makes the policy of an environment.
 
-  def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (values [B, T], network_state)."""
-    del step_type, training
-    visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
-    step = tf.cast(visited, tf.int32) // self._groups_per_step
-    step = tf.minimum(step, self.table.shape[1] - 1)
-    graph = observation[observation_lib.GRAPH][..., 0]
-    return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
-
-
-class PlacetoAgent(reinforce_agent.ReinforceAgent):
-  """REINFORCE; see the module.
-
-  Where observations hold what each device would gain (`observation.GAINS`), the loss is minus the
-  expected gain of a decision, which does not depend on the draw.
-
-  Attributes:
-    entropy_coefficient: variable.
-  """
-
-  def __init__(self, time_step_spec, action_spec, actor_network, **options):
-    """Args: options: of `ReinforceAgent`."""
-    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
-    self._gains = None
+    Args:
+      environment: whose time steps it sees.
+      weights: of the scores.
+      epsilon: share of uniform draws.
+      rng: of the draws.
+    """
+    self._by_arm = not weights.messages
+    features = environment.time_step_spec().observation[ARM]
     super().__init__(
-        time_step_spec, action_spec, actor_network, normalize_returns=False,
-        entropy_regularization=1.0,
-        train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False), **options)
+        environment.time_step_spec(), environment.action_spec(),
+        info_spec=self._info(policy_utilities.create_chosen_arm_features_info_spec(
+            {ARM: tensor_spec.from_spec(features)}) if self._by_arm else None))
+    self._environment, self._weights, self._epsilon, self._rng = environment, weights, epsilon, rng
+    self._scored, self._scores = -1, np.zeros(0, np.float32)
 
-  def total_loss(self, experience, returns, weights, training=False):
-    """See the base class."""
-    self._gains = experience.observation.get(observation_lib.GAINS)  # [B, T, D]
-    return super().total_loss(experience, returns, weights, training)
+  def _info(self, features: Any) -> Any:
+    if not self._by_arm:
+      return policy_utilities.PolicyInfo()
+    return policy_utilities.PerArmPolicyInfo(chosen_arm_features=features)
 
-  def policy_gradient_loss(
-      self, actions_distribution, actions, is_boundary, returns, num_episodes, weights=None):
-    """See the base class."""
-    if self._gains is None:
-      return super().policy_gradient_loss(
-          actions_distribution, actions, is_boundary, returns, num_episodes, weights)
-    expected = tf.reduce_sum(
-        actions_distribution.probs_parameter()[:, :, 0] * self._gains, axis=-1)
-    return -tf.reduce_sum(expected * (1.0 if weights is None else weights)) / num_episodes
+  def _action(self, time_step, policy_state, seed=None):
+    observation = time_step.observation
+    arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
+    if self._rng.random() < self._epsilon:
+      action = int(self._rng.integers(count))
+    else:
+      groups, devices = (arms[name] for name in (environment_lib.GROUP, environment_lib.DEVICE))
+      assert self._environment.process is not None
+      if self._environment.process.states != self._scored:  # else the placement is the same
+        self._scored = self._environment.process.states
+        flow = observation.get(environment_lib.GLOBAL)
+        self._scores = np.zeros((groups.max() + 1, devices.max() + 1), np.float32)
+        self._scores[groups, devices] = self._weights.scores(
+            arms[environment_lib.PAIR], np.stack([groups, devices], axis=1), flow)
+      action = int(self._scores[groups[:count], devices[:count]].argmax())
+    chosen = {name: value[action] for name, value in arms.items()}
+    return policy_step.PolicyStep(np.int32(action), policy_state, self._info(chosen))
 
-  def entropy_regularization_loss(self, actions_distribution, weights=None):
-    """See the base class."""
-    return self.entropy_coefficient * super().entropy_regularization_loss(
-        actions_distribution, weights)
+
+def play(
+    environment: PlacetoEnvironment, policy: CollectPolicy, *, by_arm: bool
+) -> trajectory.Trajectory:
+  """Plays an episode with tf-agents' driver.
+
+  Args:
+    environment: in any state.
+    policy: that acts.
+    by_arm: whether the arms of observations are left out of the result.
+
+  Returns:
+    [S, ...] what the agent learns from.
+  """
+  steps: List[trajectory.Trajectory] = []
+
+  def keep(step: trajectory.Trajectory) -> None:
+    if by_arm:
+      step = step._replace(observation={
+          name: value for name, value in step.observation.items() if name != ARM})
+    steps.append(step)
+
+  py_driver.PyDriver(
+      environment, policy, [keep], max_episodes=1, end_episode_on_boundary=False).run(
+          environment.reset())
+  return joined([tf.nest.map_structure(lambda value: np.asarray(value)[None], each)
+                 for each in steps])
+
+
+def joined(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:
+  """Returns the steps of all parts [S, ...], one after the other."""
+  return tf.nest.map_structure(lambda *values: np.concatenate(values), *parts)
+
+
+class Experience:
+  """The steps to learn from, in a replay buffer of tf-agents.
+
+  Attributes:
+    buffer: of tf-agents; `add` puts steps in, `draw` takes some out.
+  """
+
+  def __init__(
+      self, agent: greedy_reward_prediction_agent.GreedyRewardPredictionAgent, capacity: int):
+    """Makes an empty buffer for so many steps, at least; the oldest make room."""
+    self.buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(
+        agent.training_data_spec, batch_size=_ROWS, max_length=-(-capacity // _ROWS))
+
+  def add(self, steps: trajectory.Trajectory, rng: np.random.Generator) -> None:
+    """Adds steps [S, ...] in any order; a few are left out, so that rows are filled alike."""
+    count = len(steps.reward)
+    for chosen in rng.permutation(count)[:count - count % _ROWS].reshape(-1, _ROWS):
+      self.buffer.add_batch(tf.nest.map_structure(lambda value: value[chosen], steps))  # noqa: B023
+
+  def all(self) -> trajectory.Trajectory:
+    """Returns all steps as arrays, [_ROWS, S / _ROWS, ...]."""
+    return tf.nest.map_structure(lambda value: value.numpy(), self.buffer.gather_all())
+
+
+def drawn(
+    steps: trajectory.Trajectory, count: int, rng: np.random.Generator) -> trajectory.Trajectory:
+  """Draws a batch uniformly.
+
+  Args:
+    steps: of `Experience.all`.
+    count: B.
+    rng: of the draws; the buffer's own come from TensorFlow's global generator.
+
+  Returns:
+    [B, 1, ...] tensors, as the agent takes them.
+  """
+  rows, places = (rng.integers(size, size=count) for size in steps.reward.shape[:2])
+  return tf.nest.map_structure(
+      lambda value: tf.constant(value[rows, places][:, None]), steps)

@@ -1,7 +1,6 @@
 """Runs Placeto on a problem, from the problem's best placement.
 
-Beside the policy trained on a family there are controls: the same process, from the same start,
-without the training.
+Each function is the `Run` of a method; see the package. None imports TensorFlow.
 
 Legend: N ops.
 """
@@ -9,50 +8,93 @@ Legend: N ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.search import improve
-from placeto_tf.policies.placeto.weights import PlacetoWeights
+from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
+from placeto_tf.policies.placeto.scorer import ScorerWeights, pretrained
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.annealing import anneal
+from placeto_tf.search.islands import ALONE, Island
+
+_ANNEALING_SHARE = 0.5  # of what is left, where that is plenty
 
 
 def place(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "fine_tune",
-    weights: Optional[str] = None, root_dir: Optional[str] = None) -> np.ndarray:
-  """[N] the problem's best placement after a search.
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    island: Island = ALONE) -> np.ndarray:
+  """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
+  return search(problem, problem.account.best_known, trained(weights), budget, seed, island=island)
+
+
+def place_in_auto(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    island: Island = ALONE, start: Optional[np.ndarray] = None) -> np.ndarray:
+  """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
+  start = problem.account.best_known if start is None else start
+  return search(problem, start, trained(weights), budget, seed, annealing=False, island=island)
+
+
+def place_untrained(
+    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
+  """[N] by `place` with weights as initialized from the seed."""
+  return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
+
+
+def place_uniform(
+    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
+  """[N] by `place` with moves drawn uniformly."""
+  return search(problem, problem.account.best_known, indifferent(), budget, seed)
+
+
+def indifferent() -> ScorerWeights:
+  """Weights that score all devices alike, so that draws are uniform."""
+  drawn = ScorerWeights.untrained()
+  return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
+
+
+def trained(directory: Optional[str]) -> ScorerWeights:
+  """The weights of a directory, or those that ship. Raises: PlacetoError: they cannot be read."""
+  return pretrained() if directory is None else ScorerWeights.load(directory)
+
+
+def search(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    weights: ScorerWeights,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    config: Optional[BestFirstConfig] = None,
+    annealing: bool = True,
+    island: Island = ALONE,
+) -> np.ndarray:
+  """[N] the best placement found from a start [N] within the budget; never worse than the start.
 
   Args:
-    problem: its groups are placed; there should be about as many as in training.
-    budget, seed, root_dir: see `improve`.
-    way: "fine_tune" learns on the problem, "zero_shot" learns nothing. Two others, to compare with,
-      learn nothing either: "untrained" uses the network as initialized, "random" draws devices
-      uniformly.
-    weights: directory of a training run, see `PlacetoWeights.load`, whose process it is and, for
-      the first two ways, whose weights it begins with. None is the process of `PlacetoConfig` from
-      initial weights.
-
-  Raises:
-    PlacetoError: there are no such weights, or they are for another number of devices.
+    problem: evaluates; its best placement counts as found.
+    start: [N] where to begin.
+    weights: of a scorer of gains.
+    budget: as for every search.
+    seed: of the draws and of annealing.
+    config: how the scorer is put to work.
+    annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
+      begins at the start again, and the scorer goes on from the better of both.
+    island: where it runs.
   """
-  config, start, learns, arrays = (
-      PlacetoConfig(), problem.account.best_known, way == "fine_tune", None)
-  if weights is not None:
-    trained = PlacetoWeights.load(weights)
-    trained.check(problem.num_devices)
-    config, start = trained.config, problem.project(start)
-    if config.environment.start == "random":
-      # Training episodes begin anywhere, to learn from there; a search goes on from the best.
-      config = dataclasses.replace(
-          config, environment=dataclasses.replace(config.environment, start="best"))
-    if learns:  # explores as much as when training ended
-      config = dataclasses.replace(config, entropy=config.final_entropy)
-    if way in ("fine_tune", "zero_shot"):
-      arrays = trained.arrays
-  improve(
-      problem, start, budget, seed, root_dir=root_dir, config=config, learns=learns,
-      uniform=way == "random", weights=arrays, compiled=learns and weights is not None)
-  return problem.account.best_known
+  placement = np.asarray(start, dtype=np.int32)
+  options: Dict[str, Any] = dict(config=config, seed=seed, island=island)
+  if not problem.account.exhausted(budget):
+    plenty = BestFirst(problem, placement, weights, **options).run(budget)
+    if annealing and plenty and not problem.account.exhausted(budget):
+      found = anneal(
+          problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement,
+          island=island)
+      if not problem.account.exhausted(budget):
+        BestFirst(problem, found, weights, **options).long_round(budget)
+  if annealing and not problem.account.exhausted(budget):
+    return anneal(problem, budget, seed, island=island)
+  return best_so_far(problem, placement)

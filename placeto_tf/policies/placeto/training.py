@@ -1,291 +1,251 @@
-"""Trains Placeto on a family of graphs: episodes of several graphs side by side, graphs in turn.
+"""Trains Placeto to foresee what moves gain, from the moves of its own episodes.
 
-A root directory holds what `training.runs` says, and
+An iteration is an episode, or a few, each on a problem of its own: `MoveProcess`, played by a
+driver of tf-agents. What each move gained goes into a replay buffer, and tf-agents' bandit agent
+learns from it by regression: see `agent`. A root directory holds what `runs` lists, and
 
-  train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
-  train/events*            TensorBoard: returns, loss, entropy, step time over the start's by graph
-                           and by family, the same for held-out graphs, speed
-  policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
-  policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
-  weights/                 the network's weights, for `--warm_start` and `--policy_weights`
+  train/                   checkpoints, the buffer included, and TensorBoard's events
+  weights/                 the network for compiled inference: weights.npz, weights.json
+  policies/policy/         SavedModel, when training is done: serialized GraphTensors -> scores
+  policies/greedy_policy/  SavedModel of tf-agents' policy, by `PolicySaver`
 
-A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
-machine: everything random comes from generators that are saved with them.
-
-Legend: P graphs side by side, B episodes of them (B / P of each), G groups, K groups placed in one
-step.
+A run that is killed goes on from the last checkpoint and ends with the same weights on one machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.placeto.collecting import (
-  Episodes,
-  EpisodesCollector,
-  EpisodesSpec,
-  joined,
-  make_environments,
-  play,
-)
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.learner import PlacetoLearner
-from placeto_tf.policies.placeto.weights import PlacetoWeights
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
+from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.policies.placeto import agent as agent_lib
+from placeto_tf.policies.placeto import scorer
+from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
+from placeto_tf.policies.placeto.environment import PlacetoEnvironment
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.policies.saved_policy import save_policy, save_server
+from placeto_tf.problem.budget import Budget
 from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
+from placeto_tf.training.updates import optimizer_variables
 
 import tensorflow as tf  # isort: skip
+from tf_agents.trajectories import trajectory  # isort: skip
+
+_OTHER_START = 0.35  # share of episodes that begin at another start than the best
+
 
 @dataclasses.dataclass(frozen=True)
 class PlacetoTrainingConfig(RunConfig):
-  """The configuration of a run: policy, graphs, duration.
+  """The configuration of a run: graphs and clusters, process, network, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, seed, lag: see `RunConfig`.
-    clusters: every graph is placed on every cluster; all have equally many devices.
-    max_groups: the most groups of a graph, and the room in observations.
-    parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
-      part take their steps together; parts may be played at once.
-    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among as
-      many graphs, or all if there are fewer. The given start is the best of one device, expert and
-      METIS; step times are shares of its.
-    checkpoint_every, watch_every: iterations.
-    placeto: how it learns.
+    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
+    max_groups: a number of groups is drawn from these for each problem.
+    process: the length of an episode.
+    epsilon: share of moves that are drawn uniformly, not the best ones by their scores.
+    arms: the most option edges that are scored at once in training.
+    width: of the network's layers.
+    messages: rounds of messages between option edges.
+    learning_rate: of Adam at first; falls to 0 along a cosine.
+    steps: of Adam an iteration; batch: moves a step.
+    capacity: moves in the buffer; with messages each takes a whole observation, so give fewer.
+    episodes: an iteration, of which all may be played at once. With N times as many, N times as
+      many steps of Adam keep the share of learning.
   """
 
-  max_groups: int = 48
-  parts: int = 1
-  iterations: int = 4000
-  checkpoint_every: int = 100
-  watch_every: int = 200
-  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig.tied)
+  clusters: Tuple[str, ...] = ("k80:4", "random[1]")
+  max_groups: Tuple[int, ...] = (128,)
+  process: ProcessConfig = ProcessConfig()
+  epsilon: float = 0.5
+  arms: int = 1024
+  width: int = 64
+  messages: int = 0
+  learning_rate: float = 3e-3
+  steps: int = 25
+  batch: int = 1024
+  capacity: int = 1 << 18
+  episodes: int = 1
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
-    if self.placeto.levels != ((1.0, 1.0),):
-      raise PlacetoError(
-          f"levels is {self.placeto.levels}; a family is trained on one level, ((1, 1),)")
+    check_at_least(1, self, "arms", "width", "steps", "batch", "capacity", "episodes",
+                   error_type=PlacetoError)
+    check_at_least(0, self, "messages", "epsilon", error_type=PlacetoError)
+    check_above_zero(self, "learning_rate", error_type=PlacetoError)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSpec:
+  """All that an episode depends on besides weights: numbers of problem and start, its seed."""
+
+  graph: int
+  start: int
+  seed: int
+
+
+def make_environment(
+    config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> PlacetoEnvironment:
+  """Returns the environment of a run's configuration on some problems."""
+  return PlacetoEnvironment(
+      problems, config.process, arms=config.arms, messages=config.messages > 0)
+
+
+class EpisodeCollector:
+  """Plays episodes on its problems."""
+
+  def __init__(self, config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]):
+    self._config, self._environment = config, make_environment(config, problems)
+
+  def __call__(self, weights: ScorerWeights, spec: EpisodeSpec) -> trajectory.Trajectory:
+    """Returns the steps of an episode, [S, ...]."""
+    rng = np.random.default_rng(spec.seed)
+    self._environment.begin(spec.graph, spec.start, int(rng.integers(2**31)))
+    return agent_lib.play(
+        self._environment,
+        agent_lib.CollectPolicy(self._environment, weights, self._config.epsilon, rng),
+        by_arm=not self._config.messages)
 
 
 class PlacetoTraining(Learner):
-  """Placeto's policy, which learns from all graphs in turn.
+  """The agent, and the moves of past iterations, from which it learns.
 
   Attributes:
-    learner: the policy and what it learns with.
-    env_steps: decisions of K groups so far.
+    agent: of tf-agents.
   """
 
   policy = "placeto"
   config: PlacetoTrainingConfig
-  problems: List[StartedProblem]
 
   def __init__(
       self, config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
       **given: Any):
-    """See the base class.
-
-    Args:
-      config, root_dir: of the run.
-      warm_start: directory of weights to begin with.
-      **given: problems.
-
-    Raises:
-      PlacetoError: a graph is too large, or the warm start is of another network; and what the base
-        class raises.
-    """
+    """See the base class. Args: warm_start: directory of weights to begin with."""
     super().__init__(config, root_dir, **given)
-    graphs = [GroupedGraph.of(each.problem) for each in self.problems]
-    self._side_by_side = min(config.placeto.environment.num_episodes, self.num_training)
-    if self._side_by_side % config.parts:
-      raise PlacetoError(
-          f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
-          "update")
-    singles = make_environments(
-        self.problems, graphs, config.placeto, num_training=self.num_training,
-        side_by_side=self._side_by_side, seed=config.seed)
-    self._environment = FamilyEnvironment(
-        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
-    self._watching = FamilyEnvironment(
-        singles, max_groups=config.max_groups,
-        side_by_side=max(1, min(self._side_by_side, len(self.held_out))))
-    start = None if warm_start is None else PlacetoWeights.load(warm_start).arrays
-    self.learner = PlacetoLearner(
-        self._environment, graphs, config.placeto, config.seed, weights=start,
-        max_groups=config.max_groups, compiled=True)
-    self.env_steps = 0
-    self._ratios: Dict[str, List[float]] = {}
-    # Of each training graph: the best placement so far, and its objective.
-    self._best = [(each.best_placement, each.best_objective_us)
-                  for each in singles[:self.num_training]]
-    self.at_once = config.parts
-    self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
+    first = ScorerWeights.untrained(config.seed, config.width, config.messages)
+    if warm_start is not None:
+      loaded = ScorerWeights.load(warm_start)
+      # Messages that begin as nothing leave the scores of weights without them as they are.
+      first = dataclasses.replace(loaded, messages=loaded.messages or first.messages)
+      if (len(first.bias_1), len(first.messages)) != (config.width, 3 * config.messages):
+        raise PlacetoError(
+            f"the weights in {warm_start} have width {len(first.bias_1)} and "
+            f"{len(first.messages) // 3} rounds of messages, expected {config.width} and "
+            f"{config.messages}; set width and messages to theirs")
+    self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
+    self.agent = agent_lib.make_agent(
+        make_environment(config, self.problems), first, self._optimizer)
+    self._network = self.agent.policy._reward_network
+    self._optimizer.build(self._network.trainable_variables)
+    self._experience = agent_lib.Experience(self.agent, config.capacity)
+    self._train = tf.function(self.agent.train)
+    self.at_once = config.episodes
+    self.tracked = {"optimizer": self._optimizer, "network": self._network,
+                    "buffer": self._experience.buffer}
 
   def make_problems(
-      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
     """See the base class."""
     return training_problems.make_problems(
-        graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
-        num_threads=1)
+        graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed)
+
+  @property
+  def weights(self) -> ScorerWeights:
+    """The network's weights now."""
+    return self._network.scorer
 
   def watch(self) -> Dict[str, float]:
-    """The policy's figures on held-out graphs, from their given starts; learns nothing.
-
-    Returns:
-      Step times over the start's: of each held-out graph and their geometric means, for the last
-      placement of sampled episodes, the best in them, and the last of a greedy episode.
-    """
-    found: Dict[str, float] = {}
-    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    held_out, p = list(self.held_out), len(self._watching.graphs)
-    for first in range(0, len(held_out), p):
-      # The first graphs fill up the last turn; their second result is not used.
-      graphs = (held_out[first:] + held_out)[:p]
-      rng = np.random.default_rng([self.config.seed, first])
-      self._watching.choose(graphs)
-      drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
-      for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
-        for kind, value in zip(means, values):
-          found[f"HeldOut/{self.problems[graph].name}/{kind}"] = float(value)
-          means[kind].append(np.log(value))
-    found.update({
-        f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
-    return found
-
-  def turn(self, iteration: int) -> List[int]:
-    """[P] all graphs one after the other, in another order each lap, none twice at once."""
-    p, c = self._side_by_side, self.num_training
-    turn: List[int] = []
-    place = (iteration - 1) * p
-    while len(turn) < p:
-      lap, at = divmod(place, c)
-      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
-      if graph not in turn:
-        turn.append(graph)
-      place += 1
-    return turn
+    """Objective after the short rounds over the start's, geometric mean over held-out problems."""
+    logs = []
+    for each in (self.problems[number] for number in self.held_out):
+      search = BestFirst(
+          each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
+      start_us = search.objective_us
+      search.run(Budget(each.problem.account.evaluations + sum(BestFirstConfig().rounds)))
+      logs.append(np.log(search.objective_us / start_us))
+    return {"held_out_ratio": float(np.exp(np.mean(logs)))}
 
   @property
   def collector(self) -> Maker:
-    """Plays `EpisodesSpec`s."""
-    config = self.config
-    return functools.partial(
-        EpisodesCollector, config.placeto, num_training=self.num_training,
-        side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
-        max_groups=config.max_groups, seed=config.seed)
+    """Plays `EpisodeSpec`s."""
+    return functools.partial(EpisodeCollector, self.config)
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
-    del num_threads  # they are on one anyway
-    # Held-out graphs too: the network has tables of all.
-    return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
-            for each in self.problems]
+    found = []
+    for each in self.problems[:self.num_training]:
+      problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
+      problem.simulator.num_threads = num_threads or problem.simulator.num_threads
+      found.append(dataclasses.replace(each, problem=problem))
+    return found
 
-  @property
-  def weights(self) -> List[np.ndarray]:
-    """Of the network now."""
-    return self.learner.weights
+  def specs(self, iteration: int) -> List[EpisodeSpec]:
+    """See the base class."""
+    del iteration
+    rng, specs = self.rng, []
+    for _ in range(self.config.episodes):
+      problem = int(rng.integers(self.num_training))
+      starts = len(self.problems[problem].starts)
+      start = int(rng.integers(starts)) if rng.random() < _OTHER_START else 0
+      specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
+    return specs
+
+  def steps_of(self, experience: trajectory.Trajectory) -> int:
+    """Moves."""
+    return len(experience.reward)
+
+  def learn(
+      self, experiences: List[trajectory.Trajectory], iteration: int) -> Dict[str, float]:
+    """Puts the moves into the buffer, and learns from some of all of them."""
+    config, steps = self.config, agent_lib.joined(experiences)
+    self._experience.add(steps, self.rng)
+    self._optimizer.learning_rate.assign(config.learning_rate * 0.5 * (
+        1 + math.cos(math.pi * (iteration - 1) / config.iterations)))
+    everything = self._experience.all()
+    losses = [
+        float(self._train(agent_lib.drawn(everything, config.batch, self.rng)).loss)
+        for _ in range(config.steps if everything.reward.size else 0)]
+    return {"loss": float(np.mean(losses)) if losses else 0.0,
+            "improved": float((steps.reward > 0).mean())}
 
   @property
   def variables(self) -> List[tf.Variable]:
     """See the base class."""
-    return self.learner.variables
-
-  def specs(self, iteration: int) -> List[EpisodesSpec]:
-    """See the base class."""
-    return [
-        EpisodesSpec(tuple(graphs), int(self.rng.integers(2**31)),
-                     tuple(self._best[graph][0] for graph in graphs))
-        for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
-
-  def steps_of(self, experience: Episodes) -> int:
-    """Decisions of K groups."""
-    each = len(experience.steps.reward) // len(experience.graphs)
-    return each * sum(self._environment.environments[graph].num_steps
-                      for graph in experience.graphs)
-
-  def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
-    """See the base class."""
-    collected = joined(experiences)
-    self.env_steps += self.steps_of(collected)
-    for graph, placement, us in zip(
-        collected.graphs, collected.best_placements, collected.best_us):
-      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
-        self._best[graph] = (placement, us)
-    losses = self.learner.update(
-        collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
-    return {**self._train_figures(collected.graphs, collected.last, collected.best),
-            **losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
-
-  def _train_figures(
-      self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
-    """Figures of these graphs, and geometric means over families of each graph's last episodes."""
-    found: Dict[str, float] = {}
-    for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
-      name = self.problems[graph].name
-      self._ratios[name] = [last, top]
-      found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
-    for family in {_family(self.problems[graph]) for graph in graphs}:
-      logs = np.log([
-          self._ratios[each.name] for each in self.problems[:self.num_training]
-          if _family(each) == family and each.name in self._ratios])
-      last, top = np.exp(logs.mean(axis=0))
-      found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
-    last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
-    return {**found, "last": float(last), "best": float(top)}
-
-  def state(self) -> Dict[str, Any]:
-    """See the base class."""
-    return {**super().state(), "env_steps": self.env_steps, "ratios": self._ratios,
-            "best": [[placement.tolist(), us] for placement, us in self._best],
-            "learner": self.learner.state_dict()}
-
-  def load_state(self, state: Dict[str, Any]) -> None:
-    """See the base class."""
-    super().load_state(state)
-    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
-    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
-    self.learner.load_state_dict(state["learner"])
+    return [*self._network.variables, *optimizer_variables(self._optimizer)]
 
   def export(self, iteration: int) -> None:
     """Writes weights/."""
-    PlacetoWeights(
-        tuple(self.learner.weights), self.config.placeto,
-        self._environment.environments[0].num_devices, self.config.max_groups
-    ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
-           training=self.config.to_json())
+    self.weights.save(
+        os.path.join(self.root_dir, "weights"), iteration=iteration,
+        training=self.config.to_json())
 
   def finish(self) -> None:
     """Writes policies/."""
     folder = os.path.join(self.root_dir, "policies")
-    save_server(self.learner.network, os.path.join(folder, "policy"))
-    save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
-
-
-def _family(problem: StartedProblem) -> str:
-  return problem.name.partition("[")[0]
+    save_server(self._network, os.path.join(folder, "policy"))
+    save_policy(self.agent.policy, os.path.join(folder, "greedy_policy"))
 
 
 train = functools.partial(trainer.train, PlacetoTraining)
 
 
 def trainable() -> Trainable:
-  """The record for `scripts/train.py`."""
-  return Trainable(
-      "placeto", PlacetoTrainingConfig(()), train, on_ray=True,
-      presets={"tied": {"placeto": PlacetoConfig.tied()},
-               "paper": {"placeto": PlacetoConfig.paper()}})
+  """Returns the record for `scripts/train.py`."""
+  from placeto_tf.policies.placeto.published import training as published
+
+  return Trainable("placeto", PlacetoTrainingConfig(()), train, on_ray=True,
+                   pretrained=scorer.pretrained_directory,
+                   presets={"paper": published.trainable()})

@@ -1,220 +1,107 @@
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from placeto_tf.encoding import graph_tensor
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.learner import PlacetoLearner
-from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.policies.placeto.placers import place
-from placeto_tf.policies.placeto.training import (
-  PlacetoTraining,
-  PlacetoTrainingConfig,
-  train,
-)
-from placeto_tf.policies.placeto.weights import PlacetoWeights
-from placeto_tf.problem.budget import Budget
-from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.family_environment import FamilyEnvironment
-from placeto_tf.training.placement_environment import PlacementEnvironment
-from placeto_tf.training.problems import StartedProblem
+from placeto_tf.policies.placeto.episodes import Episode, PlacetoTrainingConfig, target
+from placeto_tf.policies.placeto.scorer import ScorerWeights
+from placeto_tf.policies.placeto.training import PlacetoTraining
+from placeto_tf.training.problems import with_starts
 from placeto_tf.training.trainer import Trainer
-from random_problem import grouped_graph, random_problem
+from random_problem import random_problem
 
-import tensorflow_gnn as tfgnn  # isort: skip
+pytestmark = pytest.mark.usefixtures("eager_module")
 
-TIED = PlacetoConfig.tied()
 CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2,
-    watch_every=3,
-    placeto=dataclasses.replace(
-        TIED, environment=dataclasses.replace(
-            TIED.environment, num_episodes=2, start="best", order="random"),
-        network=NetworkConfig(rounds=1, width=3)))
+    graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
+    width=8, steps=3, batch=32, rounds=1, levels=(0.5, 1.0), states=2, moves=6)
 
 
 def problems():
-  found = []
-  for groups in (3, 4):
-    problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
-    start = problem.allowed.argmax(axis=1).astype(np.int32)
-    found.append(StartedProblem(f"random[{groups}]", problem, start[None]))
-  return found
+  return [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
+          for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
 
 
 def trainer(root_dir, config=CONFIG, **options):
   return Trainer(
-      PlacetoTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1],
-      **options)
+      PlacetoTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
 
 
-def tags(directory):
-  found = set()
-  for path in directory.glob("events*"):
-    for record in tf.data.TFRecordDataset(str(path)):
-      found.update(
-          value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
-  return found
+def test_the_target_is_the_root_of_the_gain_and_nothing_for_what_loses():
+  np.testing.assert_allclose(
+      target(np.array([-0.5, 0.0, 0.005, 0.02, 1.0])), [0, 0, 0.5, 1, 2**0.5], rtol=1e-6)
 
 
-@pytest.fixture(name="whole", scope="module")
-def whole_fixture(tmp_path_factory):
-  """A run from its beginning to its end, its directory and what it reported."""
-  root_dir, seen = tmp_path_factory.mktemp("whole"), []
-  run = trainer(root_dir)
-  figures = run.run(progress=lambda iteration, _: seen.append(iteration))
-  return run, root_dir, figures, seen
+def test_moves_are_half_the_best_ones_and_their_targets_what_simulation_says():
+  problem = random_problem(num_ops=80, num_groups=16)
+  search = Episode(problem, np.zeros(80, np.int32), ScorerWeights.untrained())
+  search.regroup(16)
+  before_us, groups = search.objective_us, search.groups.copy()
+  movable = search.tables.movable
+  features = search.state.features(movable)
+  found, targets, moved = search.simulate_moves(8, 0.0, np.random.default_rng(0))
+  gains = {}
+  for i, group in enumerate(movable):
+    for device in np.flatnonzero(search.tables.allowed[group]):
+      if device != groups[group]:
+        proposed = groups.copy()
+        proposed[group] = device
+        us = problem.evaluate_ops(search.level.grouping.expand(proposed)).objective_us[0]
+        gains[features[i, device].tobytes()] = target(np.log(before_us / us))
+  assert len(found) == len(targets) == 8
+  for row, value in zip(found, targets):
+    assert gains[row.tobytes()] == pytest.approx(value, abs=1e-6)
+  assert moved == bool((targets > 0).any()) == (search.objective_us < before_us)
+  assert problem.evaluate_ops(search.placement).objective_us[0] == search.objective_us
 
 
-def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_done(whole):
-  _, root_dir, figures, seen = whole
-  assert seen == [1, 2, 3, 4, 5, 6]
-  assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
-  assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
-  assert {"StepTime/random[3]", "StepTime/random[4]", "StepTime/random", "Metrics/returns",
-          "Metrics/loss", "Metrics/entropy", "Metrics/steps_a_second",
-          "HeldOut/random[3]/greedy", "Metrics/held_out_best"} <= tags(root_dir / "train")
-  assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
+def test_a_run_learns_writes_weights_of_gains_and_says_that_it_is_done(tmp_path):
+  run = trainer(tmp_path)
+  first = run.learner.weights
+  figures = run.run()
+  assert np.isfinite(figures["loss"]) and 0 < figures["held_out_ratio"] <= 1
+  assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
+  weights = ScorerWeights.load(str(tmp_path))
+  assert weights.output.shape == (8,) and not np.array_equal(weights.output, first.output)
 
 
-def test_gains_are_simulated_in_training_only(whole):
-  run, _, _, _ = whole
-  trained, _, watched = run.learner._environment.environments
-  assert trained.config.all_gains and not watched.config.all_gains
-
-
-def test_the_saved_model_places_serialized_graph_tensors_in_a_process_without_this_package(
-    whole, tmp_path):
-  run, root_dir, _, _ = whole
-  problem = random_problem(num_ops=30, num_groups=6, seed=9)  # another graph on another cluster
-  placement = problem.allowed.argmax(axis=1).astype(np.int32)
-  grouped = grouped_graph(problem)
-  start_us = np.arange(6) * 10.0
-  serialized = tfgnn.write_example(graph_tensor.encode(
-      grouped, placement, step_time_us=100.0, start_us=start_us, current=[3],
-      visited=[0, 1])).SerializeToString()
-  (tmp_path / "example").write_bytes(serialized)
-  done = subprocess.run(
-      [sys.executable, "-c", f"""
-import json, sys
-import tensorflow as tf
-loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
-found = loaded.place(open({str(tmp_path / "example")!r}, "rb").read())
-assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
-print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolist())
-"""], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-      check=False)
-  assert done.returncode == 0, done.stderr
-  logits, group = done.stdout.strip().split("]] ")
-  assert group == "[3]"
-  learner = PlacetoLearner(
-      FamilyEnvironment([PlacementEnvironment(
-          problem.allowed, SimulatedCost(problem, grouped), placement)]), [grouped],
-      CONFIG.placeto, 0, weights=run.learner.weights)
-  expected = learner.logits({
-      "placement": placement[None], "current": np.array([[3]], np.int32),
-      "visited": np.array([[1, 1, 0, 0, 0, 0]], np.float32), "graph": np.array([[0]], np.int32),
-      "start": (start_us[None] / 100).astype(np.float32)})[0]
-  np.testing.assert_allclose(json.loads(logits + "]]"), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
-  run, root_dir, _, _ = whole
-  loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
-  environment = run.learner._environment  # the observations it was trained on
-  for graphs in ([0, 1], [1, 2]):
-    environment.choose(graphs)
-    time_step = environment.reset()
-    for _ in range(3):
-      action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
-      np.testing.assert_array_equal(
-          action, run.learner.learner.logits(time_step.observation).argmax(axis=-1))
-      time_step = environment.step(action)
-
-
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, eagerly, unsaved):
-  config = dataclasses.replace(CONFIG, iterations=4)
-  whole = trainer(tmp_path / "whole", config)
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
+  whole = trainer(tmp_path / "whole")
   whole.run()
-  stopped = trainer(tmp_path / "parts", config)
-  stopped.run(until=0)
-  assert tf.train.latest_checkpoint(str(tmp_path / "parts" / "train")) is not None
-  stopped.run(until=3)  # the last checkpoint is of iteration 2: the third is done again
-  resumed = trainer(tmp_path / "parts", config)
+  trainer(tmp_path / "parts").run(until=3)  # the last checkpoint is of iteration 2
+  resumed = trainer(tmp_path / "parts")
   assert resumed.iteration == 2
   resumed.run()
-  for one, other in zip(whole.learner.variables, resumed.learner.variables):
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
-  assert whole.learner.state() == resumed.learner.state()
-  of_the_network = {id(each) for each in whole.learner.learner.network.variables}
-  assert of_the_network <= {id(each) for each in whole.learner.variables}  # NaN is undone in these
-  assert whole.learner.env_steps == resumed.learner.env_steps == 4 * (3 + 4)
-
-
-def test_every_graph_has_its_turn_before_one_has_its_second():
-  run = PlacetoTraining.__new__(PlacetoTraining)
-  run.config, run.num_training, run._side_by_side = CONFIG, 6, 2
-  laps = [sum((run.turn(lap * 3 + i) for i in range(1, 4)), []) for lap in range(4)]
-  assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
-  assert laps[0] != laps[1] or laps[1] != laps[2]
-
-
-def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
-    tmp_path, eagerly):
-  trainer(tmp_path / "run")
-  with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
-    trainer(tmp_path / "run", dataclasses.replace(CONFIG, seed=1))
-  with pytest.raises(PlacetoError, match="graph 1 has 4 groups, there is room for 3"):
-    trainer(tmp_path / "small", dataclasses.replace(CONFIG, max_groups=3))
-
-
-def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
-    tmp_path, eagerly, unsaved):
-  run = trainer(tmp_path / "run")
-  run.save()
-  weights = PlacetoWeights.load(str(tmp_path / "run"))
-  assert weights.config == CONFIG.placeto
-  warm = trainer(tmp_path / "warm", warm_start=str(tmp_path / "run"))
-  for one, other in zip(weights.arrays, warm.learner.weights):
+  for one, other in zip(whole.learner.weights.arrays, resumed.learner.weights.arrays):
     np.testing.assert_array_equal(one, other)
-  wider = dataclasses.replace(
-      CONFIG, placeto=dataclasses.replace(
-          CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, width=4)))
-  with pytest.raises(PlacetoError, match="the weights are of another network"):
-    trainer(tmp_path / "wider", wider, warm_start=str(tmp_path / "run"))
-
-  problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
-  other = random_problem(num_ops=20, num_groups=4)  # on four devices, which tied weights fit too
-  for each in (problem, other):
-    start_us = each.evaluate_ops(each.allowed_ops.argmax(axis=1)).objective_us[0]
-    place(each, Budget(40), way="zero_shot", weights=str(tmp_path / "run"))
-    assert each.account.evaluations <= 40 and each.account.best_objective_us <= start_us
 
 
-def test_untied_weights_are_for_one_number_of_devices(tmp_path):
-  untied = dataclasses.replace(
-      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
-  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
-  run.save()
-  other = random_problem()
-  other.evaluate_ops(other.allowed_ops.argmax(axis=1))
-  with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
-    place(other, Budget(100), way="zero_shot", weights=str(tmp_path))
+@pytest.mark.parametrize("damage, said", [
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "is damaged"),
+    (lambda path: path.unlink(), "cannot read the moves"),
+    (lambda path: np.savez(path, features=np.zeros((3, 2), np.float32)), "something else")])
+def test_damaged_moves_are_an_error_with_a_remedy(tmp_path, damage, said):
+  trainer(tmp_path / "run").run(until=2)
+  damage(tmp_path / "run" / "moves" / "00001.npz")
+  with pytest.raises(PlacetoError, match=f"{said}.*choose another root_dir"):
+    trainer(tmp_path / "run")
 
 
-def test_what_is_no_directory_of_weights_is_named(tmp_path):
-  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
-    PlacetoWeights.load(str(tmp_path))
+def test_regression_finds_what_the_gain_is_made_of(tmp_path):
+  learner = trainer(
+      tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2)).learner
+  rng = np.random.default_rng(0)
+  features = rng.normal(size=(2000, len(learner.weights.hidden_1))).astype(np.float32)
+  targets = np.maximum(features[:, 3], 0)
+  for iteration in (1, 2):
+    loss = learner.learn([(features, targets)], iteration)["loss"]
+  assert loss < 0.5 * targets.var()
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"parts": 0}, {"max_groups": 0}])
+@pytest.mark.parametrize("wrong", [
+    {"iterations": 0}, {"moves": 0}, {"levels": ()}, {"learning_rate": 0.0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)

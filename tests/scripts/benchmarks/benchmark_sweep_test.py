@@ -6,7 +6,7 @@ from placeto_tf.clusters import Cluster
 
 SWEEP = ("--models=rnnlm:layers=1:steps=2:hidden=16:vocab=20", "--batches=2,4", "--counts=2",
          "--links=slow=10,fast=1e6", "--max_evaluations=40", "--device=k80",
-         "--method=device_pointer")
+         "--method=placeto")
 
 
 def test_it_sweeps_batches_and_links_and_takes_a_second_run_from_the_first(run_program, tmp_path):

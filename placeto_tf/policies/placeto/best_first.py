@@ -20,8 +20,9 @@ from typing import Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacementError, check_at_least
-from placeto_tf.policies.device_pointer.placed_groups import PlacedGroups, group_counts
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -85,7 +86,7 @@ class BestFirst(PlacedGroups):
     self._island = island
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
-    self._weights = weights.arrays
+    self._weights = weights
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
 
@@ -95,7 +96,7 @@ class BestFirst(PlacedGroups):
     Returns:
       Whether so many evaluations were left after the short rounds that it pays to anneal from the
       start, apart from what the scorer found, and to improve the better of both by one more long
-      round (docs/results/device_pointer.md).
+      round (docs/results/placeto.md).
     """
     account, config = self.problem.account, self._config
     began = account.evaluations, account.seconds
@@ -179,10 +180,22 @@ class BestFirst(PlacedGroups):
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
-    pairs = self.state.features(groups)
-    found = np.empty(pairs.shape[:2], np.float32)
-    score(pairs.reshape(-1, pairs.shape[-1]), self._weights, found.reshape(-1))
+    if self._weights.messages:
+      found = self._scores_by_messages()[groups]
+    else:
+      pairs = self.state.features(groups)
+      found = self._weights.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
+
+  def _scores_by_messages(self) -> np.ndarray:
+    """Returns [G, D] scores of all option edges, 0 elsewhere: messages come from all groups."""
+    allowed = self.tables.allowed
+    pairs = self.state.features(np.arange(len(allowed), dtype=np.int32))
+    grouped, found = GroupedGraph.of(self.level), np.zeros(allowed.shape, np.float32)
+    flow = np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)
+    found[allowed] = self._weights.scores(
+        pairs[allowed], np.stack(np.nonzero(allowed), axis=1), flow)
+    return found
 
 
 NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # how `_try_moves` ends

@@ -1,9 +1,9 @@
-"""`PlacedGroups`: a placement looked at in groups of any size, which a scorer is to move.
+"""`PlacedGroups`: a placement looked at in groups of any size, which a policy is to move.
 
 Small units are made once from the ops; larger groups are merged from these, along heavy edges
 where both ends are on one device, so that a sweep begins from exactly what the last one found.
 
-Legend: N ops, G groups.
+Dimensions: N ops, G groups.
 """
 
 from __future__ import annotations

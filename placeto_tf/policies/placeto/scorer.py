@@ -1,10 +1,11 @@
-"""`ScorerWeights`: the two-layer perceptron that scores pairs, and its compiled inference.
+"""`ScorerWeights`: Placeto's network for option edges as arrays, and its compiled inference.
 
-The same perceptron (features -> width -> width -> 1, ReLU, capped) scores every device a group may
-use, by what moving the group to it is expected to gain: see `episodes.target`. `best_first`
-is what uses the scores.
+The network of `network.py`, which trains it, without TensorFlow: a perceptron (features -> width
+-> width -> 1, ReLU, capped) scores every option edge by the gain that is to be expected of moving
+the group to the device, see `environment.reward_of`; rounds of messages between option edges are
+optional. `best_first` uses the scores.
 
-Legend: D devices, F features, H width.
+Dimensions: E option edges, F features, H width, G groups, D devices.
 """
 
 from __future__ import annotations
@@ -26,24 +27,36 @@ WIDTH = 32
 CAP = 10.0
 _PREDICTS = "gain"  # what scores are of, as the sidecar says
 _DIRECTORY = "weights"  # of what ships
+STAYS = NAMES.index("stays")
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScorerWeights:
-  """Attributes: hidden_1 [F, H], bias_1 [H], hidden_2 [H, H], bias_2 [H], output [H]; float32."""
+  """The weights, all float32.
+
+  Attributes:
+    hidden_1: [F, H], bias_1 [H]: of the first layer.
+    hidden_2: [H, H], bias_2 [H]: of the second layer, after the messages.
+    output: [H] of the last layer.
+    messages: for each round [H, H] along the dataflow, [H, H] against it, and [2 H, H] of what
+      reaches an option edge; empty without messages.
+  """
 
   hidden_1: np.ndarray
   bias_1: np.ndarray
   hidden_2: np.ndarray
   bias_2: np.ndarray
   output: np.ndarray
+  messages: Tuple[np.ndarray, ...] = ()
 
   def __post_init__(self) -> None:
+    # Writable and contiguous: numba would compile again for other arrays.
     for name in _FIELDS:
-      # Writable and contiguous: numba would compile again for other arrays.
       object.__setattr__(
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
+    object.__setattr__(self, "messages", tuple(
+        np.array(each, dtype=np.float32, order="C") for each in self.messages))
     if self.bias_1.ndim != 1:
       raise PlacementError(
           f"bias_1 of the scorer has shape {self.bias_1.shape}, expected (H,); train it again")
@@ -59,15 +72,60 @@ class ScorerWeights:
       if not np.isfinite(found).all():
         raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
                              "checkpoint")
+    found, expected = [each.shape for each in self.messages], (
+        [(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3))
+    if found != expected:
+      raise PlacementError(
+          f"the messages of the scorer have shapes {found}, expected {expected}; train it again")
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:
-    """What the compiled loops take."""
+    """The weights without messages, in the order in which compiled loops take them."""
     return tuple(getattr(self, name) for name in _FIELDS)
 
+  def scores(
+      self, pairs: np.ndarray, ends: Optional[np.ndarray] = None,
+      flow: Optional[np.ndarray] = None) -> np.ndarray:
+    """Scores option edges.
+
+    Args:
+      pairs: [E, F] float32 their features.
+      ends: [E, 2] their groups and devices; needed with messages.
+      flow: [K, 2] the dataflow between groups; needed with messages.
+
+    Returns:
+      [E] float32.
+    """
+    found = np.empty(len(pairs), np.float32)
+    if not self.messages or ends is None or flow is None:
+      score(pairs, self.arrays, found)
+      return found
+    hidden = np.maximum(pairs @ self.hidden_1 + self.bias_1, 0)  # [E, H]
+    here = pairs[:, STAYS, None]
+    groups, devices = ends.T
+    for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
+      # A group's state is that of its option edge to the device where it is.
+      state = _sums(hidden * here, groups, int(max(groups.max(), flow.max(initial=0))) + 1)
+      heard = sum(
+          _means(state[sources] @ weights, targets, len(state))
+          for weights, (sources, targets) in ((along, flow.T), (against, flow.T[::-1])))
+      count = _sums(here, devices, int(devices.max()) + 1)
+      there = _sums(hidden * here, devices, len(count)) / np.maximum(count, 1)  # [D, H]
+      hidden = hidden + np.concatenate(
+          [np.maximum(heard, 0)[groups], there[devices]], axis=1) @ reached
+    last = np.maximum(hidden @ self.hidden_2 + self.bias_2, 0) @ self.output
+    return (last / (1 + np.abs(last) / CAP)).astype(np.float32)
+
   @classmethod
-  def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
-    """Glorot's uniform draws and no biases, as the network starts."""
+  def untrained(
+      cls, seed: int = 0, width: int = WIDTH, rounds: int = 0) -> ScorerWeights:
+    """Returns Glorot's uniform draws and no biases, as the network starts.
+
+    Args:
+      seed: of the draws.
+      width: H.
+      rounds: of messages, which reach no option edge before they are trained.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(rows, columns):
@@ -75,12 +133,15 @@ class ScorerWeights:
       return rng.uniform(-limit, limit, (rows, columns))
 
     return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
-               draw(width, 1)[:, 0])
+               draw(width, 1)[:, 0], sum(
+                   ((draw(width, width), draw(width, width), np.zeros((2 * width, width)))
+                    for _ in range(rounds)), ()))
 
   def save(self, directory: str, **notes: Any) -> None:
     """Writes weights and a JSON sidecar with the features and `notes`."""
     weight_files.write(
-        directory, {name: getattr(self, name) for name in _FIELDS},
+        directory, {**{name: getattr(self, name) for name in _FIELDS},
+                    **{f"message_{i}": each for i, each in enumerate(self.messages)}},
         {"version": 1, "predicts": _PREDICTS, "features": list(NAMES), **notes})
 
   @classmethod
@@ -103,13 +164,15 @@ class ScorerWeights:
     if found != _PREDICTS:
       raise PlacementError(
           f"the weights in {directory} predict {user_files.brief(found)}, expected {_PREDICTS}; "
-          "train them with --policy=device_pointer")
+          "train them with --policy=placeto")
     arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
     missing = [name for name in _FIELDS if name not in arrays]
     if missing:
       raise PlacementError(
           f"the weights in {directory} have no array {missing[0]!r}; {remedy}")
-    return cls(**{name: arrays[name] for name in _FIELDS})
+    count = sum(name.startswith("message_") for name in arrays)
+    return cls(**{name: arrays[name] for name in _FIELDS},
+               messages=tuple(arrays[f"message_{i}"] for i in range(count)))
 
 
 def pretrained_directory() -> Optional[str]:
@@ -123,14 +186,27 @@ def pretrained() -> ScorerWeights:
   directory = pretrained_directory()
   if directory is None:
     raise PlacementError(
-        "this copy of the package has no trained weights for device_pointer; install it with its "
+        "this copy of the package has no trained weights of placeto; install it with its "
         "data files, or choose another method")
   return ScorerWeights.load(directory)
 
 
+def _sums(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
+  """Returns [count, H] the sums of the values [E, H] of each owner [E]."""
+  found = np.zeros((count, values.shape[1]), np.float32)
+  np.add.at(found, owners, values)
+  return found
+
+
+def _means(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
+  """Returns [count, H] the means of the values [E, H] of each owner [E]; 0 where it has none."""
+  many = np.bincount(owners, minlength=count)[:, None]
+  return _sums(values, owners, count) / np.maximum(many, 1).astype(np.float32)
+
+
 @compiled(nogil=True)
 def score(pairs, weights, scores):
-  """Fills scores [D] float32 from pairs [D, F] float32."""
+  """Fills scores [E] float32 from pairs [E, F] float32, without messages."""
   hidden_1, bias_1, hidden_2, bias_2, output = weights
   h = bias_1.shape[0]
   first = np.empty(h, np.float32)

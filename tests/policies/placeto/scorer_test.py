@@ -6,7 +6,7 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights, score
+from placeto_tf.policies.placeto.scorer import ScorerWeights, score
 
 
 def test_scores_are_those_of_a_perceptron_and_capped():

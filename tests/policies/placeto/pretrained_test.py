@@ -11,8 +11,8 @@ import pytest
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
-from placeto_tf.policies.device_pointer import scorer
-from placeto_tf.policies.device_pointer.placers import search
+from placeto_tf.policies.placeto import scorer
+from placeto_tf.policies.placeto.placers import search
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -23,7 +23,7 @@ def test_the_sidecar_says_what_the_weights_are():
     sidecar = json.load(file)
   assert sidecar["features"] == list(NAMES) and sidecar["predicts"] == "gain"
   assert sidecar["command"].startswith(
-      "scripts/with_env python scripts/train.py --policy=device_pointer ")
+      "scripts/with_env python scripts/train.py --policy=placeto ")
   assert sidecar["training"]["graphs"]
 
 
@@ -46,14 +46,14 @@ def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
 def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_start(devices):
   problem = random_problem(num_ops=200, num_groups=24, devices=devices)
   start_us = problem.evaluate_ops(np.zeros(200, np.int32)).objective_us[0]
-  found = running.run(problem, registry.find("device_pointer"), Budget(max_evaluations=80))
+  found = running.run(problem, registry.find("placeto"), Budget(max_evaluations=80))
   assert problem.account.evaluations <= 80
   assert problem.evaluate_ops(found).objective_us[0] < start_us
 
 
 def test_inference_imports_no_tensorflow():
-  code = ("import sys; from placeto_tf.policies.device_pointer import placers; "
-          "from placeto_tf.policies.device_pointer import scorer; "
+  code = ("import sys; from placeto_tf.policies.placeto import placers; "
+          "from placeto_tf.policies.placeto import scorer; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.stdout.strip() == "False", done.stderr

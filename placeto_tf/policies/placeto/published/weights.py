@@ -1,7 +1,7 @@
-"""Files of trained weights of Placeto, with all that is needed to use them.
+"""Files of weights trained by the published process, with all that is needed to use them.
 
 A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
-weights.json: `placeto`, the `PlacetoConfig` it was trained with; `devices`, their number, hosts
+weights.json: `placeto`, the `PublishedConfig` it was trained with; `devices`, their number, hosts
 included; `max_groups`, the most groups of a graph; `iteration`; `training`, the configuration
 of the run.
 """
@@ -15,15 +15,15 @@ import numpy as np
 
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.policies import weight_files
-from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.published.config import PublishedConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlacetoWeights:
+class PublishedWeights:
   """Attributes: arrays, config, devices, max_groups: see the module."""
 
   arrays: Tuple[np.ndarray, ...]
-  config: PlacetoConfig
+  config: PublishedConfig
   devices: int
   max_groups: int
 
@@ -36,27 +36,27 @@ class PlacetoWeights:
         "max_groups": self.max_groups, "iteration": iteration, "training": training or {}})
 
   @classmethod
-  def load(cls, directory: str) -> PlacetoWeights:
+  def load(cls, directory: str) -> PublishedWeights:
     """Reads the directory, or the `weights` of a run's root directory.
 
     Raises:
       PlacetoError: it holds no weights of Placeto.
     """
-    remedy = "give a directory that scripts/train.py --policy=placeto wrote"
+    remedy = "give a directory that scripts/train.py --policy=placeto --preset=paper wrote"
     sidecar = weight_files.read_sidecar(directory, remedy=remedy)
     arrays = weight_files.read_arrays(directory, remedy=remedy)
     try:
       values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
-          values, weight_files.config_of(PlacetoConfig, sidecar.get("placeto")),
+          values, weight_files.config_of(PublishedConfig, sidecar.get("placeto")),
           weight_files.size_of(sidecar, "devices"), weight_files.size_of(sidecar, "max_groups"))
     except (ValueError, KeyError, PlacementError) as error:
       raise PlacetoError(
           f"the weights in {directory} were not understood ({error}); {remedy}") from None
 
   def check(self, devices: int) -> None:
-    """Raises PlacetoError where untied weights are for another number of devices."""
-    if devices != self.devices and not self.config.network.tied:
+    """Raises PlacetoError where the weights are for another number of devices."""
+    if devices != self.devices:
       raise PlacetoError(
           f"the weights are for clusters of {self.devices} devices, hosts included, this one has "
-          f"{devices}; Placeto's network does not carry over, train it for this cluster")
+          f"{devices}; the published network does not carry over, train it for this cluster")

@@ -1,7 +1,7 @@
-"""Episodes of Placeto on graphs of a family, side by side, and what is learned from of them.
+"""Episodes of the published process on graphs of a family, side by side.
 
-Legend: P graphs side by side, B episodes of them (B / P of each), G groups, K groups placed in one
-step, D devices, T steps of the longest episode.
+Dimensions: P graphs side by side, B episodes of them (B / P of each), G groups, D devices, T steps
+of the longest episode.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.network import PlacetoNetwork
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
@@ -61,14 +61,13 @@ class Episodes:
 
 
 def make_environments(
-    problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PlacetoConfig, *,
+    problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PublishedConfig, *,
     num_training: int, side_by_side: int, seed: int) -> List[PlacementEnvironment]:
   """An environment for each graph; those behind the first `num_training` are held out."""
   made = []
   for i, (each, graph) in enumerate(zip(problems, grouped)):
     rules = dataclasses.replace(
-        config.environment, num_episodes=config.environment.num_episodes // side_by_side,
-        all_gains=config.credit == "gains" and i < num_training)
+        config.environment, num_episodes=config.environment.num_episodes // side_by_side)
     if i >= num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # the same in every watch
     made.append(PlacementEnvironment(
@@ -84,7 +83,7 @@ def play(
 
   Args:
     environment: in any state.
-    logits: of the policy, observation -> [B, K, D].
+    logits: of the policy, observation -> [B, 1, D].
     rng: of the actions; None takes the likeliest devices.
   """
   best = np.full(len(environment.graphs), np.inf)
@@ -105,7 +104,7 @@ class EpisodesCollector:
   """A network of its own, and environments of all graphs."""
 
   def __init__(
-      self, config: PlacetoConfig, problems: Sequence[StartedProblem], *, num_training: int,
+      self, config: PublishedConfig, problems: Sequence[StartedProblem], *, num_training: int,
       side_by_side: int, at_once: int, max_groups: int, seed: int):
     """Makes them.
 
@@ -121,7 +120,7 @@ class EpisodesCollector:
             problems, grouped, config, num_training=num_training, side_by_side=side_by_side,
             seed=seed),
         max_groups=max_groups, side_by_side=at_once)
-    self._network = PlacetoNetwork(
+    self._network = PublishedNetwork(
         tensor_spec.from_spec(self._environment.observation_spec()),
         tensor_spec.from_spec(self._environment.action_spec()), grouped, max_groups=max_groups,
         config=config.network, seed=seed)

@@ -5,11 +5,11 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
-from placeto_tf.policies.device_pointer import best_first, placers
-from placeto_tf.policies.device_pointer.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.device_pointer.placed_groups import group_counts
-from placeto_tf.policies.device_pointer.placers import search
-from placeto_tf.policies.device_pointer.scorer import ScorerWeights
+from placeto_tf.policies.placeto import best_first, placers
+from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
+from placeto_tf.encoding.placed_groups import group_counts
+from placeto_tf.policies.placeto.placers import search
+from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem

@@ -1,0 +1,148 @@
+"""The decision process of `MoveProcess` as a tf-agents environment, as a bandit sees it.
+
+An arm is an option edge: the move of a group to a device. A step simulates one move, its reward is
+a root of the gain, and what is worse is undone. Observations are dense arrays, padded to one size:
+a GraphTensor cannot be an observation of tf-agents, and `network.PlacetoNetwork` builds it of them.
+
+  per_arm/pair    [A, F] float32  features of option edges
+  per_arm/group   [A] int32       their groups, among those that are looked at
+  per_arm/device  [A] int32       their devices
+  num_actions     [] int32        so many of the first arms are moves that are left to be tried; the
+                                  option edges behind them serve messages
+  global          [2 A, 2] int32  dataflow between groups, filled up with edges from a group that
+                                  does not exist to itself; only with messages
+
+Dimensions: A arms, F pair features, M groups looked at, D devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence
+
+import numpy as np
+from tf_agents.environments import py_environment
+from tf_agents.specs import array_spec, bandit_spec_utils
+from tf_agents.trajectories import time_step as ts
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
+from placeto_tf.encoding.pair_features import NUM_FEATURES
+from placeto_tf.training.problems import StartedProblem
+
+ARM, GLOBAL, NUM_ACTIONS = (
+    bandit_spec_utils.PER_ARM_FEATURE_KEY, bandit_spec_utils.GLOBAL_FEATURE_KEY,
+    bandit_spec_utils.NUM_ACTIONS_FEATURE_KEY)
+PAIR, GROUP, DEVICE = "pair", "group", "device"
+# A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
+# or the few large gains of coarse groups would hide the many small ones.
+GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
+
+
+def reward_of(fall: np.ndarray) -> np.ndarray:
+  """Returns the rewards, float32, of moves that let the log of the objective fall by so much."""
+  return np.sqrt(np.clip(GAIN_SCALE * fall, 0.0, GAIN_CLIP)).astype(np.float32)
+
+
+def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
+  """Returns the spec of an observation with room for so many arms."""
+  def whole(*shape):
+    return array_spec.BoundedArraySpec(shape, np.int32, 0, arms)
+
+  spec = {
+      ARM: {PAIR: array_spec.ArraySpec((arms, NUM_FEATURES), np.float32),
+            GROUP: whole(arms), DEVICE: whole(arms)},
+      NUM_ACTIONS: array_spec.BoundedArraySpec((), np.int32, 1, arms)}
+  if messages:
+    spec[GLOBAL] = whole(2 * arms, 2)
+  return spec
+
+
+def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
+  """Returns the observation of a placement; see the module."""
+  allowed = process.tables.allowed[process.some]  # [M, D]
+  is_open = process.open[process.some]
+  rows, devices = np.nonzero(is_open)
+  count = len(rows)
+  if messages:
+    others = np.nonzero(allowed & ~is_open)
+    rows, devices = np.append(rows, others[0]), np.append(devices, others[1])
+  rows, devices = rows[:arms], devices[:arms]
+  room = arms - len(rows)
+  found = {
+      ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, room), (0, 0))),
+            GROUP: np.pad(rows, (0, room)).astype(np.int32),
+            DEVICE: np.pad(devices, (0, room)).astype(np.int32)},
+      NUM_ACTIONS: np.array(max(1, min(count, arms)), np.int32)}
+  if messages:
+    found[GLOBAL] = np.full((2 * arms, 2), arms, np.int32)
+    edges = flow_between(process)[:2 * arms]
+    found[GLOBAL][:len(edges)] = edges
+  return found
+
+
+def flow_between(process: MoveProcess) -> np.ndarray:
+  """Returns [K, 2] the dataflow between the groups that are looked at, by their places there."""
+  grouped = GroupedGraph.of(process.level)
+  place = np.full(grouped.num_groups, -1)
+  place[process.some] = np.arange(len(process.some))
+  edges = place[np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)]
+  return edges[(edges >= 0).all(axis=1)]
+
+
+class PlacetoEnvironment(py_environment.PyEnvironment):
+  """Episodes on problems of any graphs and clusters.
+
+  Attributes:
+    process: of the episode; None before the first.
+  """
+
+  def __init__(
+      self, problems: Sequence[StartedProblem], config: ProcessConfig, *, arms: int,
+      messages: bool = False):
+    """Makes the environment.
+
+    Args:
+      problems: that `begin` chooses from.
+      config: of the process.
+      arms: A; of more groups than have room, a draw is looked at.
+      messages: whether observations hold what messages need.
+    """
+    super().__init__(handle_auto_reset=True)
+    self._problems, self._config, self._arms, self._messages = problems, config, arms, messages
+    self.process: Optional[MoveProcess] = None
+    self.begin(0, 0, 0)
+
+  def begin(self, problem: int, start: int, seed: int) -> None:
+    """Chooses the next episodes' problem and start, by their numbers, and the seed of draws."""
+    self._chosen, self._current_time_step = (problem, start, seed), None
+
+  def observation_spec(self):
+    """Returns the spec of one observation."""
+    return observation_spec(self._arms, self._messages)
+
+  def action_spec(self):
+    """Returns the spec of an action: the number of an arm."""
+    return array_spec.BoundedArraySpec((), np.int32, 0, self._arms - 1, name="arm")
+
+  def _reset(self) -> ts.TimeStep:
+    problem, start, seed = self._chosen
+    given = self._problems[problem]
+    self.process = MoveProcess(
+        given.problem, given.problem.grouping.expand(given.starts[start]), self._config,
+        max(1, self._arms // given.problem.num_devices), np.random.default_rng(seed))
+    return ts.restart(self._observe())
+
+  def _step(self, action) -> ts.TimeStep:
+    process, arms = self.process, self._observed[ARM]
+    assert process is not None  # tf-agents resets first
+    reward = 0.0
+    if not process.over and action < self._observed[NUM_ACTIONS]:
+      reward = float(reward_of(np.float64(process.step(
+          process.some[[arms[GROUP][action]]], arms[DEVICE][[action]]))))
+    found = self._observe()
+    return ts.termination(found, reward) if process.over else ts.transition(found, reward)
+
+  def _observe(self) -> Dict[str, Any]:
+    assert self.process is not None
+    self._observed = observe(self.process, self._arms, self._messages)
+    return self._observed

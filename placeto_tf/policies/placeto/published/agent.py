@@ -1,0 +1,55 @@
+"""tf-agents' REINFORCE with Placeto's baseline, and an entropy bonus that can be lowered.
+
+Dimensions: C graphs, B episodes, T steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.agents.reinforce import reinforce_agent
+from tf_agents.networks import network
+
+from placeto_tf.training import observation as observation_lib
+
+
+class StepBaseline(network.Network):
+  """A value network that looks up the graph and the step: Placeto's baseline (appendix A.2).
+
+  Attributes:
+    table: variable [C, T], which no gradient changes.
+  """
+
+  def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int):
+    super().__init__(input_tensor_spec, state_spec=(), name="StepBaseline")
+    self.table = tf.Variable(
+        np.zeros((num_graphs, num_steps), np.float32), trainable=False, name="baseline")
+
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns (values [B, T], network_state)."""
+    del step_type, training
+    visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
+    step = tf.minimum(tf.cast(visited, tf.int32), self.table.shape[1] - 1)
+    graph = observation[observation_lib.GRAPH][..., 0]
+    return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
+
+
+class PublishedAgent(reinforce_agent.ReinforceAgent):
+  """REINFORCE; see the module.
+
+  Attributes:
+    entropy_coefficient: variable.
+  """
+
+  def __init__(self, time_step_spec, action_spec, actor_network, **options):
+    """Args: options: of `ReinforceAgent`."""
+    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
+    super().__init__(
+        time_step_spec, action_spec, actor_network, normalize_returns=False,
+        entropy_regularization=1.0,
+        train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False), **options)
+
+  def entropy_regularization_loss(self, actions_distribution, weights=None):
+    """Returns the loss of the base class times the coefficient."""
+    return self.entropy_coefficient * super().entropy_regularization_loss(
+        actions_distribution, weights)

@@ -1,0 +1,197 @@
+"""The published policy network for grouped graphs: observation -> a device for the current group.
+
+Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
+the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
+head gives the logits of the devices. As in the paper, the input holds each group's device one-hot,
+and the head has an output per device, each of which has to be learned.
+
+One network serves several graphs, padded to one size; observations name the graph they are of. The
+same weights read serialized GraphTensors of `encoding/schema.pbtxt`: see `PublishedNetwork.serve`.
+
+Dimensions: P graphs, S placements of each, G groups, D devices, K groups placed now (one, as in the
+paper), F raw features, W width of one direction's embedding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.encoding import derived, schema
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacementError
+from placeto_tf.policies.layers import Seeds, dense
+from placeto_tf.policies.placeto.published import embedding as embedding_lib
+from placeto_tf.training import observation as observation_lib
+
+import tensorflow as tf  # isort: skip
+import tensorflow_gnn as tfgnn  # isort: skip
+from tf_agents.distributions import masked  # isort: skip
+from tf_agents.networks import network  # isort: skip
+from tf_agents.specs import distribution_spec  # isort: skip
+from tf_agents.specs import tensor_spec  # isort: skip
+from tf_agents.utils import nest_utils  # isort: skip
+
+EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+  """The choices of the network; the defaults are the paper's.
+
+  Attributes:
+    embedding: "placeto", or one of the paper's ablations (section 4.4): "simple_partitioner" pools
+      over the three partitions without message passing, "simple_aggregator" sums over all groups.
+    rounds: of message passing.
+    transform_layers: of the transform of a group's own features; 3 in the authors' code.
+    width: W; None is the number of raw features.
+  """
+
+  embedding: str = "placeto"
+  rounds: int = 8
+  transform_layers: int = 2
+  width: Optional[int] = None
+
+  def __post_init__(self) -> None:
+    if self.embedding not in EMBEDDINGS:
+      raise PlacementError(
+          f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")
+
+
+class PublishedNetwork(network.DistributionNetwork):
+  """Observation (see `training.observation`) -> MaskedCategorical over devices, [..., K].
+
+  The observations of one batch row are all of the graph that its first one names: [B] observations
+  may be of B graphs, [B, T] are T placements of each of B graphs.
+  """
+
+  def __init__(
+      self, input_tensor_spec, action_spec, graphs: Sequence[GroupedGraph], *,
+      max_groups: Optional[int] = None, config: Optional[NetworkConfig] = None, seed: int = 0,
+      name: str = "PublishedNetwork"):
+    """Makes the network, with weights drawn from a seed.
+
+    Args:
+      input_tensor_spec, action_spec: see `training.observation`.
+      graphs: that it places; observations name one (`observation.GRAPH`).
+      max_groups: G, where it is more than the largest graph has.
+      config: see `NetworkConfig`.
+      seed: of the weights.
+      name: of the network.
+
+    Raises:
+      PlacetoError: a graph has more groups, or is on a cluster of another size.
+    """
+    config = config or NetworkConfig()
+    table = derived.GraphTable(graphs, max_groups=max_groups)
+    shape = action_spec.shape.concatenate([table.num_devices])
+    super().__init__(
+        input_tensor_spec, state_spec=(),
+        output_spec=distribution_spec.DistributionSpec(
+            masked.MaskedCategorical, {
+                "logits": tensor_spec.TensorSpec(shape, tf.float32, name="logits"),
+                "mask": tensor_spec.TensorSpec(shape, tf.bool, name="mask")},
+            sample_spec=action_spec, dtype=action_spec.dtype),
+        name=name)
+    self._config, self._table = config, table
+    self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
+    seeds = Seeds(seed)
+    self._num_raw = derived.NUM_STATIC + 3 + table.num_devices
+    width = config.width or self._num_raw
+    self._passes, poolings = [], embedding_lib.SumOfAll
+    if config.embedding == "placeto":
+      self._passes = [
+          embedding_lib.MessagePassing(  # [P G, S, F] -> [P G, S, W] in each direction
+              width, config.rounds, seeds, forward=forward,
+              transform_layers=config.transform_layers, padded=table.padded)
+          for forward in (True, False)]
+    if config.embedding != "simple_aggregator":
+      poolings = embedding_lib.Poolings
+    self._poolings = poolings(2 * width, seeds)  # -> [P, S, K, 8 W], the sum of all 2 W
+    self._head = tf.keras.Sequential([
+        dense(16 * width, seeds, "relu"),  # [P, S, K, 16 W]
+        dense(8 * width, seeds, "relu"),  # [P, S, K, 8 W]
+        dense(table.num_devices, seeds)])  # [P, S, K, D], the logits
+
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns (MaskedCategorical with batch shape outer dims + [K], network_state)."""
+    del step_type, training
+    outer_rank = nest_utils.get_outer_rank(observation, self._outer_rank_spec)
+    current = observation[observation_lib.CURRENT]
+    outer, static_outer = tf.shape(current)[:outer_rank], current.shape[:outer_rank]
+    rows = outer[0] if outer_rank else 1  # P
+    stack = {name: tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))  # [P, S, ...]
+             for name, value in observation.items()}
+    arrays = self._table(stack[observation_lib.GRAPH][:, 0, 0])
+    k, d = current.shape[-1], self._table.num_devices
+
+    def restored(value):
+      value = tf.reshape(value, tf.concat([outer, [k, d]], axis=0))
+      value.set_shape(static_outer + [k, d])
+      return value
+
+    logits, allowed = map(restored, self._decide(stack, arrays))
+    return self.output_spec.build_distribution(logits=logits, mask=allowed), network_state
+
+  def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Decides on a serialized GraphTensor of `encoding/schema.pbtxt`, of any graph.
+
+    The cluster has as many devices as those of training.
+
+    Args:
+      serialized: scalar string, a `tf.train.Example`.
+
+    Returns:
+      `logits` [K, D] of the devices for the groups marked as current, in their order, about
+      -1e10 where a group may not be placed; and `group` [K] int64, which these are.
+    """
+    graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
+    groups = graph.node_sets[schema.GROUP]
+    placed = graph.edge_sets[schema.PLACEMENT].adjacency
+    current = tf.where(groups["current"][:, 0] > 0)[:, 0]
+    arrays = {name: value[None] for name, value in derived.derive(graph).items()}
+    step_us = tf.maximum(graph.context["step_time_us"][0, 0], 1e-9)
+    observed = {
+        observation_lib.PLACEMENT: tf.scatter_nd(
+            placed.source[:, None], placed.target, tf.reshape(groups.total_size, [1])),
+        observation_lib.CURRENT: tf.cast(current, tf.int32),
+        observation_lib.VISITED: groups["visited"][:, 0],
+        observation_lib.START: tf.clip_by_value(groups["start_us"][:, 0] / step_us, 0.0, 1.0)}
+    logits, allowed = self._decide(
+        {name: value[None, None] for name, value in observed.items()}, arrays)
+    found = masked.MaskedCategorical(logits=logits[0, 0], mask=allowed[0, 0])
+    return {"logits": found.logits, "group": current}
+
+  def _decide(self, stack, arrays: derived.Derived):
+    """Returns logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""
+    current = stack[observation_lib.CURRENT]
+    raw = self._raw_features(stack, arrays)  # [P, G, S, F]
+    joined = raw
+    if self._passes:
+      graph = embedding_lib.group_graph(arrays, raw)
+      joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
+      joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:3], joined.shape[-1:]], axis=0))
+    logits = self._head(self._poolings(joined, current, arrays))
+    return logits, tf.gather(arrays[derived.ALLOWED], current, batch_dims=1) > 0
+
+  def _raw_features(self, stack, arrays: derived.Derived) -> tf.Tensor:
+    """Returns [P, G, S, F]: static features, current and visited flags, start, device one-hot."""
+    by_group = {
+        name: tf.transpose(stack[name], [0, 2, 1])  # [P, G, S]
+        for name in (observation_lib.PLACEMENT, observation_lib.VISITED, observation_lib.START)}
+    placement = by_group[observation_lib.PLACEMENT]
+    shape = tf.shape(placement)
+    current = stack[observation_lib.CURRENT]  # [P, S, K]
+    is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]
+    # Start times, relative to the current group's, are in the authors' code, not in the paper.
+    at = tf.gather(stack[observation_lib.START], current[:, :, 0], batch_dims=2)  # [P, S]
+    start = by_group[observation_lib.START] - at[:, None]
+    static = arrays[derived.STATIC][:, :, None]  # [P, G, 1, 3]
+    raw = tf.concat([
+        tf.broadcast_to(static, tf.concat([shape, static.shape[-1:]], axis=0)),
+        tf.stack([is_current, by_group[observation_lib.VISITED], start], axis=-1),
+        tf.one_hot(placement, tf.shape(arrays[derived.ALLOWED])[2])], axis=-1)
+    raw.set_shape([None, None, None, self._num_raw])
+    return raw

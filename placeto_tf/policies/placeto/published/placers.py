@@ -1,0 +1,55 @@
+"""Runs the published process on a problem, from the problem's best placement.
+
+Dimensions: N ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.search import improve
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+
+def place(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "fine_tune",
+    weights: Optional[str] = None, root_dir: Optional[str] = None) -> np.ndarray:
+  """Improves the problem's best placement by episodes of the published process.
+
+  Args:
+    problem: its groups are placed; there should be about as many as in training.
+    budget, seed, root_dir: see `improve`.
+    way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random", to compare
+      with, draws devices uniformly.
+    weights: directory of a training run, see `PublishedWeights.load`, whose process it is and
+      whose weights it begins with. None is the process of `PublishedConfig` from initial weights.
+
+  Returns:
+    [N] the problem's best placement.
+
+  Raises:
+    PlacetoError: there are no such weights, or they are for another number of devices.
+  """
+  config, arrays = PublishedConfig(), None
+  if weights is not None:
+    trained = PublishedWeights.load(weights)
+    trained.check(problem.num_devices)
+    config = trained.config
+    if way == "fine_tune":  # explores as much as when training ended
+      config = dataclasses.replace(config, entropy=config.final_entropy)
+    if way != "random":
+      arrays = trained.arrays
+  # A search goes on from the best, wherever episodes of training began.
+  config = dataclasses.replace(
+      config, environment=dataclasses.replace(config.environment, start="best"))
+  improve(
+      problem, problem.project(problem.account.best_known), budget, seed, root_dir=root_dir,
+      config=config, learns=way == "fine_tune", uniform=way == "random", weights=arrays,
+      compiled=way == "fine_tune")
+  return problem.account.best_known

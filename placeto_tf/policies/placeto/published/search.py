@@ -1,0 +1,149 @@
+"""Trains the published process on one graph and, by doing so, improves its placement.
+
+The result is the best placement met on the way, which the problem remembers; the trained policy
+is thrown away. One graph is a family of one: episodes are played and learned from as in training.
+
+Dimensions: B episodes side by side, G groups, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.policies.placeto.published.collecting import play
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.learner import PublishedLearner
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.training import driving
+from placeto_tf.training import observation as observation_lib
+from placeto_tf.training.cost import SimulatedCost
+from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.schedules import spent_share
+from placeto_tf.training.updates import attempt
+
+_MIN_ROWS = 10  # of a chart
+_IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
+
+
+def improve(
+    problem: PlacementProblem,
+    start: np.ndarray,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    root_dir: Optional[str] = None,
+    config: Optional[PublishedConfig] = None,
+    learns: bool = True,
+    uniform: bool = False,
+    weights: Optional[Sequence[np.ndarray]] = None,
+    compiled: bool = False,
+) -> None:
+  """Trains on the problem's graph for the budget, starting from a placement.
+
+  With `max_evaluations` alone the result is the same for the same seed on one machine, bit for
+  bit. The search stops before a step whose evaluations could exceed the budget.
+
+  Args:
+    problem: counts the evaluations and remembers the best placement.
+    start: [G] int32.
+    budget: counted from the making of the problem.
+    seed: of weights, actions and orders.
+    root_dir: where TensorBoard events go (in train/); None writes none.
+    config: see `PublishedConfig`.
+    learns: whether updates are made.
+    uniform: whether devices are drawn uniformly in the same process, to compare with.
+    weights: of the network, in its order, to begin with; None initializes them.
+    compiled: see `PublishedLearner`.
+
+  Raises:
+    PlacetoError: the start is not a placement of the problem, or the weights are of another
+      network.
+  """
+  config = config or PublishedConfig()
+  account, summary = problem.account, _Summary(root_dir)
+  began = account.evaluations, account.seconds
+  seeds = np.random.SeedSequence(seed).generate_state(3)
+  remaining, rules = account.remaining_evaluations(budget), config.environment
+  if remaining is not None:  # one evaluation goes to the start
+    rules = dataclasses.replace(
+        rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
+  grouped = GroupedGraph.of(problem)
+  single = PlacementEnvironment(
+      problem.allowed, SimulatedCost(problem, grouped), start, order=grouped.order, config=rules,
+      seed=int(seeds[0]))
+
+  def affordable() -> bool:  # a step in which every episode is evaluated
+    left = account.remaining_evaluations(budget)
+    return not account.exhausted(budget) and (left is None or left >= rules.num_episodes)
+
+  environment, rng = FamilyEnvironment([single], go_on=affordable), np.random.default_rng(seeds[1])
+  learner = None if uniform else PublishedLearner(
+      environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+  logits: driving.Logits = (
+      functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None
+      else learner.logits)
+  idle = 0
+  while affordable() and idle < _IDLE_EPISODES:
+    evaluations = account.evaluations
+    steps, losses = play(environment, logits, rng).steps, {}
+    if learner is not None and learns:
+      losses = attempt(
+          functools.partial(learner.update, steps, spent=spent_share(problem, budget, began)),
+          learner.variables)
+    # With a budget of evaluations only, a policy that moves nothing would never end.
+    idle = idle + 1 if account.evaluations == evaluations else 0
+    summary.write(problem, single, float(steps.reward.sum(axis=1).mean()), losses)
+  summary.close()
+
+
+def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:
+  """[B, K, D] of a policy that draws every allowed device with equal probability, by [G, D]."""
+  return logits[observation[observation_lib.CURRENT]]
+
+
+class _Summary:
+  """TensorBoard events, one row per episode; the step is the number of evaluations.
+
+  Rows are held back until there are enough for a chart. On a large graph there is time for few
+  episodes, which would show as two points.
+  """
+
+  def __init__(self, root_dir: Optional[str]):
+    self._writer = (
+        None if root_dir is None
+        else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
+    self._held: List[Tuple[int, Dict[str, float]]] = []  # (evaluations, scalars)
+    self._shown = False
+
+  def write(
+      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: float,
+      losses: Dict[str, float]) -> None:
+    if self._writer is None:
+      return
+    scalars = {
+        "StepTime/best_ms": problem.account.best_objective_us / 1e3,
+        "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
+        "Training/AverageReturn": returns,
+    }
+    scalars.update({f"Training/{name}": value for name, value in losses.items()})
+    self._held.append((problem.account.evaluations, scalars))
+    self._shown |= len(self._held) >= _MIN_ROWS
+    if self._shown:
+      with self._writer.as_default():
+        for evaluations, row in self._held:
+          for name, value in row.items():
+            tf.summary.scalar(name, value, step=evaluations)
+      self._held.clear()
+
+  def close(self) -> None:
+    if self._writer is not None:
+      self._writer.close()

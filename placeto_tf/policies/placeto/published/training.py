@@ -1,0 +1,284 @@
+"""Trains the published process on a family of graphs: episodes of several graphs side by side, graphs in turn.
+
+A root directory holds what `training.runs` says, and
+
+  train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
+  train/events*            TensorBoard: returns, loss, entropy, step time over the start's by graph
+                           and by family, the same for held-out graphs, speed
+  policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
+  policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
+  weights/                 the network's weights, for `--warm_start` and `--policy_weights`
+
+A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
+machine: everything random comes from generators that are saved with them.
+
+Dimensions: P graphs side by side, B episodes of them (B / P of each), G groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.errors import PlacetoError, check_at_least
+from placeto_tf.policies.placeto.published.collecting import (
+  Episodes,
+  EpisodesCollector,
+  EpisodesSpec,
+  joined,
+  make_environments,
+  play,
+)
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.learner import PublishedLearner
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
+from placeto_tf.policies.saved_policy import save_policy, save_server
+from placeto_tf.training import problems as training_problems
+from placeto_tf.training import trainer
+from placeto_tf.training.collecting import Maker
+from placeto_tf.training.family_environment import FamilyEnvironment
+from placeto_tf.training.learner import Learner
+from placeto_tf.training.problems import StartedProblem
+from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import Trainable
+
+import tensorflow as tf  # isort: skip
+
+@dataclasses.dataclass(frozen=True)
+class PublishedTrainingConfig(RunConfig):
+  """The configuration of a run: policy, graphs, duration.
+
+  Attributes:
+    graphs, held_out, watch_cluster, seed, lag: see `RunConfig`.
+    clusters: every graph is placed on every cluster; all have equally many devices.
+    max_groups: the most groups of a graph, and the room in observations.
+    parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
+      part take their steps together; parts may be played at once.
+    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among as
+      many graphs, or all if there are fewer. The given start is the best of one device, expert and
+      METIS; step times are shares of its.
+    checkpoint_every, watch_every: iterations.
+    placeto: how it learns.
+  """
+
+  max_groups: int = 48
+  parts: int = 1
+  iterations: int = 4000
+  checkpoint_every: int = 100
+  watch_every: int = 200
+  placeto: PublishedConfig = dataclasses.field(default_factory=PublishedConfig)
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
+
+
+class PublishedTraining(Learner):
+  """Placeto's policy, which learns from all graphs in turn.
+
+  Attributes:
+    learner: the policy and what it learns with.
+    env_steps: decisions so far.
+  """
+
+  policy = "placeto"
+  config: PublishedTrainingConfig
+  problems: List[StartedProblem]
+
+  def __init__(
+      self, config: PublishedTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
+      **given: Any):
+    """See the base class.
+
+    Args:
+      config, root_dir: of the run.
+      warm_start: directory of weights to begin with.
+      **given: problems.
+
+    Raises:
+      PlacetoError: a graph is too large, or the warm start is of another network; and what the base
+        class raises.
+    """
+    super().__init__(config, root_dir, **given)
+    graphs = [GroupedGraph.of(each.problem) for each in self.problems]
+    self._side_by_side = min(config.placeto.environment.num_episodes, self.num_training)
+    if self._side_by_side % config.parts:
+      raise PlacetoError(
+          f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
+          "update")
+    singles = make_environments(
+        self.problems, graphs, config.placeto, num_training=self.num_training,
+        side_by_side=self._side_by_side, seed=config.seed)
+    self._environment = FamilyEnvironment(
+        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
+    self._watching = FamilyEnvironment(
+        singles, max_groups=config.max_groups,
+        side_by_side=max(1, min(self._side_by_side, len(self.held_out))))
+    start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
+    self.learner = PublishedLearner(
+        self._environment, graphs, config.placeto, config.seed, weights=start,
+        max_groups=config.max_groups, compiled=True)
+    self.env_steps = 0
+    self._ratios: Dict[str, List[float]] = {}
+    # Of each training graph: the best placement so far, and its objective.
+    self._best = [(each.best_placement, each.best_objective_us)
+                  for each in singles[:self.num_training]]
+    self.at_once = config.parts
+    self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
+
+  def make_problems(
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
+    """See the base class."""
+    return training_problems.make_problems(
+        graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
+        num_threads=1)
+
+  def watch(self) -> Dict[str, float]:
+    """The policy's figures on held-out graphs, from their given starts; learns nothing.
+
+    Returns:
+      Step times over the start's: of each held-out graph and their geometric means, for the last
+      placement of sampled episodes, the best in them, and the last of a greedy episode.
+    """
+    found: Dict[str, float] = {}
+    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
+    held_out, p = list(self.held_out), len(self._watching.graphs)
+    for first in range(0, len(held_out), p):
+      # The first graphs fill up the last turn; their second result is not used.
+      graphs = (held_out[first:] + held_out)[:p]
+      rng = np.random.default_rng([self.config.seed, first])
+      self._watching.choose(graphs)
+      drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
+      for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
+        for kind, value in zip(means, values):
+          found[f"HeldOut/{self.problems[graph].name}/{kind}"] = float(value)
+          means[kind].append(np.log(value))
+    found.update({
+        f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
+    return found
+
+  def turn(self, iteration: int) -> List[int]:
+    """[P] all graphs one after the other, in another order each lap, none twice at once."""
+    p, c = self._side_by_side, self.num_training
+    turn: List[int] = []
+    place = (iteration - 1) * p
+    while len(turn) < p:
+      lap, at = divmod(place, c)
+      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
+      if graph not in turn:
+        turn.append(graph)
+      place += 1
+    return turn
+
+  @property
+  def collector(self) -> Maker:
+    """Plays `EpisodesSpec`s."""
+    config = self.config
+    return functools.partial(
+        EpisodesCollector, config.placeto, num_training=self.num_training,
+        side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
+        max_groups=config.max_groups, seed=config.seed)
+
+  def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
+    """See the base class."""
+    del num_threads  # they are on one anyway
+    # Held-out graphs too: the network has tables of all.
+    return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
+            for each in self.problems]
+
+  @property
+  def weights(self) -> List[np.ndarray]:
+    """Of the network now."""
+    return self.learner.weights
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """See the base class."""
+    return self.learner.variables
+
+  def specs(self, iteration: int) -> List[EpisodesSpec]:
+    """See the base class."""
+    return [
+        EpisodesSpec(tuple(graphs), int(self.rng.integers(2**31)),
+                     tuple(self._best[graph][0] for graph in graphs))
+        for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
+
+  def steps_of(self, experience: Episodes) -> int:
+    """Decisions."""
+    each = len(experience.steps.reward) // len(experience.graphs)
+    return each * sum(self._environment.environments[graph].num_groups
+                      for graph in experience.graphs)
+
+  def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
+    """See the base class."""
+    collected = joined(experiences)
+    self.env_steps += self.steps_of(collected)
+    for graph, placement, us in zip(
+        collected.graphs, collected.best_placements, collected.best_us):
+      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
+        self._best[graph] = (placement, us)
+    losses = self.learner.update(
+        collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
+    return {**self._train_figures(collected.graphs, collected.last, collected.best),
+            **losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
+
+  def _train_figures(
+      self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
+    """Figures of these graphs, and geometric means over families of each graph's last episodes."""
+    found: Dict[str, float] = {}
+    for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
+      name = self.problems[graph].name
+      self._ratios[name] = [last, top]
+      found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
+    for family in {_family(self.problems[graph]) for graph in graphs}:
+      logs = np.log([
+          self._ratios[each.name] for each in self.problems[:self.num_training]
+          if _family(each) == family and each.name in self._ratios])
+      last, top = np.exp(logs.mean(axis=0))
+      found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
+    last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
+    return {**found, "last": float(last), "best": float(top)}
+
+  def state(self) -> Dict[str, Any]:
+    """See the base class."""
+    return {**super().state(), "env_steps": self.env_steps, "ratios": self._ratios,
+            "best": [[placement.tolist(), us] for placement, us in self._best],
+            "learner": self.learner.state_dict()}
+
+  def load_state(self, state: Dict[str, Any]) -> None:
+    """See the base class."""
+    super().load_state(state)
+    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
+    self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
+    self.learner.load_state_dict(state["learner"])
+
+  def export(self, iteration: int) -> None:
+    """Writes weights/."""
+    PublishedWeights(
+        tuple(self.learner.weights), self.config.placeto,
+        self._environment.environments[0].num_devices, self.config.max_groups
+    ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
+           training=self.config.to_json())
+
+  def finish(self) -> None:
+    """Writes policies/."""
+    folder = os.path.join(self.root_dir, "policies")
+    save_server(self.learner.network, os.path.join(folder, "policy"))
+    save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
+
+
+def _family(problem: StartedProblem) -> str:
+  return problem.name.partition("[")[0]
+
+
+train = functools.partial(trainer.train, PublishedTraining)
+
+
+def trainable() -> Trainable:
+  """Returns the record for `scripts/train.py --policy=placeto --preset=paper`."""
+  return Trainable("placeto", PublishedTrainingConfig(()), train, on_ray=True)
