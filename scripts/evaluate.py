@@ -50,8 +50,8 @@ shared_flags.define_replicas_flags()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
 flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py, for "
-                  "the methods that need such weights, as gdp_fine_tune or placeto_paper_zero_shot do, "
-                  "and for placeto in place of those that ship. Methods that can learn "
+                  "the methods that need such weights, as gdp_fine_tune does, and for placeto "
+                  "in place of those that ship. Methods that can learn "
                   "from scratch, placeto_paper and gdp, do.")
 flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
                   "their placements, which counts as one evaluation. Default: starts of its own.")

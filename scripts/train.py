@@ -143,6 +143,8 @@ def fields_help() -> str:
     from placeto_tf.training import settings as settings_lib
 
     known = {name: load() for name, load in policies.trainable().items()}
+    known.update({f"{name}, preset {preset}": record for name, policy in list(known.items())
+                  for preset, record in policy.presets.items()})
   except SetupError as error:
     return str(error)
   sections = []

@@ -5,8 +5,9 @@ imports neither TF-GNN nor Keras, and the GraphTensor, which networks read and f
 placement, its times, and the flags of groups are what a step sets.
 
 A group has an option edge to each device that it may be placed on, which carries what the
-simulation says of that pair; its compute time elsewhere has no place in the GraphTensor and comes back as 0, as does the link of a device to itself, which is
-not used (its bandwidth as infinity). Numbers are 32 bits wide there.
+simulation says of that pair; its compute time elsewhere has no place in the GraphTensor and comes
+back as 0, as does the link of a device to itself, which is not used (its bandwidth as infinity).
+Numbers are 32 bits wide there.
 
 Dimensions: G groups, D devices, F pair features.
 """

@@ -10,8 +10,8 @@ goes on where it stopped. The parts:
             departs from; beside them the best of searches with --simulations
   families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
             zero-shot, of a policy that was trained on these graphs (optimized), of one that was
-            trained on members 0 to 7 of all families (mixed), of uniform placements, and of searches
-            with --simulations, Placeto as it ships among them
+            trained on members 0 to 7 of all families (mixed), of uniform placements, and of
+            searches with --simulations, Placeto as it ships among them
 
 Step times are over the best of one device, the expert and METIS.
 """

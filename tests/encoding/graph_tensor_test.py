@@ -58,7 +58,8 @@ def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
 def test_what_was_encoded_comes_back_field_by_field(grouped):
   g = grouped.num_groups
   step = {"placement": np.arange(g) % 3, "step_time_us": 5.0, "start_us": np.arange(g) * 10.0,
-          "current": [2], "visited": [0, 1]}
+          "current": [2], "visited": [0, 1], "pairs": np.random.default_rng(0).normal(
+              size=grouped.allowed.shape + (32,)).astype(np.float32) * grouped.allowed[..., None]}
   back, found = graph_tensor.decode(graph_tensor.encode(grouped, **step))
   for field in dataclasses.fields(grouped):
     expected = np.asarray(getattr(grouped, field.name))

@@ -63,7 +63,7 @@ def test_importing_what_trains_prints_nothing_of_gyms(tmp_path):
 
 
 _TRAINED = ("training", "policies.placeto.training", "policies.gdp.training",
-            "policies.placeto.training", "policies.one_graph", "policies.rnn.policy",
+            "policies.placeto.published.training", "policies.one_graph", "policies.rnn.policy",
             "policies.hierarchical.policy")
 
 

@@ -45,7 +45,7 @@ def test_auto_has_a_row_for_each_contributor(automatic):
 
 def test_auto_without_policies_has_the_other_rows(automatic, graph):
   unlearned = place(graph, "k80:2", "auto_unlearned", max_evaluations=120, max_groups=8, seed=1)
-  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto", "placeto"}
+  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto"}
   assert not any(registry.find(name).kind.learned for name in unlearned.baselines)
   assert unlearned.placement.method == "auto_unlearned" and unlearned.evaluations <= 120
 
@@ -225,22 +225,22 @@ def test_every_method_stays_within_its_evaluations(graph):
 
 @pytest.mark.parametrize("method", [
     "placeto_uniform", "placeto_untrained"])
-def test_variants_of_the_placeto_that_tables_name_are_methods(graph, method):
+def test_variants_of_placeto_that_tables_name_are_methods(graph, method):
   result = place(graph, "k80:2", method, max_evaluations=60, max_groups=8)
   assert list(result.baselines)[-1] == method and result.evaluations <= 60
 
 
-def test_the_placeto_takes_weights_of_a_training_run(graph, tmp_path):
+def test_placeto_takes_weights_of_a_training_run(graph, tmp_path):
   ScorerWeights.untrained(4).save(str(tmp_path / "run" / "weights"))
   options = dict(max_evaluations=60, max_groups=8, seed=4)
   given = place(graph, "k80:2", "placeto", policy_weights=str(tmp_path / "run"), **options)
   untrained = place(graph, "k80:2", "placeto_untrained", **options)
   assert np.array_equal(given.indices, untrained.indices)
-  with pytest.raises(PlacementError, match="takes no policy_weights; expected one of placeto, dev"):
+  with pytest.raises(PlacementError, match="takes no policy_weights; expected one of placeto, pla"):
     place(graph, "k80:2", "annealing", policy_weights=str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("method", ["placeto", "gdp", "placeto_zero_shot"])
+@pytest.mark.parametrize("method", ["placeto", "gdp", "placeto_paper_zero_shot"])
 def test_weights_that_cannot_be_read_are_found_before_the_search(graph, tmp_path, method):
   (tmp_path / "weights.json").write_text("0.5")
   placed = []

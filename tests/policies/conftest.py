@@ -9,10 +9,12 @@ from tracing import eagerly  # noqa: F401
 
 
 def _without_saved_models(monkeypatch):
-  from placeto_tf.policies.placeto import training as placeto_training
+  from placeto_tf.policies.placeto import training
+  from placeto_tf.policies.placeto.published import training as published_training
 
-  for name in ("save_policy", "save_server"):
-    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
+  for module in (training, published_training):
+    for name in ("save_policy", "save_server"):
+      monkeypatch.setattr(module, name, lambda policy, directory: None)
 
 
 @pytest.fixture

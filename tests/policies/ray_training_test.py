@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.errors import PlacetoError, SetupError
-from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
-from placeto_tf.policies.placeto.training import PlacetoTraining
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
 from placeto_tf.policies.gdp.training import GdpTraining, GdpTrainingConfig
-from placeto_tf.policies.placeto import training as placeto_training
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.network import NetworkConfig
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.network import NetworkConfig
+from placeto_tf.policies.placeto.published.training import (
+  PublishedTraining,
+  PublishedTrainingConfig,
+)
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
+from placeto_tf.training.placement_environment import EnvironmentConfig
 from placeto_tf.training.problems import StartedProblem, with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
@@ -33,17 +36,17 @@ from placeto_tf.problem.executors import LOCAL, executor_at  # noqa: E402
 pytestmark = [
   pytest.mark.filterwarnings("ignore::ResourceWarning"),
   pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+  pytest.mark.usefixtures("unsaved_module"),
 ]
 
-GAIN = PlacetoTrainingConfig(
-    graphs=("a", "b"), clusters=("k80:3",), iterations=4, checkpoint_every=3, watch_every=3,
-    width=8, steps=3, batch=32, rounds=1, levels=(0.5, 1.0), states=2, moves=6, episodes=3)
-TIED = PlacetoConfig.tied()
 PLACETO = PlacetoTrainingConfig(
+    graphs=("a", "b"), clusters=("k80:3",), iterations=4, checkpoint_every=3, watch_every=3,
+    width=8, steps=3, batch=32, arms=64, capacity=1000, episodes=3,
+    process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=10))
+PUBLISHED = PublishedTrainingConfig(
     graphs=("a", "b"), max_groups=7, iterations=2, checkpoint_every=3, parts=2,
-    placeto=dataclasses.replace(
-        TIED, environment=dataclasses.replace(
-            TIED.environment, num_episodes=2, start="best", order="random"),
+    placeto=PublishedConfig(
+        environment=EnvironmentConfig(num_episodes=2, start="best", order="random"),
         network=NetworkConfig(embedding="simple_aggregator", width=3)))
 GDP = GdpTrainingConfig(
     graphs=("a", "b"), iterations=2, checkpoint_every=2,
@@ -64,19 +67,19 @@ def here_fixture():
       pytest.skip(f"Ray does not start on this machine: {error}")
 
 
-def gain(root_dir, config=GAIN):
+def placeto(root_dir, config=PLACETO):
   problems = [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
               for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
   return Trainer(PlacetoTraining, config, str(root_dir), problems=problems)
 
 
-def placeto(root_dir):
+def published(root_dir):
   problems = []
   for groups in (5, 6):
     problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
     start = problem.allowed.argmax(axis=1).astype(np.int32)
     problems.append(StartedProblem(f"random[{groups}]", problem, start[None]))
-  return Trainer(PlacetoTraining, PLACETO, str(root_dir), problems=problems)
+  return Trainer(PublishedTraining, PUBLISHED, str(root_dir), problems=problems)
 
 
 def gdp(root_dir):
@@ -97,14 +100,14 @@ def tags(directory):
 
 @pytest.fixture(name="whole", scope="module")
 def whole_fixture(tmp_path_factory):
-  """Bits of a run of placeto that collected in this process."""
-  run = gain(tmp_path_factory.mktemp("whole"))
+  """Bits of a run of Placeto that collected in this process."""
+  run = placeto(tmp_path_factory.mktemp("whole"))
   run.run()
   return bits(run)
 
 
 def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path):
-  run = gain(tmp_path)
+  run = placeto(tmp_path)
   figures = run.run_on(here, 3, lambda *_: None)  # another number, and a lag: below
   assert bits(run) == whole
   assert "held_out_ratio" not in figures and "Actors/0/busy" not in figures
@@ -113,8 +116,8 @@ def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path):
 
 
 def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tmp_path):
-  gain(tmp_path).run(until=3)
-  resumed = gain(tmp_path)
+  placeto(tmp_path).run(until=3)
+  resumed = placeto(tmp_path)
   assert resumed.iteration == 3
   resumed.run_on(here, 2, lambda *_: None)
   assert bits(resumed) == whole
@@ -122,7 +125,7 @@ def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tm
 
 def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_path, monkeypatch):
   died = tmp_path / "died"
-  run = gain(tmp_path / "run")
+  run = placeto(tmp_path / "run")
   make = run.learner.collector
 
   # A function within a function travels to Ray's processes, which cannot import this module.
@@ -143,24 +146,22 @@ def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_pat
 
 
 def test_with_a_lag_weights_do_not_depend_on_who_collects_or_on_a_resume(here, tmp_path):
-  config = dataclasses.replace(GAIN, lag=1, iterations=5)
-  runs = [gain(tmp_path / name, config) for name in ("here", "ray")]
+  config = dataclasses.replace(PLACETO, lag=1, iterations=5)
+  runs = [placeto(tmp_path / name, config) for name in ("here", "ray")]
   lags = []
   runs[0].run(progress=lambda _, figures: lags.append(figures["lag"]))
   runs[1].run_on(here, 2, lambda *_: None)
   assert lags == [0, 1, 1, 0, 1]  # the third update is followed by a checkpoint
   assert bits(runs[0]) == bits(runs[1])
-  gain(tmp_path / "parts", config).run(until=4)
-  resumed = gain(tmp_path / "parts", config)
+  placeto(tmp_path / "parts", config).run(until=4)
+  resumed = placeto(tmp_path / "parts", config)
   assert resumed.iteration == 3
   resumed.run()
   assert bits(resumed) == bits(runs[0])
 
 
-@pytest.mark.parametrize("make", [placeto, gdp])
-def test_networks_learn_the_same_with_actors(here, tmp_path, make, monkeypatch):
-  for name in ("save_policy", "save_server"):
-    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
+@pytest.mark.parametrize("make", [published, gdp])
+def test_networks_learn_the_same_with_actors(here, tmp_path, make):
   alone, together = make(tmp_path / "alone"), make(tmp_path / "together")
   alone.run()
   together.run_on(here, 1, lambda *_: None)  # a second one would import TensorFlow too
@@ -169,4 +170,4 @@ def test_networks_learn_the_same_with_actors(here, tmp_path, make, monkeypatch):
 
 def test_more_actors_than_ray_has_room_for_are_refused(here, tmp_path):
   with pytest.raises(PlacetoError, match="actors at most, not 1000; give fewer actors, or start"):
-    gain(tmp_path).run_on(here, 1000, lambda *_: None)
+    placeto(tmp_path).run_on(here, 1000, lambda *_: None)

@@ -29,7 +29,7 @@ _VALUES: Tuple[Any, ...] = (
     1e-320, "", "x", "\0", "/GPU:0", "/device:GPU:0", "../../etc/passwd", "../precious", "é" * 100,
     [], [[]], {},
     [1, "a", None], {"a": {"b": []}}, "NaN", "9" * 400)
-KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "placeto_weights", "run",
+KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "published_weights", "run",
          "results", "study", "manifest", "graph_set", "partial", "cached_costs", "keras_archive",
          "keras_hdf5")
 SPECIAL = ("pipe", "device", "directory", "loop", "huge", "missing")
@@ -52,7 +52,7 @@ def kinds(names: Tuple[str, ...] = ()) -> Dict[str, Kind]:
   """Name -> kind; all of them, or those named."""
   makers: Dict[str, Callable[[], Kind]] = {
       "placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
-      "scorer_weights": _scorer_weights, "placeto_weights": _placeto_weights, "run": _run,
+      "scorer_weights": _scorer_weights, "published_weights": _published_weights, "run": _run,
       "results": _results, "study": _study, "manifest": _manifest,
       "graph_set": _graph_set, "partial": _partial, "cached_costs": _cached_costs,
       "keras_archive": lambda: _keras("model.keras"), "keras_hdf5": lambda: _keras("model.h5")}
@@ -244,13 +244,13 @@ def _scorer_weights() -> Kind:
               ScorerWeights.load)
 
 
-def _placeto_weights() -> Kind:
-  from placeto_tf.policies.placeto.config import PlacetoConfig
-  from placeto_tf.policies.placeto.weights import PlacetoWeights
+def _published_weights() -> Kind:
+  from placeto_tf.policies.placeto.published.config import PublishedConfig
+  from placeto_tf.policies.placeto.published.weights import PublishedWeights
 
   arrays = tuple(np.full((2, 3), i, np.float32) for i in range(4))
-  weights = PlacetoWeights(arrays, PlacetoConfig.tied(), 3, 48)
-  return Kind(saved(weights.save, "weights.json", "weights.npz"), PlacetoWeights.load)
+  weights = PublishedWeights(arrays, PublishedConfig(), 3, 48)
+  return Kind(saved(weights.save, "weights.json", "weights.npz"), PublishedWeights.load)
 
 
 def _run() -> Kind:

@@ -35,8 +35,8 @@ flags.DEFINE_string("log", None, "File that keeps the trials, to go on from.")
 _MODULES = {
     "make_graphs": ("tensorflow_gnn", "placeto_tf.encoding.graph_sets"),
     "train": tuple(f"placeto_tf.policies.{name}"
-                   for name in ("placeto.training", "gdp.training", "one_graph",
-                                "placeto.training"))}
+                   for name in ("placeto.training", "placeto.published.training", "gdp.training",
+                                "one_graph"))}
 
 
 def main(_: List[str]) -> None:

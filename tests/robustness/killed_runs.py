@@ -162,7 +162,8 @@ CASES: Dict[str, Case] = {
                   (*_PLACE, "--max_evaluations=20", "--seed=1"), resumes=False),
     "train rnn": _train("rnn", 4, *program_inputs.SMALL_TRAINING["rnn"]),
     "train hierarchical": _train("hierarchical", 4, "--set=batch_size=2"),
-    "train placeto": _train("placeto", 2, *program_inputs.SMALL_TRAINING["placeto"]),
+    "train paper": _train(
+        "placeto", 2, "--preset=paper", *program_inputs.SMALL_TRAINING["paper"]),
     "train placeto": _train(
         "placeto", 4, *program_inputs.SMALL_TRAINING["placeto"]),
     "train gdp": _train(

@@ -20,13 +20,13 @@ _TRAIN = ("train", f"--graphs={_TINY}", "--clusters=k80:2", "--iterations=2",
 # Policy -> settings with which its training takes a moment.
 SMALL_TRAINING = {
     "rnn": ("--set=batch_size=2",),
-    "placeto": ("--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
+    "paper": ("--set=max_groups=6", "--set=num_episodes=2", "--set=network.rounds=1"),
     "placeto": (
-        "--set=max_groups=8", "--set=steps=2", "--set=batch=32", "--set=rounds=1", "--set=states=1",
-        "--set=moves=4", "--set=width=8")}
+        "--set=max_groups=8", "--set=steps=2", "--set=batch=32", "--set=process.rounds=1",
+        "--set=evaluations=16", "--set=capacity=64", "--set=arms=32", "--set=width=8")}
 _RNN = (*_TRAIN, "--policy=rnn", *SMALL_TRAINING["rnn"])
+_PAPER = (*_TRAIN, "--policy=placeto", "--preset=paper", *SMALL_TRAINING["paper"])
 _PLACETO = (*_TRAIN, "--policy=placeto", *SMALL_TRAINING["placeto"])
-_POINTER = (*_TRAIN, "--policy=placeto", *SMALL_TRAINING["placeto"])
 _EVALUATE = ("evaluate", f"--graphs={input_mutants.GRAPH}", "--clusters=k80:2",
              "--methods=single,expert", "--max_evaluations=5", "--out={in}")
 _MAKE_GRAPHS = ("make_graphs", "--family=tiny", "--count=1", "--cluster=k80:2", "--max_groups=6",
@@ -98,12 +98,13 @@ INPUTS: Dict[str, Input] = {
     "scorer_weights": Input(
         (*_PLACE[:-1], "--method=placeto", "--cluster=k80:2", "--policy_weights={in}",
          "--out={out}"), files=_of_loader("scorer_weights")),
-    "placeto_weights": Input(
+    "published_weights": Input(
         ("place", f"--graph={_TINY}", "--max_evaluations=5", "--max_groups=6",
-         "--method=placeto_zero_shot", "--cluster=k80:2", "--policy_weights={in}", "--out={out}"),
-        _PLACETO, only=("weights/",), without=("events.out", "train/", "policies/")),
+         "--method=placeto_paper_zero_shot", "--cluster=k80:2", "--policy_weights={in}",
+         "--out={out}"),
+        _PAPER, only=("weights/",), without=("events.out", "train/", "policies/")),
     "run": Input(_RNN, _RNN, without=("events.out", "done.json"), anew=False),
-    "run_with_moves": Input(_POINTER, _POINTER, without=("events.out", "done.json")),
+    "run_with_buffer": Input(_PLACETO, _PLACETO, without=("events.out", "done.json")),
     "results": Input(("evaluate", "--validate={in}/results.csv"), _EVALUATE,
                      without=("events.out", "png")),
     "evaluation": Input(_EVALUATE, _EVALUATE, without=("events.out", "png")),

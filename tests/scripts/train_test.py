@@ -42,7 +42,7 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--set=width=0",), "width is 0"),
     (("--set=widht=9",), "did you mean width"),
     (("--set=iterations=5",), "iterations has a flag of its own"),
-    (("--preset=paper",), "placeto has no preset 'paper'"),
+    (("--preset=tied",), "placeto has no preset 'tied'; expected paper"),
     (("--actors=2",), "actors is 2 without ray"),
     (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
 ])
@@ -76,10 +76,11 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   sections = {each.partition(" ")[0]: each for each in fields}
   assert f"<{'|'.join(sections)}>" in flags  # --policy names every policy, and nothing else
   assert set(sections) == {
-      "placeto", "placeto", "gdp", "rnn", "hierarchical"}
+      "placeto", "placeto, preset paper", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
-      ("placeto", ("--clusters=k80:4,random[1]", "moves=20", "width=64")),
-      ("placeto", ("--iterations=4000", "max_groups=48", "placeto.network.rounds=4")),
+      ("placeto", ("--clusters=k80:4,random[1]", "epsilon=0.5", "width=64")),
+      ("placeto, preset paper", (
+          "--iterations=4000", "max_groups=48", "placeto.network.rounds=8")),
       ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
       ("rnn", ("training.learning_rate=0.004",)),
       ("hierarchical", ("training.learning_rate=0.01",))):
@@ -97,18 +98,18 @@ def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_
 @pytest.fixture(name="cheaply")
 def cheaply_fixture(monkeypatch):
   """Without tracing, and without a SavedModel: both take longer than two iterations."""
-  from placeto_tf.policies.placeto import training as placeto_training
+  from placeto_tf.policies.placeto.published import training as published_training
 
   for name in ("save_policy", "save_server"):
-    monkeypatch.setattr(placeto_training, name, lambda policy, directory: None)
+    monkeypatch.setattr(published_training, name, lambda policy, directory: None)
   tf.config.run_functions_eagerly(True)
   yield
   tf.config.run_functions_eagerly(False)
 
 
-def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(
+def test_the_published_process_trains_on_a_family_and_its_weights_place_another_graph(
     run_program, tmp_path, cheaply):
-  flags = ("--policy=placeto", "--graphs=family:tiny[0:2]", "--held_out=family:tiny[3]",
+  flags = ("--preset=paper", "--graphs=family:tiny[0:2]", "--held_out=family:tiny[3]",
            "--clusters=k80:2", "--iterations=2", f"--root_dir={tmp_path / 'run'}",
            "--set=watch_cluster=k80:2", "--set=max_groups=6", "--set=num_episodes=2",
            "--set=network.rounds=1", "--set=order=random", "--set=environment.start=random",
@@ -121,11 +122,11 @@ def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(
   sidecar = json.loads((tmp_path / "run" / "weights" / "weights.json").read_text())
   assert sidecar["placeto"]["environment"]["reward"] == "final"
   placed = run_program(
-      "place", "--graph=family:tiny[4]", "--cluster=k80:2", "--method=placeto_zero_shot",
+      "place", "--graph=family:tiny[4]", "--cluster=k80:2", "--method=placeto_paper_zero_shot",
       f"--policy_weights={tmp_path / 'run'}", "--max_groups=6", "--max_evaluations=40",
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0, placed.err
-  assert "placeto_zero_shot" in placed.out
+  assert "placeto_paper_zero_shot" in placed.out
 
 
 @pytest.mark.parametrize("flags, message", [
@@ -133,9 +134,10 @@ def test_placeto_trains_on_a_family_and_its_weights_place_another_graph(
     (("--set=embedding=simple",), "expected one of placeto, simple_partitioner"),
     (("--clusters=k80:2,k80:3", "--set=max_groups=6"), "they must be alike"),
 ])
-def test_bad_choices_for_placeto_end_in_one_sentence(run_program, tmp_path, flags, message):
+def test_bad_choices_for_the_published_process_end_in_one_sentence(
+    run_program, tmp_path, flags, message):
   done = run_program(
-      "train", "--policy=placeto", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
+      "train", "--preset=paper", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
       *flags)
   assert done.code == 2 and message in done.err and "Traceback" not in done.err
 

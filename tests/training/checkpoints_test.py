@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import result_directory
-from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
-from placeto_tf.policies.placeto.training import PlacetoTraining
+from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.problems import with_starts
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 
 CONFIG = PlacetoTrainingConfig(
     graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,
-    steps=2, batch=8, rounds=1, levels=(0.5,), states=1, moves=3)
+    steps=2, batch=8, arms=32, capacity=64,
+    process=ProcessConfig(rounds=1, levels=(0.5,), evaluations=16))
 
 
 def trainer(root_dir):

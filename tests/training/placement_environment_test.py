@@ -24,7 +24,7 @@ def two_groups(allowed=None, cost=table_cost, origin=(0, 0), **rules):
 def play(environment, devices):
   """Rewards [T] of one episode alone."""
   environment.reset()
-  assert len(devices) == environment.num_steps
+  assert len(devices) == environment.num_groups
   return [float(environment.step(np.full((1, 1), device, np.int32))[1][0]) for device in devices]
 
 
@@ -53,23 +53,17 @@ def test_the_final_reward_is_minus_the_last_objective():
 
 
 @pytest.mark.parametrize("rules", [
-    {}, {"undo": True}, {"undo": True, "groups_per_step": 2}, {"order": "random"}])
+    {}, {"order": "random"}, {"start": "random"}])
 def test_returns_add_up_to_the_fall_of_the_objective(rules):
   environment = simulated(**rules)
   rng = np.random.default_rng(0)
   environment.reset()
   before, returns = environment.objective_us, np.zeros(4)
-  for _ in range(environment.num_steps):
-    action = rng.integers(0, 3, (4, environment.groups_per_step)).astype(np.int32)
+  for _ in range(environment.num_groups):
+    action = rng.integers(0, 3, (4, 1)).astype(np.int32)
     returns += environment.step(action)[1]
   np.testing.assert_allclose(
       returns, (before - environment.objective_us) / environment.scale_us, atol=1e-5)
-
-
-def test_a_worse_placement_is_undone_and_earns_nothing():
-  environment = two_groups(undo=True)
-  assert play(environment, [0, 1]) == [0.0, 0.0]
-  assert environment._state.placement.tolist() == [[0, 0]]
 
 
 def test_a_device_that_is_not_allowed_is_no_move():
@@ -99,26 +93,6 @@ def test_the_next_episode_starts_where_the_rules_say(start, expected):
   assert environment._state.placement.tolist() == [expected]
 
 
-def test_all_gains_are_what_each_device_would_earn():
-  environment = two_groups(all_gains=True, num_episodes=2)
-  gains = environment.reset()["gains"]
-  np.testing.assert_allclose(gains, [[0, 0.2]] * 2, atol=1e-6)
-  gains = environment.step(np.array([[1], [0]], dtype=np.int32))[0]["gains"]
-  np.testing.assert_allclose(gains, [[0, 0.3], [0, -0.2]], atol=1e-6)  # from (1, 0) and (0, 0)
-  assert not environment.step(np.array([[0], [0]], dtype=np.int32))[0]["gains"].any()
-
-
-def test_every_group_is_visited_when_they_do_not_fill_the_last_step():
-  environment = simulated(groups_per_step=5)
-  observation, visited = environment.reset(), []
-  assert environment.num_steps == 3
-  for _ in range(3):
-    visited.append(observation["current"][0])
-    observation, _ = environment.step(np.zeros((4, 5), dtype=np.int32))
-  assert np.concatenate(visited).tolist() == list(range(12)) + [0, 1, 2]
-  assert (observation["visited"] == 1).all()
-
-
 def test_episodes_side_by_side_do_not_touch_each_other():
   environment = two_groups(num_episodes=2)
   environment.reset()
@@ -130,8 +104,7 @@ def test_episodes_side_by_side_do_not_touch_each_other():
 
 @pytest.mark.parametrize("rules,message", [
     ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
-    ({"num_episodes": 0}, "num_episodes is 0"),
-    ({"all_gains": True, "groups_per_step": 2}, "groups_per_step is 2; expected 1")])
+    ({"num_episodes": 0}, "num_episodes is 0")])
 def test_wrong_rules_are_named(rules, message):
   with pytest.raises(PlacementError, match=message):
     EnvironmentConfig(**rules)

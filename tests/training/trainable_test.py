@@ -2,7 +2,7 @@ import pytest
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.config import PlacetoConfig
+from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.training import settings
 from placeto_tf.training.run_config import RunConfig
 
@@ -18,16 +18,16 @@ def test_every_field_of_every_policy_can_be_set_as_it_is_listed(name):
   assert settings.changed(config, settings.describe(config)) == config
 
 
-def test_presets_stand_in_for_defaults_and_settings_for_presets():
+def test_a_preset_is_another_way_to_train_a_policy():
   policy = POLICIES["placeto"]()
-  config = policy.configure({"graphs": ("a",)}, ["network.rounds=4"], "paper")
+  assert policy.preset(None) is policy
+  config = policy.preset("paper").configure({"graphs": ("a",)}, ["network.rounds=4"])
   assert config.placeto.network.rounds == 4
-  assert settings.changed(config, ["network.rounds=8"]).placeto == PlacetoConfig.paper()
-  assert policy.configure({"graphs": ("a",)}, (), "tied") == policy.configure({"graphs": ("a",)})
-  with pytest.raises(PlacetoError, match="no preset 'papers'; expected tied or paper"):
-    policy.configure({}, (), "papers")
+  assert settings.changed(config, ["network.rounds=8"]).placeto == PublishedConfig()
+  with pytest.raises(PlacetoError, match="no preset 'papers'; expected paper"):
+    policy.preset("papers")
   with pytest.raises(PlacetoError, match="gdp has no preset 'paper'; expected none"):
-    POLICIES["gdp"]().configure({}, (), "paper")
+    POLICIES["gdp"]().preset("paper")
 
 
 def test_a_policy_for_one_graph_refuses_more():

@@ -19,9 +19,9 @@ from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
+from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over

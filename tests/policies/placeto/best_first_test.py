@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
+from placeto_tf.encoding.placed_groups import group_counts
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import best_first, placers
 from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
-from placeto_tf.encoding.placed_groups import group_counts
 from placeto_tf.policies.placeto.placers import search
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem import compiled_evaluation

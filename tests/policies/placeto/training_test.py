@@ -1,22 +1,30 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from placeto_tf.encoding import graph_tensor
+from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.encoding.placed_groups import PlacedGroups
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.episodes import Episode, PlacetoTrainingConfig, target
 from placeto_tf.policies.placeto.scorer import ScorerWeights
-from placeto_tf.policies.placeto.training import PlacetoTraining
+from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training.problems import with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
-pytestmark = pytest.mark.usefixtures("eager_module")
+import tensorflow_gnn as tfgnn  # isort: skip
 
 CONFIG = PlacetoTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
-    width=8, steps=3, batch=32, rounds=1, levels=(0.5, 1.0), states=2, moves=6)
+    width=8, steps=3, batch=32, arms=64, capacity=1000,
+    process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=20))
 
 
 def problems():
@@ -25,83 +33,113 @@ def problems():
 
 
 def trainer(root_dir, config=CONFIG, **options):
-  return Trainer(
-      PlacetoTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1], **options)
+  return Trainer(PlacetoTraining, config, str(root_dir), problems=problems(),
+                 held_out=problems()[:1], **options)
 
 
-def test_the_target_is_the_root_of_the_gain_and_nothing_for_what_loses():
-  np.testing.assert_allclose(
-      target(np.array([-0.5, 0.0, 0.005, 0.02, 1.0])), [0, 0, 0.5, 1, 2**0.5], rtol=1e-6)
-
-
-def test_moves_are_half_the_best_ones_and_their_targets_what_simulation_says():
-  problem = random_problem(num_ops=80, num_groups=16)
-  search = Episode(problem, np.zeros(80, np.int32), ScorerWeights.untrained())
-  search.regroup(16)
-  before_us, groups = search.objective_us, search.groups.copy()
-  movable = search.tables.movable
-  features = search.state.features(movable)
-  found, targets, moved = search.simulate_moves(8, 0.0, np.random.default_rng(0))
-  gains = {}
-  for i, group in enumerate(movable):
-    for device in np.flatnonzero(search.tables.allowed[group]):
-      if device != groups[group]:
-        proposed = groups.copy()
-        proposed[group] = device
-        us = problem.evaluate_ops(search.level.grouping.expand(proposed)).objective_us[0]
-        gains[features[i, device].tobytes()] = target(np.log(before_us / us))
-  assert len(found) == len(targets) == 8
-  for row, value in zip(found, targets):
-    assert gains[row.tobytes()] == pytest.approx(value, abs=1e-6)
-  assert moved == bool((targets > 0).any()) == (search.objective_us < before_us)
-  assert problem.evaluate_ops(search.placement).objective_us[0] == search.objective_us
-
-
-def test_a_run_learns_writes_weights_of_gains_and_says_that_it_is_done(tmp_path):
-  run = trainer(tmp_path)
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(tmp_path_factory):
+  """A run from its beginning to its end, its directory, its first weights, and its figures."""
+  root_dir = tmp_path_factory.mktemp("whole")
+  run = trainer(root_dir)
   first = run.learner.weights
-  figures = run.run()
+  return run, root_dir, first, run.run()
+
+
+def test_a_run_learns_writes_weights_and_says_that_it_is_done(whole):
+  run, root_dir, first, figures = whole
   assert np.isfinite(figures["loss"]) and 0 < figures["held_out_ratio"] <= 1
-  assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
-  weights = ScorerWeights.load(str(tmp_path))
+  assert json.loads((root_dir / "done.json").read_text())["iterations"] == 5
+  weights = ScorerWeights.load(str(root_dir))
   assert weights.output.shape == (8,) and not np.array_equal(weights.output, first.output)
+  np.testing.assert_array_equal(weights.hidden_1, run.learner.weights.hidden_1)
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path):
-  whole = trainer(tmp_path / "whole")
-  whole.run()
-  trainer(tmp_path / "parts").run(until=3)  # the last checkpoint is of iteration 2
-  resumed = trainer(tmp_path / "parts")
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(whole, tmp_path, unsaved):
+  trainer(tmp_path).run(until=3)  # the last checkpoint is of iteration 2
+  resumed = trainer(tmp_path)
   assert resumed.iteration == 2
   resumed.run()
-  for one, other in zip(whole.learner.weights.arrays, resumed.learner.weights.arrays):
+  for one, other in zip(whole[0].learner.weights.arrays, resumed.learner.weights.arrays):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("damage, said", [
-    (lambda path: path.write_bytes(path.read_bytes()[:100]), "is damaged"),
-    (lambda path: path.unlink(), "cannot read the moves"),
-    (lambda path: np.savez(path, features=np.zeros((3, 2), np.float32)), "something else")])
-def test_damaged_moves_are_an_error_with_a_remedy(tmp_path, damage, said):
-  trainer(tmp_path / "run").run(until=2)
-  damage(tmp_path / "run" / "moves" / "00001.npz")
-  with pytest.raises(PlacetoError, match=f"{said}.*choose another root_dir"):
-    trainer(tmp_path / "run")
+def test_the_saved_model_scores_option_edges_in_a_process_without_this_package(whole, tmp_path):
+  run, root_dir, *_ = whole
+  problem = random_problem(num_ops=30, num_groups=6, devices="k80:5", seed=9)  # of another size
+  placed = PlacedGroups(problem, problem.allowed_ops.argmax(axis=1).astype(np.int32), 6)
+  grouped = GroupedGraph.of(placed.level)
+  pairs = placed.state.features(np.arange(grouped.num_groups, dtype=np.int32))
+  (tmp_path / "example").write_bytes(tfgnn.write_example(graph_tensor.encode(
+      grouped, placed.groups, pairs=pairs)).SerializeToString())
+  done = subprocess.run(
+      [sys.executable, "-c", f"""
+import json, sys
+import tensorflow as tf
+loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
+found = loaded.place(open({str(tmp_path / "example")!r}, "rb").read())
+assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
+print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()}}))
+"""], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
+      check=False)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  assert list(zip(found["group"], found["device"])) == list(zip(*np.nonzero(grouped.allowed)))
+  np.testing.assert_allclose(
+      found["score"], run.learner.weights.scores(pairs[grouped.allowed]), atol=1e-5)
 
 
-def test_regression_finds_what_the_gain_is_made_of(tmp_path):
+def test_the_policy_saved_by_tf_agents_acts_like_the_compiled_scores(whole):
+  run, root_dir, *_ = whole
+  loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
+  environment = run.learner.collector(run.learner.portable(None))._environment
+  environment.begin(1, 0, 3)
+  time_step = environment.reset()
+  for _ in range(10):
+    arms = time_step.observation["per_arm"]
+    count = int(time_step.observation["num_actions"])
+    action = int(loaded.action(tf.nest.map_structure(
+        lambda value: tf.constant(np.asarray(value)[None]), time_step)).action[0])
+    scores = run.learner.weights.scores(arms["pair"])[:count]
+    assert action < count and scores[action] >= scores.max() - 1e-5
+    time_step = environment.step(np.int32(action))
+
+
+def test_regression_finds_what_gains_are_made_of(tmp_path):
   learner = trainer(
       tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2)).learner
+  played = learner.collector(learner.portable(None))(learner.weights, learner.specs(1)[0])
   rng = np.random.default_rng(0)
-  features = rng.normal(size=(2000, len(learner.weights.hidden_1))).astype(np.float32)
-  targets = np.maximum(features[:, 3], 0)
+  pairs = rng.normal(size=(2000, 32)).astype(np.float32)
+  steps = tf.nest.map_structure(lambda value: np.resize(value, (2000,) + value.shape[1:]), played)
+  steps.policy_info.chosen_arm_features["pair"] = pairs
+  steps = steps._replace(reward=np.maximum(pairs[:, 3], 0))
   for iteration in (1, 2):
-    loss = learner.learn([(features, targets)], iteration)["loss"]
-  assert loss < 0.5 * targets.var()
+    loss = learner.learn([steps], iteration)["loss"]
+  assert loss < 0.5 * steps.reward.var()
+
+
+def test_messages_are_learned_from_whole_observations_and_begin_as_nothing(tmp_path, unsaved):
+  plain = ScorerWeights.untrained(0, 8)
+  plain.save(str(tmp_path / "plain"))
+  config = dataclasses.replace(CONFIG, messages=1, iterations=2)
+  run = trainer(tmp_path / "run", config, warm_start=str(tmp_path / "plain"))
+  first = run.learner.weights
+  np.testing.assert_array_equal(first.hidden_1, plain.hidden_1)
+  assert not first.messages[2].any()
+  run.run()
+  trained = ScorerWeights.load(str(tmp_path / "run"))
+  assert len(trained.messages) == 3 and trained.messages[2].any()
+
+
+def test_weights_of_another_network_do_not_begin_a_run(tmp_path):
+  ScorerWeights.untrained(0, 4).save(str(tmp_path / "narrow"))
+  with pytest.raises(PlacetoError, match="have width 4 .* expected 8 and 0; set width"):
+    trainer(tmp_path / "run", warm_start=str(tmp_path / "narrow"))
 
 
 @pytest.mark.parametrize("wrong", [
-    {"iterations": 0}, {"moves": 0}, {"levels": ()}, {"learning_rate": 0.0}])
+    {"iterations": 0}, {"arms": 0}, {"messages": -1}, {"learning_rate": 0.0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)

@@ -1,1 +1,1 @@
-"""The published process (Addanki et al. 2019): `scripts/train.py --policy=placeto --preset=paper`."""
+"""The published process (Addanki et al. 2019): `scripts/train.py --preset=paper`."""

@@ -17,8 +17,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, Optional, Sequence
 
-import numpy as np
-
 from placeto_tf.encoding import derived, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError

@@ -1,4 +1,4 @@
-"""Trains the published process on a family of graphs: episodes of several graphs side by side, graphs in turn.
+"""Trains the published process on a family of graphs: several side by side, all in turn.
 
 A root directory holds what `training.runs` says, and
 

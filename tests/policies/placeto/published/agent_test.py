@@ -5,28 +5,28 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from placeto_tf.policies.placeto import agent as agent_lib
-from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from placeto_tf.policies.placeto.published import agent as agent_lib
+from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
 
-def make(gains=False, baseline=False):
+def make(baseline=False):
   """Agent, network, observation and baseline of two groups, on two GPUs, both on the first."""
   problem = random_problem(num_ops=10, num_groups=2, devices="k80:2")
   grouped = grouped_graph(problem)
   environment = FamilyEnvironment([PlacementEnvironment(
       problem.allowed, SimulatedCost(problem, grouped), np.zeros(2, dtype=int),
-      config=EnvironmentConfig(num_episodes=3, all_gains=gains))])
+      config=EnvironmentConfig(num_episodes=3))])
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   action_spec = tensor_spec.from_spec(environment.action_spec())
-  network = PlacetoNetwork(
+  network = PublishedNetwork(
       time_step_spec.observation, action_spec, [grouped],
-      config=NetworkConfig(rounds=1, initial_keep=0.7, least_exploration=0.0))
-  values = agent_lib.StepBaseline(time_step_spec.observation, 1, 2, 1) if baseline else None
-  agent = agent_lib.PlacetoAgent(
+      config=NetworkConfig(rounds=1))
+  values = agent_lib.StepBaseline(time_step_spec.observation, 1, 2) if baseline else None
+  agent = agent_lib.PublishedAgent(
       time_step_spec, action_spec, network, optimizer=tf.keras.optimizers.Adam(0.01),
       value_network=values)
   return agent, network, environment.reset().observation, values
@@ -52,17 +52,18 @@ def probabilities(network, observation):
 
 
 def test_the_gradient_of_the_loss_is_the_one_worked_out_by_hand(two_groups):
-  # loss = -mean over m of A_m log pi(a_m), and the liking for staying, c, is added to the logit of
-  # device 0, where the groups are. So d loss / d c = -mean of A_m (1[a_m = 0] - pi(0)).
+  # loss = -mean over m of A_m log pi(a_m), and b, the last bias of the head, is added to the logit
+  # of device 0. So d loss / d b = -mean of A_m (1[a_m = 0] - pi(0)).
   agent, network, observation = two_groups
   action = np.array([[0], [1], [0]], dtype=np.int32)
   advantage = np.array([2.0, -1.0, 0.5])
   experience = singles(observation, action, advantage)
+  bias = network._head.layers[-1].bias
   with tf.GradientTape() as tape:
     loss = agent.total_loss(experience, experience.reward, weights=None).loss
-  found = float(tape.gradient(loss, network._keep))
-  stay = probabilities(network, observation)[:, 0, 0]
-  expected = -np.mean(advantage * ((action[:, 0] == 0) - stay))
+  found = float(tape.gradient(loss, bias)[0])
+  first = probabilities(network, observation)[:, 0, 0]
+  expected = -np.mean(advantage * ((action[:, 0] == 0) - first))
   assert found == pytest.approx(expected, rel=1e-4)
 
 
@@ -91,15 +92,6 @@ def test_what_paid_becomes_likelier_and_what_cost_less_likely(two_groups):
     agent.train(singles(
         observation, np.array([[1], [0], [1]], dtype=np.int32), np.array([1.0, -1.0, 1.0])))
   assert probabilities(network, observation)[0, 0, 1] > before + 0.05
-
-
-def test_the_gain_of_every_device_makes_the_loss_minus_what_is_expected():
-  agent, network, observation, _ = make(gains=True)
-  observation["gains"] = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
-  p = probabilities(network, observation)[:, 0]
-  info = agent.train(singles(observation, np.zeros((3, 1), dtype=np.int32), np.zeros(3)))
-  expected = -(p * observation["gains"]).sum(axis=1).mean()
-  assert float(info.extra.policy_gradient_loss) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_baseline_of_the_graph_and_the_step_is_taken_off_the_return():

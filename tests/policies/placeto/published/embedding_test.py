@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from placeto_tf.encoding import derived
 from placeto_tf.policies.layers import Seeds
-from placeto_tf.policies.placeto import embedding
+from placeto_tf.policies.placeto.published import embedding
 from random_problem import grouped_graph, random_problem
 
 
@@ -23,15 +23,15 @@ def two_layers_by_hand(layers, x, last="relu"):
   return np.maximum(found, 0) if last else found
 
 
-def raw_features(grouped, placements=1, candidates=1):
+def raw_features(grouped, placements=1):
   return np.random.default_rng(0).normal(
-      size=(1, grouped.num_groups, placements, candidates, 3)).astype(np.float32)
+      size=(1, grouped.num_groups, placements, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("forward", [True, False])
 def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, forward):
   layer = embedding.MessagePassing(
-      4, 2, Seeds(0), forward=forward, weigh_edges=False, squash=False)
+      4, 2, Seeds(0), forward=forward)
   raw = raw_features(grouped)
   found = layer(embedding.group_graph(tables(grouped), tf.constant(raw))).numpy()
   adjacency = np.zeros((grouped.num_groups,) * 2)
@@ -39,7 +39,7 @@ def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, 
   adjacency[grouped.targets[flow], grouped.sources[flow]] = 1  # row g: from whom g hears
   if not forward:
     adjacency = adjacency.T
-  own = two_layers_by_hand(layer._transform, raw[0, :, 0, 0], last=None)
+  own = two_layers_by_hand(layer._transform, raw[0, :, 0], last=None)
   hears = adjacency.any(axis=1, keepdims=True)
   assert not hears.all()
   update = layer._update._node_set_updates["group"]
@@ -47,26 +47,24 @@ def test_a_round_sums_what_the_neighbours_send_and_adds_the_groups_own(grouped, 
   x = own
   for _ in range(2):
     x = own + hears * two_layers_by_hand(g, adjacency @ two_layers_by_hand(f, x))
-  np.testing.assert_allclose(found[:, 0, 0], x, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(found[:, 0], x, rtol=1e-4, atol=1e-4)
 
 
-def test_placements_and_candidates_side_by_side_do_not_touch_each_other(grouped):
-  layer = embedding.MessagePassing(
-      4, 3, Seeds(0), forward=True, weigh_edges=True, squash=True)
-  raw = raw_features(grouped, 5, 2)
+def test_placements_side_by_side_do_not_touch_each_other(grouped):
+  layer = embedding.MessagePassing(4, 3, Seeds(0), forward=True)
+  raw = raw_features(grouped, 5)
 
   def embed(states):
     return layer(embedding.group_graph(tables(grouped), tf.constant(states))).numpy()
 
-  np.testing.assert_allclose(
-      embed(raw)[:, 2:3, 1:], embed(raw[:, :, 2:3, 1:]), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(embed(raw)[:, 2:3], embed(raw[:, :, 2:3]), rtol=1e-5, atol=1e-6)
 
 
 def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
-  layer = embedding.Poolings(4, Seeds(0), mean=False)
-  x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 1, 1, 4)).astype(np.float32)
-  found = layer(tf.constant(x), tf.constant([[[3]]]), tables(grouped)).numpy()[0, 0, 0, 0]
-  x = x[0, :, 0, 0]
+  layer = embedding.Poolings(4, Seeds(0))
+  x = np.random.default_rng(0).normal(size=(1, grouped.num_groups, 1, 4)).astype(np.float32)
+  found = layer(tf.constant(x), tf.constant([[[3]]]), tables(grouped)).numpy()[0, 0, 0]
+  x = x[0, :, 0]
   np.testing.assert_allclose(found[:4], x[3])
   relatives = tables(grouped)[derived.RELATIVES].numpy()[0, :, 3] > 0
   for i, (mask, f, g) in enumerate(zip(relatives, layer._f, layer._g)):
@@ -94,9 +92,7 @@ def shared_summands(graph):
 
 
 def test_gradients_do_not_depend_on_the_order_in_which_threads_come(grouped):
-  layer = embedding.MessagePassing(
-      4, 5, Seeds(0), forward=True, weigh_edges=True, squash=True)
-
+  layer = embedding.MessagePassing(4, 5, Seeds(0), forward=True)
   arrays = tables(grouped)
 
   def gradients(raw):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from placeto_tf.policies.placeto import placers
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.weights import PlacetoWeights
+from placeto_tf.policies.placeto.published import placers
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -29,34 +29,22 @@ def problem_fixture():
   return problem
 
 
-@pytest.mark.parametrize("way, learns, pretrained", [
-    ("zero_shot", False, True), ("fine_tune", True, True), ("untrained", False, False)])
-def test_searches_with_weights_start_from_the_best_so_far(
-    monkeypatch, asked, problem, way, learns, pretrained):
-  class Trained:
-    config, arrays = PlacetoConfig.tied(), ["weights"]
-
-    def check(self, devices):
-      assert devices == problem.num_devices
-
-  monkeypatch.setattr(placers.PlacetoWeights, "load", lambda directory: Trained())
-  placers.place(problem, Budget(max_evaluations=10), way=way, weights="run")
+@pytest.mark.parametrize("way, learns, uniform, pretrained", [
+    ("zero_shot", False, False, True), ("fine_tune", True, False, True),
+    ("random", False, True, False)])
+def test_searches_with_weights_run_the_process_of_their_training_from_the_best_so_far(
+    asked, problem, tmp_path, way, learns, uniform, pretrained):
+  config = PublishedConfig(entropy=0.5, final_entropy=0.25)
+  PublishedWeights((np.ones(2),), config, problem.num_devices, 48).save(str(tmp_path))
+  found = placers.place(problem, Budget(max_evaluations=10), way=way, weights=str(tmp_path))
   assert (asked["config"].environment.start, asked["learns"]) == ("best", learns)
+  assert asked["config"].entropy == (0.25 if learns else 0.5)
   assert asked["start"].tolist() == problem.project(problem.account.best_known).tolist()
-  assert asked["weights"] == (Trained.arrays if pretrained else None)
-
-
-@pytest.mark.parametrize("way, uniform", [("untrained", False), ("random", True)])
-def test_controls_are_the_process_of_placeto_without_learning(asked, problem, way, uniform):
-  found = placers.place(problem, Budget(max_evaluations=10), 0, way=way)
-  assert asked["config"] == PlacetoConfig() and not asked["learns"]
-  assert asked["uniform"] == uniform
+  assert asked["uniform"] == uniform and (asked["weights"] is not None) == pretrained
   np.testing.assert_array_equal(found, problem.account.best_known)
 
 
-def test_controls_with_weights_are_the_process_of_their_training_run(asked, problem, tmp_path):
-  config = PlacetoConfig.tied()
-  PlacetoWeights(tuple(), config, problem.num_devices, 48).save(str(tmp_path))
-  placers.place(problem, Budget(max_evaluations=10), 0, way="random", weights=str(tmp_path))
-  assert asked["config"].network == config.network and not asked["learns"]
-  assert asked["uniform"] and asked["weights"] is None
+def test_without_weights_it_learns_from_scratch(asked, problem):
+  placers.place(problem, Budget(max_evaluations=10))
+  assert asked["learns"] and asked["weights"] is None
+  assert asked["config"].network == PublishedConfig().network

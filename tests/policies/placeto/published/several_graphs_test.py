@@ -5,7 +5,7 @@ from tf_agents.specs import tensor_spec
 
 from placeto_tf.encoding.derived import GraphTable
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.network import NetworkConfig, PlacetoNetwork
+from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
 from placeto_tf.training import observation as observation_lib
 from random_problem import grouped_graph, random_problem
 
@@ -19,18 +19,17 @@ def graphs():
 
 def network(of, room, config):
   spec = tensor_spec.from_spec(observation_lib.observation_spec(
-      room, of[0].num_devices, 1, len(of)))
-  made = PlacetoNetwork(
-      spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices, 1)), of,
+      room, of[0].num_devices, len(of)))
+  made = PublishedNetwork(
+      spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices)), of,
       max_groups=room, config=config, seed=3)
   made.create_variables()
   return made
 
 
 @pytest.mark.parametrize("config", [
-    SMALL, NetworkConfig(
-        rounds=2, tied=False, skip=False, weigh_edges=False, squash=False, mean_pooling=False),
-    NetworkConfig(embedding="simple_partitioner"), NetworkConfig(embedding="simple_aggregator")])
+    SMALL, NetworkConfig(embedding="simple_partitioner"),
+    NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
   together, rng = network(graphs(), 15, config), np.random.default_rng(0)
   for index, graph in enumerate(graphs()):
@@ -55,10 +54,10 @@ def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
 def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
   # Without the flag of the current group (and without start times, which are relative to it) the
   # sum over all groups is the same whichever is at hand.
-  config = NetworkConfig(embedding="simple_aggregator", initial_keep=None)
+  config = NetworkConfig(embedding="simple_aggregator")
   graph = graphs()[0]
   made = network([graph], 12, config)
-  state = np.random.default_rng(0).random((1, 12, 1, 3, 21)).astype(np.float32)
+  state = np.random.default_rng(0).random((1, 12, 1, 20)).astype(np.float32)
   tables = GraphTable([graph])(tf.constant([0]))
   one, other = (
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))

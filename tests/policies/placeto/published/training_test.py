@@ -10,33 +10,31 @@ import tensorflow as tf
 
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.config import PlacetoConfig
-from placeto_tf.policies.placeto.learner import PlacetoLearner
-from placeto_tf.policies.placeto.network import NetworkConfig
-from placeto_tf.policies.placeto.placers import place
-from placeto_tf.policies.placeto.training import (
-  PlacetoTraining,
-  PlacetoTrainingConfig,
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.learner import PublishedLearner
+from placeto_tf.policies.placeto.published.network import NetworkConfig
+from placeto_tf.policies.placeto.published.placers import place
+from placeto_tf.policies.placeto.published.training import (
+  PublishedTraining,
+  PublishedTrainingConfig,
   train,
 )
-from placeto_tf.policies.placeto.weights import PlacetoWeights
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.family_environment import FamilyEnvironment
-from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainer import Trainer
 from random_problem import grouped_graph, random_problem
 
 import tensorflow_gnn as tfgnn  # isort: skip
 
-TIED = PlacetoConfig.tied()
-CONFIG = PlacetoTrainingConfig(
+CONFIG = PublishedTrainingConfig(
     graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2,
     watch_every=3,
-    placeto=dataclasses.replace(
-        TIED, environment=dataclasses.replace(
-            TIED.environment, num_episodes=2, start="best", order="random"),
+    placeto=PublishedConfig(
+        environment=EnvironmentConfig(num_episodes=2, start="best", order="random"),
         network=NetworkConfig(rounds=1, width=3)))
 
 
@@ -51,7 +49,7 @@ def problems():
 
 def trainer(root_dir, config=CONFIG, **options):
   return Trainer(
-      PlacetoTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1],
+      PublishedTraining, config, str(root_dir), problems=problems(), held_out=problems()[:1],
       **options)
 
 
@@ -84,16 +82,10 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
-def test_gains_are_simulated_in_training_only(whole):
-  run, _, _, _ = whole
-  trained, _, watched = run.learner._environment.environments
-  assert trained.config.all_gains and not watched.config.all_gains
-
-
 def test_the_saved_model_places_serialized_graph_tensors_in_a_process_without_this_package(
     whole, tmp_path):
   run, root_dir, _, _ = whole
-  problem = random_problem(num_ops=30, num_groups=6, seed=9)  # another graph on another cluster
+  problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)  # another graph
   placement = problem.allowed.argmax(axis=1).astype(np.int32)
   grouped = grouped_graph(problem)
   start_us = np.arange(6) * 10.0
@@ -114,7 +106,7 @@ print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolis
   assert done.returncode == 0, done.stderr
   logits, group = done.stdout.strip().split("]] ")
   assert group == "[3]"
-  learner = PlacetoLearner(
+  learner = PublishedLearner(
       FamilyEnvironment([PlacementEnvironment(
           problem.allowed, SimulatedCost(problem, grouped), placement)]), [grouped],
       CONFIG.placeto, 0, weights=run.learner.weights)
@@ -159,7 +151,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, ea
 
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
-  run = PlacetoTraining.__new__(PlacetoTraining)
+  run = PublishedTraining.__new__(PublishedTraining)
   run.config, run.num_training, run._side_by_side = CONFIG, 6, 2
   laps = [sum((run.turn(lap * 3 + i) for i in range(1, 4)), []) for lap in range(4)]
   assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
@@ -179,7 +171,7 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
     tmp_path, eagerly, unsaved):
   run = trainer(tmp_path / "run")
   run.save()
-  weights = PlacetoWeights.load(str(tmp_path / "run"))
+  weights = PublishedWeights.load(str(tmp_path / "run"))
   assert weights.config == CONFIG.placeto
   warm = trainer(tmp_path / "warm", warm_start=str(tmp_path / "run"))
   for one, other in zip(weights.arrays, warm.learner.weights):
@@ -191,27 +183,20 @@ def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
     trainer(tmp_path / "wider", wider, warm_start=str(tmp_path / "run"))
 
   problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)
-  other = random_problem(num_ops=20, num_groups=4)  # on four devices, which tied weights fit too
-  for each in (problem, other):
-    start_us = each.evaluate_ops(each.allowed_ops.argmax(axis=1)).objective_us[0]
-    place(each, Budget(40), way="zero_shot", weights=str(tmp_path / "run"))
-    assert each.account.evaluations <= 40 and each.account.best_objective_us <= start_us
+  start_us = problem.evaluate_ops(problem.allowed_ops.argmax(axis=1)).objective_us[0]
+  place(problem, Budget(40), way="zero_shot", weights=str(tmp_path / "run"))
+  assert problem.account.evaluations <= 40
+  assert problem.account.best_objective_us <= start_us
 
-
-def test_untied_weights_are_for_one_number_of_devices(tmp_path):
-  untied = dataclasses.replace(
-      CONFIG.placeto, network=dataclasses.replace(CONFIG.placeto.network, tied=False))
-  run = trainer(tmp_path, dataclasses.replace(CONFIG, placeto=untied))
-  run.save()
-  other = random_problem()
+  other = random_problem()  # on three GPUs and a host
   other.evaluate_ops(other.allowed_ops.argmax(axis=1))
   with pytest.raises(PlacetoError, match="are for clusters of 3 devices"):
-    place(other, Budget(100), way="zero_shot", weights=str(tmp_path))
+    place(other, Budget(100), way="zero_shot", weights=str(tmp_path / "run"))
 
 
 def test_what_is_no_directory_of_weights_is_named(tmp_path):
   with pytest.raises(PlacetoError, match="cannot read the description of weights"):
-    PlacetoWeights.load(str(tmp_path))
+    PublishedWeights.load(str(tmp_path))
 
 
 @pytest.mark.parametrize("wrong", [{"iterations": 0}, {"parts": 0}, {"max_groups": 0}])
