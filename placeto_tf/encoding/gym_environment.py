@@ -1,4 +1,4 @@
-"""`placeto_tf/Placement-v0`: the decision process as a Gymnasium environment.
+"""`placeto_tf/Placement-v0`: Placeto's decision process as a Gymnasium environment.
 
   import gymnasium
 
@@ -6,22 +6,24 @@
       "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0", graph="zoo:rnnlm",
       cluster="k80:4", max_groups=32)
 
-Placeto section 3.1: an episode starts from a placement and visits every group once, in topological
-order; the action is a device for the group at hand. The reward is the fall of the objective (step
-time plus the memory penalty) over that of the start, so an episode's return says how much faster it
-ended: 0.3 is 30 % of the start's step time.
+The process is `MoveProcess`, which tf-agents sees in `placeto_tf.policies.placeto.environment`: on
+levels from coarse groups to fine ones, an action moves a group to a device (an option edge of the
+GraphTensor), which is simulated once, and undone if it makes the placement worse. The reward is the
+fall of the objective (step time plus the memory penalty) over that of the start, 0 where the move
+was undone, so that an episode's return says how much faster it ended: 0.3 is 30 % of the start's
+step time.
 
 Observations, a `Dict`:
 
-  placement    [G] MultiDiscrete  device of each group now
-  current      Discrete           the group at hand
-  visited      [G] MultiBinary    groups that this episode has placed
-  start        [G] Box            start of each group's main op over the step time, in [0, 1]
-  action_mask  [D] MultiBinary    devices where the group at hand may go
+  pair         [M, D, F] Box        features of option edges, see `pair_features`; 0 where there is
+                                    none
+  placement    [M] MultiDiscrete    device of each group that is looked at
+  action_mask  [M D] MultiBinary    moves that are left to be tried
 
-What no placement changes (times, bytes, edges, links) is in `environment.unwrapped.grouped`.
+Action `m D + d` moves the m-th group that is looked at to device d. `unwrapped.process` has the
+groups themselves, `unwrapped.problem` counts evaluations and keeps the best placement.
 
-Legend: G groups, D devices.
+Dimensions: M groups looked at, D devices, F pair features, N ops.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ import numpy as np
 from gymnasium import spaces
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
+from placeto_tf.encoding.pair_features import CLIP, NUM_FEATURES
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -51,7 +54,7 @@ class PlacementEnv(gymnasium.Env):
   Attributes:
     problem: counts evaluations (`problem.account.evaluations`) and keeps the best placement of all
       episodes (`problem.account.best_known`, [N] devices of ops).
-    grouped: what no placement changes.
+    process: of the present episode.
   """
 
   metadata: Dict[str, Any] = {"render_modes": []}
@@ -59,17 +62,17 @@ class PlacementEnv(gymnasium.Env):
   def __init__(
       self, graph: Any, cluster: Any = "k80:4", *, grouping: str = "heavy_edge",
       max_groups: int = 32, start: str = "best", max_evaluations: Optional[int] = None,
-      **options: Any):
-    """Loads, estimates costs and groups.
+      process: Optional[ProcessConfig] = None, **options: Any):
+    """Loads the graph, estimates costs and groups ops.
 
     Args:
       graph: as for `load_graph`, such as a file or "zoo:inception_v3".
       cluster: a `Cluster`, or what `Cluster.parse` takes.
-      grouping, max_groups: as for `place`.
-      start: where episodes begin: "best", the best of one device, the expert and METIS, each group
-        on the device of its main op, or "random", drawn in each; `reset(options={"start": [G]})`
-        gives another.
+      grouping, max_groups: as for `place`; M is `max_groups`, and of finer levels a draw is seen.
+      start: where episodes begin: "best", the best of one device, the expert and METIS, or
+        "random", each group on a device that is drawn in each episode.
       max_evaluations: episodes are truncated once so many placements were evaluated.
+      process: the levels of an episode and their lengths.
       **options: of `load_graph`, such as `batch_size`.
 
     Raises:
@@ -82,106 +85,86 @@ class PlacementEnv(gymnasium.Env):
     cluster = cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
     self.problem = problem = PlacementProblem.build(
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
-    self.grouped = GroupedGraph.of(problem)
     self._start, self._max_evaluations = start, max_evaluations
-    self._order = self.grouped.order
-    g, d = problem.allowed.shape
+    self._config, self._room = process or ProcessConfig(), problem.num_groups
+    m, d = problem.allowed.shape
     self.observation_space = spaces.Dict({
-        "placement": spaces.MultiDiscrete(np.full(g, d)),
-        "current": spaces.Discrete(g),
-        "visited": spaces.MultiBinary(g),
-        "start": spaces.Box(0.0, 1.0, (g,), np.float32),
-        "action_mask": spaces.MultiBinary(d)})
-    self.action_space = spaces.Discrete(d)
-    self._given = self._best_reference()
-    self._evaluate(self._given)
-    self._scale_us = self._objective_us
+        "pair": spaces.Box(-CLIP, CLIP, (m, d, NUM_FEATURES), np.float32),
+        "placement": spaces.MultiDiscrete(np.full(m, d)),
+        "action_mask": spaces.MultiBinary(m * d)})
+    self.action_space = spaces.Discrete(m * d)
+    found = np.stack([placer(problem) for placer in reference_placers().values()])
+    self._given = found[problem.evaluate_ops(found).best()]
+    self._scale_us = float(problem.evaluate_ops(self._given).objective_us[0])
 
   def reset(
       self, *, seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None
   ) -> Tuple[Observation, Dict[str, Any]]:
-    """Begins an episode. Args: options: {"start": [G] devices} begins there.
+    """Begins an episode.
+
+    Args:
+      seed: of the draws from here on.
+      options: {"start": [N] devices of ops} begins there.
+
+    Returns:
+      The observation, and `step_time_us` and `fits` of the placement.
 
     Raises:
-      PlacementError: a group may not be on its device.
+      PlacementError: an op may not be on its device.
     """
     super().reset(seed=seed)
-    given = (options or {}).get("start")
+    problem, given = self.problem, (options or {}).get("start")
+    placement = self._given
     if given is not None:
       placement = np.asarray(given)
-      if placement.shape != self._given.shape or not self._may(placement):
+      ops = np.arange(len(self._given))
+      if placement.shape != self._given.shape or not (
+          (placement >= 0) & (placement < problem.num_devices)).all() or not (
+              problem.allowed_ops[ops, placement].all()):
         raise PlacementError(
             f"the start is {given!r}; expected {len(self._given)} devices, each allowed")
     elif self._start == "random":
-      draws = self.np_random.random(self.problem.allowed.shape)
-      placement = np.where(self.problem.allowed, draws, -1.0).argmax(axis=1)
-    else:
-      placement = self._given
-    self._visited = np.zeros(len(placement), dtype=np.int8)
-    self._turn = 0
-    self._evaluate(placement.astype(np.int32))
+      draws = self.np_random.random(problem.allowed.shape)
+      placement = problem.grouping.expand(
+          np.where(problem.allowed, draws, -1.0).argmax(axis=1).astype(np.int32))
+    self.process = MoveProcess(problem, placement, self._config, self._room, self.np_random)
     return self._observe(), self._info()
 
   def step(
       self, action: Any) -> Tuple[Observation, float, bool, bool, Dict[str, Any]]:
-    """Puts the group at hand on a device; one that it may not be on is no move."""
-    group, before_us = self._order[self._turn], self._objective_us
-    if self.problem.allowed[group, action] and action != self._placement[group]:
-      placement = self._placement.copy()
-      placement[group] = action
-      self._evaluate(placement)
-    self._visited[group] = 1
-    self._turn += 1
-    over = self._turn == len(self._order)
-    truncated = not over and self._max_evaluations is not None and (
+    """Simulates a move; an action that is masked is none, and leaves the level.
+
+    Returns:
+      Observation, reward, whether the episode is over, whether it is truncated, information.
+    """
+    process, before_us = self.process, self.process.objective_us
+    if self.action_masks()[action]:
+      place, device = divmod(int(action), self.problem.num_devices)
+      process.step(process.some[[place]], np.array([device]))
+    else:
+      process.pass_level()
+    truncated = not process.over and self._max_evaluations is not None and (
         self.problem.account.evaluations >= self._max_evaluations)
-    reward = (before_us - self._objective_us) / self._scale_us
-    return self._observe(), float(reward), over, truncated, self._info()
+    reward = (before_us - process.objective_us) / self._scale_us
+    return self._observe(), float(reward), process.over, truncated, self._info()
 
   def action_masks(self) -> np.ndarray:
-    """[D] bool: where the group at hand may go; the name that sb3-contrib's MaskablePPO calls."""
-    return self.problem.allowed[self._current].copy()
-
-  @property
-  def _current(self) -> int:
-    return int(self._order[self._turn % len(self._order)])  # none is left after the last
-
-  def _best_reference(self) -> np.ndarray:
-    """[G] the baselines' best placement, in whole groups."""
-    groups = np.arange(self.problem.num_groups)
-    found = []
-    for placer in reference_placers().values():
-      placement = placer(self.problem)[self.grouped.main_op]
-      allowed = self.problem.allowed[groups, placement]
-      found.append(np.where(allowed, placement, self.problem.allowed.argmax(axis=1)))
-    evaluation = self.problem.evaluate_ops(self.problem.grouping.expand(np.stack(found)))
-    return found[evaluation.best()].astype(np.int32)
-
-  def _may(self, placement: np.ndarray) -> bool:
-    inside = (placement >= 0) & (placement < self.problem.num_devices)
-    return bool(inside.all() and self.problem.allowed[np.arange(len(placement)), placement].all())
-
-  def _evaluate(self, placement: np.ndarray) -> None:
-    evaluation = self.problem.evaluate_ops(
-        self.problem.grouping.expand(placement[None]), start_times=True)
-    assert evaluation.start_us is not None
-    self._placement = placement
-    self._objective_us = float(evaluation.objective_us[0])
-    self._step_time_us = float(evaluation.step_time_us[0])
-    self._fits = bool(evaluation.fits[0])
-    self._start_us = evaluation.start_us[0, self.grouped.main_op]
+    """[M D] bool: moves left to be tried; the name that sb3-contrib's MaskablePPO calls."""
+    found = np.zeros((self._room, self.problem.num_devices), dtype=bool)
+    found[:len(self.process.some)] = self.process.open[self.process.some]
+    return found.ravel()
 
   def _observe(self) -> Observation:
-    share = np.clip(self._start_us / max(self._step_time_us, 1e-9), 0, 1)
-    return {
-        "placement": self._placement.astype(np.int64),
-        "current": np.int64(self._current),
-        "visited": self._visited.copy(),
-        "start": share.astype(np.float32),
-        "action_mask": self.action_masks().astype(np.int8)}
+    some = self.process.some
+    pair = np.zeros((self._room, self.problem.num_devices, NUM_FEATURES), np.float32)
+    pair[:len(some)] = self.process.pairs
+    placement = np.zeros(self._room, np.int64)
+    placement[:len(some)] = self.process.groups[some]
+    return {"pair": pair, "placement": placement,
+            "action_mask": self.action_masks().astype(np.int8)}
 
   def _info(self) -> Dict[str, Any]:
-    return {"step_time_us": self._step_time_us, "fits": self._fits}
+    return {"step_time_us": self.process.step_time_us, "fits": self.process.fits}
 
 
 gymnasium.register(NAME, f"{__name__}:{PlacementEnv.__name__}")

@@ -60,7 +60,7 @@ NAMES: Tuple[str, ...] = (
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
 NUM_FEATURES = len(NAMES)
 BINS = 32
-_CLIP = 8.0
+CLIP = 8.0
 
 
 @compiled(nogil=True)
@@ -243,7 +243,7 @@ def features(g, pair, state, scratch, out):
     row[30] = squash(neighbours)
     row[31] = squash(10.0 * compute / step_us)
     for f in range(row.shape[0]):
-      row[f] = min(_CLIP, max(-_CLIP, row[f]))
+      row[f] = min(CLIP, max(-CLIP, row[f]))
 
 
 @compiled(nogil=True)

@@ -24,7 +24,7 @@ class PlacedGroups:
   """The best placement so far, its groups on one level, and the features of every move of one.
 
   Attributes:
-    placement: [N] int32, the best so far; objective_us: its objective.
+    placement: [N] int32, the best so far; objective_us, step_time_us, fits: of it.
     level: the problem in the present groups; tables: its features' fixed part; state: the rest.
     groups: [G] int32, their devices.
   """
@@ -71,6 +71,7 @@ class PlacedGroups:
     """Goes on from a placement [N], the one at an index of what was evaluated with start times."""
     assert found.start_us is not None  # they were asked for
     self.placement, self.objective_us = placement, float(found.objective_us[at])
+    self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
     self._seen = (
         found.start_us[at], float(found.step_time_us[at]), found.peak_memory_bytes[at])
 

@@ -223,7 +223,7 @@ def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
 
       expanded += expand(text)
       continue
-    if text.startswith("zoo:") or not glob.has_magic(text):
+    if text.startswith(("zoo:", "made:")) or not glob.has_magic(text):
       expanded.append(text)
       continue
     found = sorted(glob.glob(text))

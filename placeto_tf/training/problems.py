@@ -18,6 +18,7 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import reference_placers
+from placeto_tf.training import made_problems
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
@@ -88,10 +89,23 @@ def with_starts(problem: PlacementProblem, name: str = "") -> StartedProblem:
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
     seed: int = 0, num_threads: Optional[int] = None) -> List[StartedProblem]:
-  """Every graph on its clusters; numbers of groups are drawn from `max_groups`."""
-  check_specs(graphs)
+  """Makes every graph on its clusters; `made_problems` come with clusters of their own.
+
+  Args:
+    graphs, clusters: as `RunConfig` has them.
+    max_groups: a number of groups is drawn from these for each problem.
+    seed: of these draws, and of random clusters.
+    num_threads: that simulate; by default all cores.
+  """
+  graphs = made_problems.expand(graphs)
+  check_specs([name for name in graphs if not name.startswith(made_problems.PREFIX)])
   rng, problems = random.Random(seed), []
   for index, name in enumerate(graphs):
+    if name.startswith(made_problems.PREFIX):
+      problem = made_problems.make(name, max_groups=rng.choice(list(max_groups)))
+      problem.simulator.num_threads = 1  # they are small
+      problems.append(with_starts(problem, name))
+      continue
     graph = load_with_replicas(name)
     for cluster in expand_clusters(clusters, seed, index):
       problem = make_problem(

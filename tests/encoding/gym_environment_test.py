@@ -44,44 +44,56 @@ def test_gymnasium_s_own_checker_passes(make, start):
     check_env(make(start=start).unwrapped)
 
 
+def draws(seed=0):
+  """Chooses moves that are left to be tried."""
+  rng = np.random.default_rng(seed)
+  return lambda observation: int(rng.choice(np.flatnonzero(observation["action_mask"])))
+
+
 def test_the_return_is_the_fall_of_the_objective_over_that_of_the_start(make):
   environment = make(start="random")
-  rng = np.random.default_rng(0)
   problem = environment.unwrapped.problem
+  observation, info = environment.reset(seed=1)
+  first_us, total, over = environment.unwrapped.process.objective_us, 0.0, False
+  choose = draws()
+  while not over:
+    before_us = environment.unwrapped.process.objective_us
+    observation, reward, over, _, info = environment.step(choose(observation))
+    assert reward >= 0 and environment.unwrapped.process.objective_us <= before_us  # or undone
+    total += reward
+  last_us = environment.unwrapped.process.objective_us
+  assert total > 0
+  assert total == pytest.approx((first_us - last_us) / environment.unwrapped._scale_us)
+  found = problem.evaluate_ops(environment.unwrapped.process.placement)
+  assert (found.step_time_us[0], found.fits[0]) == (info["step_time_us"], info["fits"])
 
-  def allowed(observation):
-    return int(rng.choice(np.flatnonzero(observation["action_mask"])))
 
-  total, seen, _ = _episode(environment, allowed, seed=1)
-  groups = problem.grouping
-  first, last = problem.evaluate_ops(groups.expand(
-      np.stack([seen[0]["placement"], seen[-1]["placement"]]))).objective_us
-  scale_us = problem.evaluate_ops(groups.expand(
-      environment.unwrapped._given[None])).objective_us[0]
-  assert total == pytest.approx((first - last) / scale_us)
-  assert len(seen) == problem.num_groups + 1 and seen[-1]["visited"].all()
+def test_a_move_puts_a_group_on_its_device_or_is_undone(make):
+  environment = make(start="random")
+  observation, _ = environment.reset(seed=0)
+  process, d = environment.unwrapped.process, environment.unwrapped.problem.num_devices
+  for action in np.flatnonzero(observation["action_mask"])[:3].tolist():
+    if not environment.unwrapped.action_masks()[action]:
+      continue
+    group, before, groups = process.some[action // d], process.objective_us, process.groups.copy()
+    level = process.level
+    environment.step(action)
+    if process.level is level:
+      expected = action % d if process.objective_us < before else groups[group]
+      assert process.groups[group] == expected or process.objective_us == before
 
 
-def test_an_episode_visits_groups_in_order_and_puts_them_where_it_is_told(make):
+def test_a_masked_action_is_no_move_and_leaves_the_level(make):
   environment = make()
-  _, seen, _ = _episode(environment, lambda observation: int(
-      np.flatnonzero(observation["action_mask"])[-1]))
-  order = environment.unwrapped.grouped.order.tolist()
-  assert [each["current"] for each in seen[:-1]] == order
-  allowed = environment.unwrapped.problem.allowed
-  last = allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)
-  assert seen[-1]["placement"].tolist() == last.tolist()
-
-
-def test_a_device_where_the_group_may_not_be_is_no_move(make):
-  environment = make()
-  observation, _ = environment.reset()
+  observation, _ = environment.reset(seed=0)
   before = environment.unwrapped.problem.account.evaluations
-  forbidden = np.flatnonzero(observation["action_mask"] == 0)
-  assert len(forbidden)  # the host
-  after, reward, _, _, _ = environment.step(int(forbidden[0]))
-  assert reward == 0 and environment.unwrapped.problem.account.evaluations == before
-  assert after["placement"].tolist() == observation["placement"].tolist()
+  level = environment.unwrapped.process.level
+  masked = np.flatnonzero(observation["action_mask"] == 0)
+  after, reward, over, _, _ = environment.step(int(masked[0]))
+  assert reward == 0
+  assert over or environment.unwrapped.process.level is not level
+  # a new level may look at the placement anew, but simulates no move
+  assert environment.unwrapped.problem.account.evaluations <= before + 1
   assert environment.unwrapped.action_masks().dtype == bool
 
 
@@ -89,19 +101,19 @@ def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   environment = make(start="random")
   used = environment.unwrapped.problem.account.evaluations
   limited = make(start="random", max_evaluations=used + 2)
-  flip = lambda observation: int(1 - observation["placement"][observation["current"]])  # noqa: E731
-  *_, truncated, _ = _episode(limited, flip, seed=3)
+  *_, truncated = _episode(limited, draws(), seed=3)
   assert truncated
   first, again, other = (
-      environment.reset(seed=seed)[0]["placement"].tolist() for seed in (3, 3, 4))
+      environment.reset(seed=seed) and environment.unwrapped.process.placement.tolist()
+      for seed in (3, 3, 4))
   assert first == again != other
 
 
 def test_an_episode_begins_where_it_is_told(make):
   environment = make()
-  given = environment.unwrapped.problem.allowed.argmax(axis=1)
-  observation, _ = environment.reset(options={"start": given})
-  assert observation["placement"].tolist() == given.tolist()
+  given = environment.unwrapped.problem.allowed_ops.argmax(axis=1)
+  environment.reset(options={"start": given})
+  assert environment.unwrapped.process.placement.tolist() == given.tolist()
   with pytest.raises(PlacementError, match="expected .* devices, each allowed"):
     environment.reset(options={"start": given + 99})
 

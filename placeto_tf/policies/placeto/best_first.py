@@ -34,6 +34,7 @@ from placeto_tf.simulation.compiling import compiled, part
 MOST_GROUPS = 256  # scored at once; another draw each time
 LONG_EVALUATIONS = 3000  # what a long round takes at most
 LONG_OF_PLENTY = 1000  # the same of the first one, where plenty is left: see `BestFirst.run`
+_MOST_AT_ONCE = 32  # groups that move together
 _TIE = 1e-4  # of scores: where all are alike, any move comes first
 
 
@@ -50,6 +51,10 @@ class BestFirstConfig:
     long_share: how much the long round takes of what the short ones leave.
     temperature: of the draws in the long round, in units of scores.
     forget: what each failure takes off a move's score for the rest of a level.
+    several: in so many evaluations of the search, the first ones, moves of several groups are made
+      at once.
+    most: groups at first; twice as many where that made the placement better, a third where not.
+    least_score: of a group that moves with others; and at least half of the best score.
   """
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
@@ -59,9 +64,13 @@ class BestFirstConfig:
   long_share: float = 1.0
   temperature: float = 0.01
   forget: float = 0.1
+  several: int = 21
+  most: int = 8
+  least_score: float = 0.15
 
   def __post_init__(self) -> None:
-    check_at_least(0, self, "vary", "temperature", "forget")
+    check_at_least(0, self, "vary", "temperature", "forget", "several", "least_score")
+    check_at_least(1, self, "most")
     if not 0 < self.long_share <= 1:
       raise PlacementError(
           f"long_share is {self.long_share}; expected more than 0, at most 1")
@@ -89,6 +98,7 @@ class BestFirst(PlacedGroups):
     self._weights = weights
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
+    self._began = problem.account.evaluations
 
   def run(self, budget: Budget) -> bool:
     """Goes through the short rounds and a long one, or as many as the budget allows.
@@ -141,8 +151,33 @@ class BestFirst(PlacedGroups):
     if placement is not self.placement and self.keep_if_no_worse(placement):
       self.renew()
 
+  def several_moves(self, budget: Budget) -> None:
+    """Makes moves of several groups at once, as long as the search is young and they gain."""
+    account, tables, most = self.problem.account, self.tables, self._config.most
+    while most > 1 and len(tables.movable) and not account.exhausted(budget) and (
+        account.evaluations - self._began < self._config.several):
+      some = tables.movable
+      if len(some) > MOST_GROUPS:
+        some = self._rng.choice(some, MOST_GROUPS, replace=False)
+      scores = np.where(tables.allowed[some], self.scores(some), -np.inf)
+      scores[np.arange(len(some)), self.groups[some]] = -np.inf
+      devices = scores.argmax(axis=1)
+      best = scores[np.arange(len(some)), devices]
+      order = np.argsort(-best, kind="stable")[:most]
+      order = order[best[order] > max(self._config.least_score, 0.5 * best[order[0]])]
+      if len(order) < 2:
+        return  # one at a time will do
+      groups = self.groups.copy()
+      groups[some[order]] = devices[order]
+      before_us = self.objective_us
+      if self.keep_if_no_worse(self.level.grouping.expand(groups)):
+        self.groups = groups
+        self.look()
+      most = min(2 * most, _MOST_AT_ONCE) if self.objective_us < before_us else len(order) // 3
+
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
     """Improves the placement by moves of this level's groups until none is left to be tried."""
+    self.several_moves(budget)
     problem, config, tables = self.problem, self._config, self.tables
     failures = np.zeros(tables.allowed.shape, np.float32)  # [G, D]
     untried = tables.allowed.copy()  # since the placement changed

@@ -57,7 +57,7 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
   config = NetworkConfig(embedding="simple_aggregator")
   graph = graphs()[0]
   made = network([graph], 12, config)
-  state = np.random.default_rng(0).random((1, 12, 1, 20)).astype(np.float32)
+  state = np.random.default_rng(0).random((1, 12, 1, 10)).astype(np.float32)
   tables = GraphTable([graph])(tf.constant([0]))
   one, other = (
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))

@@ -1,0 +1,195 @@
+"""Problems made of arrays, of the kinds that others place: `made:KIND[index]`.
+
+A problem is drawn by its kind and index, cluster included:
+
+  layers     random layered graphs of 10 to 3,000 ops, on 2 to 8 devices of one or two speeds
+  products   products of blocks of matrices, in chains and in layers, on 2 to 8 equal devices whose
+             transfers take up to some times as long as an op
+  tasks      10 to 60 tasks on 4 to 24 devices of different speeds, delays and links by pair, each
+             task allowed on a share of the devices
+  pipelines  chains of layers with branches, of 50 to 800 ops, on accelerators that hold little and
+             slow CPUs that hold all
+
+Dimensions: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.device import Device
+from placeto_tf.costs import OpCosts
+from placeto_tf.errors import PlacetoError
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.problem.placement_problem import PlacementProblem
+
+PREFIX = "made:"
+_SPEC = re.compile(PREFIX + r"(\w+)\[(\d+)(?::(\d+))?\]\Z")
+_PLENTY = 1e12  # bytes of memory that never run out
+Edges = List[Tuple[int, int]]
+
+
+class _Drawn(NamedTuple):
+  """A graph and its cluster: work and bytes of N ops, speeds and memory of D devices."""
+
+  edges: Edges
+  work_us: np.ndarray  # [N] on a device of speed 1
+  output_bytes: np.ndarray  # [N]
+  speed: np.ndarray  # [D]
+  bandwidth: np.ndarray  # [D, D] bytes/us
+  latency_us: np.ndarray  # [D, D]
+  persistent_bytes: Optional[np.ndarray] = None  # [N]
+  memory_bytes: Optional[np.ndarray] = None  # [D]
+  allowed: Optional[np.ndarray] = None  # [N, D]
+
+
+def expand(specs: Sequence[str]) -> List[str]:
+  """Returns the specs with ranges, such as `made:tasks[0:8]`, replaced by their members."""
+  found: List[str] = []
+  for spec in specs:
+    match = _SPEC.match(spec)
+    if match and match.group(3):
+      found += [f"{PREFIX}{match.group(1)}[{i}]"
+                for i in range(int(match.group(2)), int(match.group(3)))]
+    else:
+      found.append(spec)
+  return found
+
+
+def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
+  """Returns the problem of a spec.
+
+  Args:
+    spec: `made:KIND[index]`.
+    max_groups: of its ops.
+
+  Raises:
+    PlacetoError: there is no such kind, or the spec is none.
+  """
+  match = _SPEC.match(spec)
+  if not match or match.group(1) not in _KINDS or match.group(3):
+    raise PlacetoError(
+        f"problem {spec!r} was not understood; expected {PREFIX}KIND[index] with one of "
+        f"{', '.join(_KINDS)}")
+  kind = match.group(1)
+  rng = np.random.default_rng([zlib.crc32(kind.encode()), int(match.group(2))])
+  drawn = _KINDS[kind](rng)
+  n, d = len(drawn.work_us), len(drawn.speed)
+  memory = np.full(d, _PLENTY) if drawn.memory_bytes is None else drawn.memory_bytes
+  cluster = Cluster(
+      tuple(Device(f"/GPU:{i}", "GPU", int(memory[i]), properties={"model": f"{speed:.4f}"})
+            for i, speed in enumerate(drawn.speed.tolist())),
+      drawn.bandwidth, drawn.latency_us)
+  graph = ComputationGraph.from_edges(
+      [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n,
+      [(producer, 0, consumer) for producer, consumer in drawn.edges])
+  first = np.unique(cluster.device_kinds, return_index=True)[1]  # a device of each kind
+  none = np.zeros(n)
+  costs = OpCosts(
+      drawn.work_us[:, None] / drawn.speed[first], drawn.output_bytes,
+      none if drawn.persistent_bytes is None else drawn.persistent_bytes, none)
+  return PlacementProblem.build(
+      graph, cluster, costs=costs, max_groups=max_groups, allowed_ops=drawn.allowed)
+
+
+def _between(rng: np.random.Generator, low: float, high: float) -> float:
+  """Draws a number whose logarithm is uniform."""
+  return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _equal_links(d: int, bandwidth: float, latency_us: float = 0.0):
+  """Returns [D, D] bandwidths and latencies, all alike."""
+  return np.full((d, d), bandwidth), np.full((d, d), latency_us)
+
+
+def _bandwidth(
+    rng: np.random.Generator, work_us: np.ndarray, output_bytes: np.ndarray, low: float,
+    high: float) -> float:
+  """Draws a bandwidth at which the mean transfer takes `low` to `high` times the mean op."""
+  return float(output_bytes.mean()) / (float(work_us.mean()) * _between(rng, low, high))
+
+
+def _layers(rng: np.random.Generator) -> _Drawn:
+  n = int(_between(rng, 10, 3000))
+  width = int(_between(rng, 2, max(3, n / 5)))
+  layer = np.arange(n) // width
+  edges = [
+      (int(producer), i) for i in range(width, n)
+      for producer in set(rng.integers(
+          max(0, (layer[i] - rng.integers(1, 4)) * width), layer[i] * width,
+          size=rng.integers(1, 4)).tolist())]
+  work_us, output_bytes = rng.lognormal(5, rng.uniform(0.2, 1.5), n), rng.lognormal(12, 1, n)
+  d = int(rng.integers(2, 9))
+  speed = np.where(np.arange(d) < rng.integers(0, d), _between(rng, 1, 4), 1.0)
+  return _Drawn(edges, work_us, output_bytes, speed, *_equal_links(
+      d, _bandwidth(rng, work_us, output_bytes, 0.05, 5), rng.choice([0.0, 10.0])))
+
+
+def _products(rng: np.random.Generator) -> _Drawn:
+  """C = A B in s x s blocks: s^3 products of blocks, each block of C the sum of s of them."""
+  s, layers = int(rng.integers(2, 5)), int(rng.integers(1, 7))
+  wide = rng.random() < 0.5  # whether layers have several chains side by side
+  work: List[float] = []
+  edges: Edges = []
+
+  def op(cost: float, inputs: Sequence[int]) -> int:
+    edges.extend((each, len(work)) for each in set(inputs))
+    work.append(cost)
+    return len(work) - 1
+
+  chains = int(rng.integers(2, 4)) if wide else 1
+  add = rng.uniform(0.05, 0.4)
+  for _ in range(chains):
+    left = [[op(add, ()) for _ in range(s)] for _ in range(s)]
+    for _ in range(layers):
+      right = [[op(add, ()) for _ in range(s)] for _ in range(s)]
+      products = [[[op(1.0, (left[i][k], right[k][j])) for k in range(s)] for j in range(s)]
+                  for i in range(s)]
+      left = [[op(add, products[i][j]) for j in range(s)] for i in range(s)]
+  work_us = 100 * np.array(work)
+  output_bytes = np.full(len(work), 1e6)
+  d = int(rng.choice([2, 4, 4, 8, 8]))
+  return _Drawn(edges, work_us, output_bytes, np.ones(d), *_equal_links(
+      d, _bandwidth(rng, work_us, output_bytes, 0.2, 8)))
+
+
+def _tasks(rng: np.random.Generator) -> _Drawn:
+  n, d = int(rng.integers(10, 61)), int(rng.integers(4, 25))
+  edges = [(int(producer), i) for i in range(1, n)
+           for producer in set(rng.integers(max(0, i - 8), i, size=rng.integers(1, 4)).tolist())]
+  work_us, output_bytes = rng.uniform(20, 500, n), rng.uniform(1e4, 5e5, n)
+  bandwidth = _bandwidth(rng, work_us, output_bytes, 0.1, 3) * rng.uniform(0.3, 2, (d, d))
+  allowed = rng.random((n, d)) < rng.uniform(0.15, 0.6)
+  allowed[np.arange(n), rng.integers(0, d, n)] = True
+  return _Drawn(
+      edges, work_us, output_bytes, rng.uniform(0.5, 3, d), bandwidth,
+      rng.uniform(0, 50, (d, d)), allowed=allowed)
+
+
+def _pipelines(rng: np.random.Generator) -> _Drawn:
+  n, branches = int(_between(rng, 50, 800)), int(rng.integers(1, 5))
+  edges: Edges = []
+  for i in range(1, n):
+    edges.append((max(0, i - int(rng.integers(1, branches + 1))), i))
+    if rng.random() < 0.1:
+      edges.append((int(rng.integers(max(0, i - 30), i)), i))
+  work_us, output_bytes = rng.lognormal(5, 1, n), rng.lognormal(12, 1, n)
+  accelerators, cpus = int(rng.integers(2, 9)), int(rng.integers(1, 5))
+  held = rng.lognormal(15, 1, n)
+  memory = held.sum() * rng.uniform(1.05, 2) / accelerators
+  d = accelerators + cpus
+  slow = 1 / _between(rng, 5, 20)
+  return _Drawn(
+      sorted(set(edges)), work_us, output_bytes,
+      np.where(np.arange(d) < accelerators, 1.0, slow),
+      *_equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2)), persistent_bytes=held,
+      memory_bytes=np.where(np.arange(d) < accelerators, memory, _PLENTY))
+
+
+_KINDS: Dict[str, Callable[[np.random.Generator], _Drawn]] = {
+    "layers": _layers, "products": _products, "tasks": _tasks, "pipelines": _pipelines}
