@@ -32,6 +32,7 @@ class PlainBestFirst(BestFirst):
   """A level search in plain Python, with what compiled loops must agree."""
 
   def level_search(self, budget, temperature=0.0):
+    self.several_moves(budget)
     problem, movable = self.problem, self.tables.movable
     failures = np.zeros(self.tables.allowed.shape, np.float32)
     untried = self.tables.allowed.copy()
@@ -99,7 +100,7 @@ def seen_fixture(monkeypatch):
 
 def on_a_level(problem, groups, weights=None, **config):
   found = BestFirst(problem, start_of(problem), weights or balancer(), config=BestFirstConfig(
-      **config))
+      **{"several": 0, **config}))
   found.regroup(groups)
   return found
 
@@ -145,6 +146,37 @@ def test_what_failed_comes_later_from_the_next_placement_on(seen):
     times[group, device] = times.get((group, device), 0) + 1
   failed_often = [pair for pair, count in times.items() if count > 2]
   assert not failed_often or len(times) > len(failed_often)
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_several_groups_move_at_once_at_first_more_after_a_gain_and_fewer_after_a_loss(
+    monkeypatch, gains):
+  problem = random_problem(num_ops=400, num_groups=64, devices="k80:4")
+  run, moved = on_a_level(problem, 64, several=21), []
+  keep = run.keep_if_no_worse
+
+  def kept(placement):
+    groups = run.level.project(placement)
+    moved.append(int((groups != run.groups).sum()))
+    if not gains:
+      return False
+    run.objective_us *= 1.001  # so that all of them gain
+    keep(placement)
+    run.placement, run.objective_us = placement, run.objective_us - 1e-6
+    return True
+
+  monkeypatch.setattr(run, "keep_if_no_worse", kept)
+  run.several_moves(Budget())
+  assert moved[0] == 8 and len(moved) <= 21
+  assert moved[1:] == [2] if not gains else moved[1] in (16, len(run.tables.movable))
+
+
+def test_moves_that_promise_too_little_are_made_one_at_a_time():
+  problem = random_problem(num_ops=400, num_groups=64)
+  run = on_a_level(problem, 64, several=21, least_score=11.0)  # no score is above 10
+  before = problem.account.evaluations
+  run.several_moves(Budget())
+  assert problem.account.evaluations == before
 
 
 def test_groups_beyond_the_most_are_scored_in_turn(seen, monkeypatch):
