@@ -203,10 +203,6 @@ class PlacetoTraining(Learner):
       specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
     return specs
 
-  def name_of(self, spec: EpisodeSpec) -> str:
-    """See the base class."""
-    return self.problems[spec.graph].name
-
   def steps_of(self, experience: trajectory.Trajectory) -> int:
     """Moves."""
     return len(experience.reward)
