@@ -98,7 +98,8 @@ def test_fields_that_training_commands_set_exist(document):
     policy = re.search(r"--policy=(\w+)", arguments)
     if program != "train" or policy is None:
       continue
-    config = policies.trainable()[policy.group(1)]().config
+    preset = re.search(r"--preset=(\w+)", arguments)
+    config = policies.trainable()[policy.group(1)]().preset(preset and preset.group(1)).config
     for setting in re.findall(r"--set (\w[\w.]*=[^\s`]+)", arguments):
       try:
         settings.changed(config, [setting])

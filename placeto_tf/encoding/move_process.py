@@ -75,6 +75,7 @@ class MoveProcess(PlacedGroups):
     self._to_come: List[Tuple[int, float]] = [
         (number, level) for number in range(config.rounds) for level in config.levels]
     self._round, self._left, self.states, self.over = 0, 0, 0, False
+    self.some, self.open = self.tables.movable, self.tables.allowed.copy()
     self._go_on()
 
   def step(self, groups: np.ndarray, devices: np.ndarray) -> float:

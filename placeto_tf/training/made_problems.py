@@ -102,7 +102,8 @@ def _between(rng: np.random.Generator, low: float, high: float) -> float:
   return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def _equal_links(d: int, bandwidth: float, latency_us: float = 0.0):
+def _equal_links(
+    d: int, bandwidth: float, latency_us: float = 0.0) -> Tuple[np.ndarray, np.ndarray]:
   """Returns [D, D] bandwidths and latencies, all alike."""
   return np.full((d, d), bandwidth), np.full((d, d), latency_us)
 
@@ -184,11 +185,11 @@ def _pipelines(rng: np.random.Generator) -> _Drawn:
   memory = held.sum() * rng.uniform(1.05, 2) / accelerators
   d = accelerators + cpus
   slow = 1 / _between(rng, 5, 20)
+  bandwidth, latency_us = _equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2))
   return _Drawn(
       sorted(set(edges)), work_us, output_bytes,
-      np.where(np.arange(d) < accelerators, 1.0, slow),
-      *_equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2)), persistent_bytes=held,
-      memory_bytes=np.where(np.arange(d) < accelerators, memory, _PLENTY))
+      np.where(np.arange(d) < accelerators, 1.0, slow), bandwidth, latency_us, held,
+      np.where(np.arange(d) < accelerators, memory, _PLENTY))
 
 
 _KINDS: Dict[str, Callable[[np.random.Generator], _Drawn]] = {

@@ -132,7 +132,7 @@ def test_the_pointer_is_evaluated_with_the_weights_of_a_directory(config, tmp_pa
   assert trained["step_time_us"] == untrained["step_time_us"]
   with pytest.raises(PlacetoError, match="policy_weights"):
     evaluate(dataclasses.replace(config, policy_weights={}), str(tmp_path / "out"))
-  with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of placeto"):
+  with pytest.raises(PlacetoError, match="'rnn' has no weights; expected one of gdp, placeto"):
     dataclasses.replace(config, policy_weights={"rnn": "somewhere"})
 
 

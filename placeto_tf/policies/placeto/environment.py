@@ -48,7 +48,7 @@ def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
   def whole(*shape):
     return array_spec.BoundedArraySpec(shape, np.int32, 0, arms)
 
-  spec = {
+  spec: Dict[str, Any] = {
       ARM: {PAIR: array_spec.ArraySpec((arms, NUM_FEATURES), np.float32),
             GROUP: whole(arms), DEVICE: whole(arms)},
       NUM_ACTIONS: array_spec.BoundedArraySpec((), np.int32, 1, arms)}
@@ -68,7 +68,7 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
     rows, devices = np.append(rows, others[0]), np.append(devices, others[1])
   rows, devices = rows[:arms], devices[:arms]
   room = arms - len(rows)
-  found = {
+  found: Dict[str, Any] = {
       ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, room), (0, 0))),
             GROUP: np.pad(rows, (0, room)).astype(np.int32),
             DEVICE: np.pad(devices, (0, room)).astype(np.int32)},
@@ -137,7 +137,7 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     assert process is not None  # tf-agents resets first
     reward = 0.0
     if not process.over and action < self._observed[NUM_ACTIONS]:
-      reward = float(reward_of(np.float64(process.step(
+      reward = float(reward_of(np.array(process.step(
           process.some[[arms[GROUP][action]]], arms[DEVICE][[action]]))))
     found = self._observe()
     return ts.termination(found, reward) if process.over else ts.transition(found, reward)

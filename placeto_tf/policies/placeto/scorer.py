@@ -72,11 +72,11 @@ class ScorerWeights:
       if not np.isfinite(found).all():
         raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
                              "checkpoint")
-    found, expected = [each.shape for each in self.messages], (
-        [(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3))
-    if found != expected:
+    rounds = [each.shape for each in self.messages]
+    wanted = [(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3)
+    if rounds != wanted:
       raise PlacementError(
-          f"the messages of the scorer have shapes {found}, expected {expected}; train it again")
+          f"the messages of the scorer have shapes {rounds}, expected {wanted}; train it again")
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:

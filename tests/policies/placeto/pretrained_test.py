@@ -23,7 +23,7 @@ def test_the_sidecar_says_what_the_weights_are():
     sidecar = json.load(file)
   assert sidecar["features"] == list(NAMES) and sidecar["predicts"] == "gain"
   assert sidecar["command"].startswith(
-      "scripts/with_env python scripts/train.py --policy=placeto ")
+      "scripts/with_env python scripts/train.py --policy=")
   assert sidecar["training"]["graphs"]
 
 

@@ -37,7 +37,7 @@ def test_weights_that_predict_something_else_are_refused(tmp_path, predicts):
   ScorerWeights.untrained().save(str(tmp_path))
   sidecar = json.loads((tmp_path / "weights.json").read_text())
   (tmp_path / "weights.json").write_text(json.dumps({**sidecar, "predicts": predicts}))
-  with pytest.raises(PlacementError, match="expected gain; train them with --policy=device_poin"):
+  with pytest.raises(PlacementError, match="expected gain; train them with --policy=placeto"):
     ScorerWeights.load(str(tmp_path))
 
 
