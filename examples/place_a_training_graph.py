@@ -46,7 +46,7 @@ def main() -> None:
   print(f"one device {single_us / 1000:.1f} ms, placed {result.step_time_us / 1000:.1f} ms "
         f"({single_us / result.step_time_us:.2f} times as fast)")
 
-  placed = result.placement.apply(tf_graph.as_graph_def())  # a copy with `node.device` set
+  placed = result.apply(tf_graph.as_graph_def())  # a copy with `node.device` set
   for device, ops in sorted(collections.Counter(node.device for node in placed.node).items()):
     print(f"{ops} ops on {device}")
 

@@ -29,6 +29,12 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
   for name in names:
     device = placement.get(name)
     if device is None:
+      replicas = getattr(placement, "replicas", None) or 1
+      if replicas > 1:
+        raise PlacementError(
+            f"the placement is of {replicas} replicas, which the graph does not have; call "
+            "apply(graph) of the result of place() instead, which puts them in, or take the placed "
+            "graph that place.py wrote")
       raise PlacementError(
           f"the placement has no device for op {name!r}; it is for another graph, or for a part "
           "of this one: place this graph again")

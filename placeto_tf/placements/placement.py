@@ -56,7 +56,7 @@ class Placement(collections.abc.Mapping):
     lower_bound_us: no placement on this cluster is faster.
     peak_memory_bytes: device name -> bytes.
     baselines: method -> {"step_time_us": ..., "fits": ...}.
-    replicas: of a Keras model's training step, among which a batch is divided.
+    replicas: among which the batch is divided, where the placement is of several.
   """
 
   op_devices: Mapping[str, str]

@@ -137,7 +137,7 @@ def place_replicas(
   replication = Replication(
       made[best.replicas, best.mirrored, best.micro_batches][0], rows, baseline, baseline_batch,
       failed or _why_no_more(not_made), checks.get(best.form),
-      {form_name(*form): why for form, why in not_made.items() if form[0] > 1})
+      {form_name(*form): why for form, why in not_made.items() if form[0] > 1}, source.graph)
   return _result(candidates, best, replication, cluster, config, seconds)
 
 

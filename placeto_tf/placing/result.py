@@ -13,10 +13,8 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.graphs.concrete_functions import is_concrete_function, is_function
 from placeto_tf.placements import Placement
-from placeto_tf.placements.applied import apply_checked
-from placeto_tf.placing import tables
+from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.placing.measured_search import MeasuredSearch
@@ -110,6 +108,7 @@ class Replication:
     refused: why the graph is not replicated, or not so often, or "".
     check: of the replicas that were placed; None if it was not asked for, or there is one.
     not_made: form, as in `rows` -> why it was not tried.
+    whole: the graph that was given, which takes the whole batch; None if it is not known.
   """
 
   chosen: Optional[ReplicatedGraph]
@@ -119,6 +118,14 @@ class Replication:
   refused: str = ""
   check: Optional[TrainingComparison] = None
   not_made: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  whole: Optional[ComputationGraph] = None
+
+  @property
+  def grown(self) -> Optional[Tuple[int, int]]:
+    """The examples of a step of the replicas, and of the graph itself, where these are fewer."""
+    batch = None if self.chosen is None else self.chosen.global_batch
+    own = self.rows["1"].global_batch if "1" in self.rows else None
+    return (batch, own) if batch and own and batch > own else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -194,6 +201,7 @@ class PlacingResult:
         graph, cluster, indices, method=config.method, seed=config.seed,
         evaluations=problem.account.evaluations, step_time_us=simulated.step_time_us,
         lower_bound_us=bound_us,
+        replicas=None if problem.replicated is None else problem.replicated.replicas,
         peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
         baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
                    for name, row in baselines.items()})
@@ -206,9 +214,11 @@ class PlacingResult:
   def __repr__(self) -> str:
     """The result in one line."""
     current_us = self.baselines["current"].step_time_us
-    gain = f"{current_us / self.step_time_us:.2f}x of {ms_text(current_us)}, " if (
-        current_us and self.step_time_us) else ""
-    least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step, "
+    grown = None if self.replication is None else self.replication.grown
+    per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""
+    gain = f"{current_us / self.step_time_us:.2f}x of {ms_text(current_us)}" + (
+        " for as many, " if grown else ", ") if current_us and self.step_time_us else ""
+    least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step{per}, "
     return (f"PlacingResult({least}{gain}"
             f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
             f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
@@ -219,24 +229,27 @@ class PlacingResult:
     """What a notebook shows: the table and the timeline."""
     return tables.html(self)
 
-  def apply(self, target: Any, **options: Any) -> Any:
-    """`placement.apply(target)`; a live function is also simulated and compared with the promise.
+  def apply(self, target: Any, *, out_dir: Optional[str] = None, **options: Any) -> Any:
+    """Returns what was placed with the device of every op, and with its replicas, in its own kind.
 
     Args:
-      target: see `Placement.apply`.
-      **options: for a function, those of `place_function`.
+      target: the graph that was given to `place()`, or another copy of it: a GraphDef,
+        MetaGraphDef, CostGraphDef, `tf.Graph`, ConcreteFunction, `tf.function`, Keras model, or the
+        path or spec of a graph.
+      out_dir: for a path, the directory that the placed graph is written to.
+      **options: those of `Placement.apply`; for functions and models, of `place_function`.
 
     Returns:
-      For a ConcreteFunction or `tf.function` an `AppliedFunction`, which can be called and has its
-      step time; a warning is given if that is more than was promised. Else as `Placement.apply`.
+      - a placed copy of a proto; of a path or spec, that of its content;
+      - a `tf.Graph`: the same, changed in place. Of several replicas a **new** one with the same
+        collections, because a live graph cannot be rewritten;
+      - for a ConcreteFunction, a `tf.function` and a Keras model (its inference) an
+        `AppliedFunction`, which is called as they are, with the whole batch, and has its step
+        time; a warning is given if that is more than was promised;
+      - with `out_dir`, the path that was written.
 
     Raises:
-      PlacementError: as `Placement.apply`.
+      PlacementError: as `Placement.apply`; or the target is not the graph that was placed, or a
+        SavedModel without `out_dir`.
     """
-    if not (is_concrete_function(target) or is_function(target)):
-      return self.placement.apply(target, **options)
-    before = self.baselines.get("current")
-    return apply_checked(
-        self.placement, target, self.graph, self.costs, self.cluster,
-        promised_us=self.step_time_us,
-        before_us=None if before is None else before.step_time_us, **options)
+    return placed_targets.apply_result(self, target, out_dir, **options)

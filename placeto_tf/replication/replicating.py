@@ -274,14 +274,14 @@ def _load(
         replicated_function(source.tf_graph, written), feed_shapes=shapes)
   proto = written.graph_def
   if source.format == "meta_graph_def":
-    proto = _meta_graph(source.proto, written)
+    proto = replicated_meta_graph(source.proto, written)
   if live:
     proto = live_graph(proto)
   return load_graph(
       proto, fetches=graph.fetches, feeds=list(source.feed_shapes), feed_shapes=shapes)
 
 
-def _meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
+def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   """The MetaGraphDef with the written nodes; what it names is the first replica's where copied."""
   result = type(original)()
   result.CopyFrom(original)

@@ -1,0 +1,167 @@
+"""`PlacingResult.apply`: the placed thing, with its replicas, in the kind that was given.
+
+A result of several replicas is of another graph than the one that was given to `place()`. So the
+target is compared with that one first, and the graph of the replicas takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.graphs import files, keras_files, keras_models, saved_model_reading
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.concrete_functions import (
+  concrete_of,
+  is_concrete_function,
+  is_function,
+  read_concrete_function,
+)
+from placeto_tf.graphs.functions import inline_functions
+from placeto_tf.graphs.loading import FAMILY_PREFIX, ZOO_PREFIX, load_graph
+from placeto_tf.graphs.tensor_names import op_of
+from placeto_tf.placements import Placement
+from placeto_tf.placements.applied import apply_checked
+from placeto_tf.placements.writing import write_placed
+from placeto_tf.replication.batches import split_spec
+from placeto_tf.replication.rebatching import live_graph
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.replication.replicating import replicated_meta_graph
+from placeto_tf.replication.traced import replicated_function
+
+
+def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: Any) -> Any:
+  """Returns the target placed, with the replicas of the result; see `PlacingResult.apply`."""
+  if isinstance(target, (str, os.PathLike)):
+    return _apply_to_path(result, os.fspath(target), out_dir, **options)
+  if out_dir is not None:
+    raise PlacementError(
+        f"out_dir is for paths, and a {type(target).__name__} was given; leave it out, or write "
+        "the result with write_placed(result.graph, result.placement, out_dir)")
+  if keras_models.is_keras_model(target):
+    target = _inference_of(target, result.graph)
+  if is_concrete_function(target) or is_function(target):
+    return _apply_to_function(result, concrete_of(target), **options)
+  replicated = _replicas(result)
+  if replicated is None or _is_graph(target, replicated.graph):
+    return result.placement.apply(target, **options)
+  _check_original(target, result.replication.whole)
+  if files.format_of(target) == "graph_def":
+    return result.placement.apply(replicated.graph.origin.graph_def, **options)
+  if files.format_of(target) == "meta_graph_def":
+    return _placed_meta_graph(result, replicated, target)
+  import tensorflow as tf
+
+  with target.as_default():
+    meta_graph = tf.compat.v1.train.export_meta_graph()
+  return live_graph(_placed_meta_graph(result, replicated, meta_graph))  # it cannot be rewritten
+
+
+def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) -> Any:
+  """Returns the placed MetaGraphDef of the replicas, with the collections of the original.
+
+  A MetaGraphDef has ops that the GraphDef of the replicas may lack: those that copy variables at
+  the start. They are placed as all ops are that a step does not need.
+  """
+  source = replicated.graph.origin
+  meta_graph = replicated_meta_graph(original, replicated.written)
+  graph = load_graph(
+      meta_graph, fetches=replicated.graph.fetches, feeds=list(source.feed_shapes),
+      feed_shapes={op_of(name): shape for name, shape in source.feed_shapes.items()})
+  column = {name: i for i, name in enumerate(result.cluster.device_names)}
+  indices = np.array([column[result.placement[op]] for op in graph.op_names], np.int32)
+  return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
+
+
+def _replicas(result: Any) -> Optional[ReplicatedGraph]:
+  """Returns the replicas that were placed, None where there is one."""
+  chosen = None if result.replication is None else result.replication.chosen
+  return None if chosen is None or chosen.replicas == 1 else chosen
+
+
+def _apply_to_function(result: Any, function: Any, **options: Any) -> Any:
+  """Returns the `AppliedFunction` of a ConcreteFunction, which takes the whole batch."""
+  replicated = _replicas(result)
+  if replicated is not None and not _is_graph(function, replicated.graph):
+    _check_original(function, result.replication.whole)
+    function = replicated_function(function, replicated.written)
+  before = result.baselines.get("current")
+  return apply_checked(
+      result.placement, function, result.graph, result.costs, result.cluster,
+      promised_us=result.step_time_us,
+      before_us=None if before is None else before.step_time_us, **options)
+
+
+def _inference_of(model: Any, graph: ComputationGraph) -> Any:
+  """Returns the inference function of a Keras model: the one that was placed, where it is its."""
+  placed = None if graph.source is None else graph.source.tf_graph
+  if getattr(placed, "_placeto_model", None) is model:
+    return placed
+  return keras_models.inference_function(model)
+
+
+def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: Any) -> Any:
+  """Returns the placed content of a file, or the path of what was written to `out_dir`."""
+  source = result.graph.source
+  if keras_files.is_keras_file(path) and out_dir is None:
+    placed = None if source is None else getattr(source.tf_graph, "_placeto_model", None)
+    return apply_result(result, keras_files.load_model(path) if placed is None else placed, None,
+                        **options)
+  whole = result.graph if _replicas(result) is None else result.replication.whole
+  if out_dir is not None:
+    placed_path = None if whole.source is None else whole.source.path
+    if placed_path is not None and os.path.realpath(placed_path) != os.path.realpath(path):
+      raise PlacementError(
+          f"{path!r} is not the file that was placed, {placed_path!r}; give that one, or place "
+          "this one")
+    os.makedirs(out_dir, exist_ok=True)
+    return write_placed(result.graph, result.placement, out_dir)
+  if saved_model_reading.is_saved_model(path):
+    raise PlacementError(
+        f"{path!r} is a SavedModel, which is written as a directory; say where with out_dir=...")
+  if path.startswith((ZOO_PREFIX, FAMILY_PREFIX)):
+    from placeto_tf.zoo import build
+
+    spec = split_spec(path)[0]
+    proto = build(spec[len(ZOO_PREFIX):] if spec.startswith(ZOO_PREFIX) else spec).meta_graph_def()
+  else:
+    _, proto, _ = files.read_file(path, None if whole.source is None else whole.source.format)
+  return apply_result(result, proto, None, **options)
+
+
+def _graph_def(target: Any) -> Any:
+  """Returns the GraphDef of a proto, live graph or function, None for what has none."""
+  if is_concrete_function(target):
+    return read_concrete_function(target)[0].source.graph_def
+  if hasattr(target, "as_graph_def"):
+    return target.as_graph_def()
+  format = files.format_of(target)
+  return target.graph_def if format == "meta_graph_def" else target if (
+      format == "graph_def") else None
+
+
+def _is_graph(target: Any, graph: ComputationGraph) -> bool:
+  """Returns whether a target has all nodes of a graph."""
+  return _same(target, graph, lambda found, wanted: set(found) == set(wanted))
+
+
+def _check_original(target: Any, whole: ComputationGraph) -> None:
+  """Raises PlacementError unless the target is the graph that was given to `place()`."""
+  if not _same(target, whole, lambda found, wanted: found == wanted):
+    raise PlacementError(
+        f"the {type(target).__name__} is not the graph of which replicas were placed; give that "
+        "one, or place this one")
+
+
+def _same(target: Any, graph: ComputationGraph, equal: Callable[[Any, Any], bool]) -> bool:
+  """Returns whether the types of the ops by name, calls inlined, are equal."""
+  graph_def, source = _graph_def(target), graph.source
+  if graph_def is None or source is None or source.graph_def is None:
+    return False
+  found, wanted = (
+      {node.name: node.op for node in inline_functions(each)[0].node}
+      for each in (graph_def, source.graph_def))
+  return equal(found, wanted)

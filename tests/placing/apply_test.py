@@ -1,0 +1,224 @@
+"""`PlacingResult.apply` gives what `place()` promised, for every kind of input."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import placeto_tf as placeto
+from placeto_tf.clusters.constraints import own_devices
+from placeto_tf.errors import PlacementError
+from placeto_tf.simulation import Simulator
+
+v1 = tf.compat.v1
+_BATCH = 8
+
+
+def _graph():
+  """A training step of two layers on batches of any size."""
+  graph = tf.Graph()
+  with graph.as_default():
+    x = v1.placeholder(tf.float32, [None, 16], name="x")
+    for i in range(2):
+      weights = v1.get_variable(f"w{i}", [16, 16], initializer=v1.ones_initializer())
+      x = tf.tanh(tf.matmul(x, weights * 0.1, name=f"product{i}"))
+    loss = tf.reduce_mean(tf.square(x - 1.0), name="loss")
+    v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    v1.global_variables_initializer()
+  return graph
+
+
+def _meta_graph():
+  with _graph().as_default():
+    return v1.train.export_meta_graph()
+
+
+def _write(proto, folder, name):
+  path = folder / name
+  path.write_bytes(proto.SerializeToString())
+  return str(path)
+
+
+_GRAPHS = {
+    "GraphDef": lambda folder: _graph().as_graph_def(),
+    "MetaGraphDef": lambda folder: _meta_graph(),
+    "Graph": lambda folder: _graph(),
+    "path of a GraphDef": lambda folder: _write(_graph().as_graph_def(), folder, "graph.pb"),
+    "path of a MetaGraphDef": lambda folder: _write(_meta_graph(), folder, "graph.meta"),
+}
+_WAYS = {
+    "one": {}, "pinned": {"pins": (("product1", "/CPU:1"),)}, "replicas": {"replicas": 2},
+    "mirrored": {"replicas": 2, "mirrored_variables": True}, "pipeline": {"replicas": "1 x 2"},
+    "pinned replicas": {"replicas": 2, "mirrored_variables": False,
+                        "pins": ((".*product1.*", "/CPU:1"),)},
+}
+
+
+def _place(source, **options):
+  return placeto.place(source, "cpu:2", "auto", max_evaluations=12, **options)
+
+
+def _as_graph(placed):
+  """A `tf.Graph` of something placed, and the kind that it is."""
+  if isinstance(placed, tf.Graph):
+    return placed
+  graph = tf.Graph()
+  with graph.as_default():
+    if isinstance(placed, v1.MetaGraphDef):
+      v1.train.import_meta_graph(placed)
+    else:
+      tf.import_graph_def(placed, name="")
+  return graph
+
+
+def _trained(graph, feed="x:0"):
+  """The loss before and after a step."""
+  config = v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
+  values = np.random.default_rng(0).random([_BATCH, 16], np.float32)
+  with v1.Session(graph=graph, config=config) as session:
+    session.run("init")
+    first = session.run("loss:0", {feed: values})
+    session.run("train", {feed: values})
+    return first, session.run("loss:0", {feed: values})
+
+
+def _simulated_us(placed, result):
+  """The step time of a placed graph by the devices that are set in it."""
+  graph = placeto.load_graph(placed, fetches=["train", "loss:0"], batch_size=_BATCH)
+  costs = placeto.estimate_costs(graph, result.cluster)
+  return Simulator(graph, costs, result.cluster).simulate(
+      own_devices(graph, result.cluster).astype(np.int32)).step_time_us
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("kind", _GRAPHS)
+def test_the_placed_graph_takes_the_time_that_was_promised_and_trains_the_same(
+    kind, way, tmp_path):
+  target = _GRAPHS[kind](tmp_path)
+  result = _place(target, fetches=["train", "loss:0"], batch_size=_BATCH, check_replicas=False,
+                  **_WAYS[way])
+  placed = result.apply(target)
+  is_path = isinstance(target, str)
+  assert is_path or type(placed) is type(target)
+  assert (placed is target) == (kind == "Graph" and "replicas" not in _WAYS[way])
+  graph = _as_graph(placed)
+  products = [op.name for op in graph.get_operations() if "product0" in op.name]
+  assert len([name for name in products if "grad" not in name]) >= (
+      2 if "replicas" in _WAYS[way] else 1)
+  # Work of a part of the batch is counted anew here, and derived from the whole's for the promise.
+  assert _simulated_us(graph, result) == pytest.approx(result.step_time_us, rel=2e-4)
+  assert _trained(graph) == pytest.approx(_trained(_graph()), rel=1e-5)
+  if kind in ("MetaGraphDef", "Graph"):
+    assert {op.name for op in graph.get_collection("train_op")} == {"train"}
+
+
+@pytest.mark.parametrize("options", [{}, {"replicas": 2}])
+def test_a_graph_can_be_applied_as_another_kind_than_it_was_read_from(options, tmp_path):
+  result = _place(_write(_graph().as_graph_def(), tmp_path, "graph.pb"),
+                  fetches=["train", "loss:0"], batch_size=_BATCH, check_replicas=False, **options)
+  expected = _trained(_graph())
+  for target in (_graph(), _graph().as_graph_def(), _meta_graph()):
+    assert _trained(_as_graph(result.apply(target))) == pytest.approx(expected, rel=1e-5)
+
+
+def _step():
+  """A training step as a function, and its variable; the gradient is that of the mean."""
+  weights = tf.Variable(tf.ones([16, 4]) * 0.1, name="weights")
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 16], tf.float32)])
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(tf.square(tf.tanh(x @ weights) - 1.0))
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return {"loss": loss}
+
+  return step, weights
+
+
+@pytest.mark.parametrize("kind", ["tf.function", "ConcreteFunction"])
+@pytest.mark.parametrize("options", [
+    {}, {"replicas": 2}, {"pins": ((".*MatMul.*", "/CPU:0"), (".*", "/CPU:0"))}])
+def test_a_function_is_called_with_the_whole_batch_and_trains_its_variables(kind, options):
+  values = tf.constant(np.random.default_rng(0).random([_BATCH, 16], np.float32))
+  (step, weights), (expected_step, expected) = _step(), _step()
+  losses = [float(expected_step(values)["loss"]) for _ in range(2)]
+  target = step if kind == "tf.function" else step.get_concrete_function()
+  # This process has one CPU device: all is pinned to it, replicas included.
+  result = placeto.place(
+      target, "cpu:2", "auto", max_evaluations=12, batch_size=_BATCH, check_replicas=False,
+      **{"pins": ((".*", "/CPU:0"),), **options})
+  applied = result.apply(target)
+  assert applied.kept and applied.step_time_us == pytest.approx(result.step_time_us)
+  assert [float(applied(values)["loss"]) for _ in range(2)] == pytest.approx(losses, rel=1e-5)
+  assert np.allclose(weights, expected, atol=1e-6)
+
+
+def test_a_keras_model_gives_its_inference():
+  model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
+  result = placeto.place(model, "cpu:1", "single", batch_size=3)
+  values = tf.ones([3, 4])
+  for target in (model, result.graph.source.tf_graph):
+    found = tf.nest.flatten(result.apply(target)(values))[0]
+    assert np.allclose(found, model(values), atol=1e-6)
+
+
+def test_a_saved_model_is_written_where_it_is_said(tmp_path):
+  class Model(tf.Module):
+    def __init__(self):
+      self.weights = tf.Variable(tf.ones([4, 2]))
+
+    @tf.function(input_signature=[tf.TensorSpec([2, 4], tf.float32, name="x")])
+    def serve(self, x):
+      return {"y": x @ self.weights}
+
+  model, path = Model(), str(tmp_path / "model")
+  tf.saved_model.save(model, path, signatures=model.serve)
+  result = placeto.place(path, "cpu:1", "single")
+  with pytest.raises(PlacementError, match="out_dir="):
+    result.apply(path)
+  written = result.apply(path, out_dir=str(tmp_path / "placed"))
+  loaded = placeto.load_placed(written)
+  found = loaded.signatures["serving_default"](x=tf.ones([2, 4]))["y"]
+  assert np.array_equal(found, np.full([2, 2], 4.0))
+  with pytest.raises(PlacementError, match="is not the file that was placed"):
+    result.apply(str(tmp_path), out_dir=str(tmp_path / "other"))
+
+
+def test_a_spec_of_the_zoo_gives_its_graph():
+  result = placeto.place("zoo:rnnlm:batch=4:steps=2:layers=1:hidden=8:vocab=16", "cpu:2", "single")
+  placed = result.apply("zoo:rnnlm:batch=4:steps=2:layers=1:hidden=8:vocab=16")
+  assert all(node.device for node in placed.graph_def.node)
+
+
+def test_the_placement_of_replicas_says_what_to_call_instead():
+  graph = _graph()
+  result = _place(graph, fetches=["train"], batch_size=_BATCH, replicas=2, check_replicas=False)
+  with pytest.raises(PlacementError, match=r"of 2 replicas.*call apply\(graph\) of the result"):
+    result.placement.apply(graph.as_graph_def())
+  assert _trained(_as_graph(result.apply(graph.as_graph_def())))  # as it says
+  assert result.placement.apply(result.graph.source.tf_graph)
+
+
+def test_replicas_of_another_graph_are_refused():
+  result = _place(_graph(), fetches=["train"], batch_size=_BATCH, replicas=2, check_replicas=False)
+  other = _graph()
+  with other.as_default():
+    tf.constant(1.0, name="more")
+  with pytest.raises(PlacementError, match="is not the graph of which replicas were placed"):
+    result.apply(other)
+
+
+def test_a_batch_that_grew_is_in_the_first_line():
+  def train(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(tf.square(x @ weights))
+    weights.assign_sub(tape.gradient(loss, weights))
+    return loss
+
+  weights = tf.Variable(tf.ones([16, 4]))
+  function = tf.function(train).get_concrete_function(tf.TensorSpec([_BATCH, 16]))
+  result = placeto.place(function, "cpu:2", max_evaluations=10, replicas=2, check_replicas=False)
+  if result.replication.grown is not None:
+    assert result.replication.grown == (2 * _BATCH, _BATCH)
+    assert f"of {2 * _BATCH} examples (the graph's own step has {_BATCH})" in repr(result)
+  else:
+    assert result.replication.chosen.global_batch == _BATCH
