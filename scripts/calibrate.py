@@ -75,7 +75,8 @@ def main() -> None:
       "sender_us_per_kb": found.cluster.sender_us_per_byte * 1e3,
       "receiver_us_per_transfer": found.cluster.receiver_us_per_transfer,
       "receiver_us_per_kb": found.cluster.receiver_us_per_byte * 1e3,
-      "delivery_us": found.cluster.delivery_us, "busy_slowdown": found.cluster.busy_slowdown}
+      "latency_us": float(found.cluster.latency_us.max()),
+      "busy_slowdown": found.cluster.busy_slowdown}
   if graph is not None and found.compute_us is not None and found.step_time_us is not None:
     path = os.path.join(FLAGS.out, "costs.pb")
     calibrating.write_costs(

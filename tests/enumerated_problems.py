@@ -38,10 +38,11 @@ def every_kind_of_problem(seed):
     devices.append(Device("/CPU:0", "CPU", 2**30, host=bool(chance() < 0.7)))
   bandwidth = rng.choice([0.25, 1.0, 2.0, 4.0], (d, d) if chance() < 0.4 else (1, 1))
   latency = times((d, d) if chance() < 0.4 else (1, 1), 5)
-  extensions = {}
+  extensions = {"bus_gap_us": float(times(1, 3)[0]),
+                "transfers": str(rng.choice(["device", "device", "pair", "unlimited"]))}
   if chance() < 0.35:
     if chance() < 0.5:
-      extensions = {"ready_order": "executor", "delivery_us": float(times(1, 3)[0]),
+      extensions = {"ready_order": "executor",
                     "inline_op_types": ("Inline",), "busy_slowdown": float(chance() < 0.3)}
     for name in ("sender_us_per_transfer", "sender_us_per_byte", "receiver_us_per_transfer",
                  "receiver_us_per_byte"):

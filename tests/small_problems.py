@@ -12,8 +12,8 @@ from placeto_tf.problem.host_options import offered_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
-def _cluster(gpus=2, host=False, *, bandwidth=100.0, latency=1.0, overhead=0.0, speeds=None,
-             memory=1e12, **extensions):
+def _cluster(gpus=2, host=False, *, bandwidth=100.0, latency=0.0, overhead=0.0, speeds=None,
+             memory=1e12, bus_gap_us=1.0, **extensions):
   """Devices /GPU:i, and with `host` a /CPU:0 for ops without a GPU kernel."""
   memories = np.broadcast_to(memory, gpus)
   kinds = speeds or [0] * gpus
@@ -24,7 +24,7 @@ def _cluster(gpus=2, host=False, *, bandwidth=100.0, latency=1.0, overhead=0.0, 
     devices.append(Device("/CPU:0", "CPU", int(1e12), host=True))
   d = len(devices)
   return Cluster(tuple(devices), np.full((d, d), bandwidth), np.full((d, d), latency), overhead,
-                 **extensions)
+                 bus_gap_us, **extensions)
 
 
 def _problem(

@@ -25,6 +25,7 @@ from placeto_tf.clusters.device import MOST, Device, is_number
 from placeto_tf.errors import ClusterError, listed
 
 READY_ORDERS = ("arrival", "executor")
+TRANSFERS = ("device", "pair", "unlimited")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -34,11 +35,15 @@ class Cluster:
   Attributes:
     devices: [D].
     bandwidth_bytes_per_us: [D, D] float64, from row to column; the diagonal is not used.
-    latency_us: [D, D] float64, how long the sender's bus stays busy after a transfer.
+    latency_us: [D, D] float64, the time from a transfer's end until its consumers have it.
     op_overhead_us: how long a device stays busy after an op that launches a kernel.
+    bus_gap_us: how long a bus stays busy after a transfer.
 
   The fields below extend the reference simulator; their defaults leave it as it is.
 
+    transfers: how they queue: "device", on one outgoing bus a device; "pair", on a link of each
+      pair of devices; "unlimited", not at all. With the last two, an output wanted by several
+      devices is sent once to each.
     transfer_per_destination: an output wanted by several devices is sent once to each, in the
       order of the devices, instead of once to all.
     sender_us_per_transfer, sender_us_per_byte: compute time that a transfer takes on its sender
@@ -48,8 +53,6 @@ class Cluster:
     ready_order: "arrival", or "executor": that of TensorFlow's executor with one thread per device,
       depth first; unpacking then happens at once, and stops what the device runs.
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
-    delivery_us: under the executor's order, the time from a transfer's end to its unpacking, in
-      which it keeps neither bus nor device busy.
     busy_slowdown: under the executor's order, how much longer an op takes, over its compute time,
       that begins while another device computes, for all that workers do to each other.
 
@@ -63,6 +66,8 @@ class Cluster:
   bandwidth_bytes_per_us: np.ndarray  # [D, D]
   latency_us: np.ndarray  # [D, D]
   op_overhead_us: float = 0.0
+  bus_gap_us: float = 0.0
+  transfers: str = "device"
   transfer_per_destination: bool = False
   sender_us_per_transfer: float = 0.0
   sender_us_per_byte: float = 0.0
@@ -70,7 +75,6 @@ class Cluster:
   receiver_us_per_byte: float = 0.0
   ready_order: str = "arrival"
   inline_op_types: Tuple[str, ...] = ()
-  delivery_us: float = 0.0
   busy_slowdown: float = 0.0
   core_probe_us: float = 0.0
 
@@ -93,13 +97,13 @@ class Cluster:
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
     object.__setattr__(self, "inline_op_types", tuple(types))
-    for name in ("delivery_us", "busy_slowdown"):
-      if getattr(self, name) and self.ready_order != "executor":
-        raise ClusterError(f"{name} is {getattr(self, name)} with ready_order "
-                           f"{self.ready_order!r}; it needs \"executor\"")
-    if self.ready_order not in READY_ORDERS:
-      raise ClusterError(f"ready_order is {self.ready_order!r}; expected one of "
-                         f"{', '.join(READY_ORDERS)}")
+    for name, known in (("ready_order", READY_ORDERS), ("transfers", TRANSFERS)):
+      if getattr(self, name) not in known:
+        raise ClusterError(
+            f"{name} is {getattr(self, name)!r:.60}; expected one of {', '.join(known)}")
+    if self.busy_slowdown and self.ready_order != "executor":
+      raise ClusterError(f"busy_slowdown is {self.busy_slowdown} with ready_order "
+                         f"{self.ready_order!r}; it needs \"executor\"")
 
   def _check_scalar(self, name: str, default: Any) -> None:
     """Checks a field by the type of its default, so that a field added later is checked too."""
@@ -205,6 +209,11 @@ class Cluster:
   def device_names(self) -> Tuple[str, ...]:
     """[D] names."""
     return tuple(device.name for device in self.devices)
+
+  @functools.cached_property
+  def fixed_us(self) -> np.ndarray:
+    """[D, D] float64: what a transfer costs however small it is, latency and gap; 0 to itself."""
+    return np.where(np.eye(self.num_devices, dtype=bool), 0.0, self.latency_us + self.bus_gap_us)
 
   @functools.cached_property
   def memory_bytes(self) -> np.ndarray:

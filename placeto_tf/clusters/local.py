@@ -98,13 +98,12 @@ def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, 
       both_cpus = a.type == b.type == "CPU"
       link = _SHARED_CPU if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
-  overhead = max(preset.op_overhead_us for preset in members)
   sharing: Dict[str, Any] = {}
   if cpus > 1 and not with_gpus:
     sharing = dict(ready_order="executor", busy_slowdown=float(cpus - 1))
   return dict(
       devices=tuple(devices), bandwidth_bytes_per_us=bandwidth, latency_us=latency,
-      op_overhead_us=overhead, **sharing)
+      **presets.slowest_fields(members), **sharing)
 
 
 def _grappler_devices() -> List[DeviceProperties]:

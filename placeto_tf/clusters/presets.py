@@ -21,15 +21,28 @@ Where the figures come from:
     80 GB, H100 for PCIe and RTX A6000). A K80 board carries two GK210 dies; TensorFlow sees each
     as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
-    2019): 7,600 bytes/us, 25 us, 5.7 us per op, 12 GB per die.
+    2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
+    bus after a transfer, which delay no consumer (`bus_gap_us`).
   Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
     sold with it, so cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100 for
     PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
-    direct access to one another, so a transfer crosses the bus twice, at half of its rate. Latency
-    and overhead are mostly TensorFlow's own (send and receive, executor, launch), so `k80`'s are
-    used for all cards. `calibrate` replaces all of these by measurements.
+    direct access to one another, so a transfer crosses the bus twice, at half of its rate.
+    `calibrate` replaces all of these by measurements.
+  Latency: what an op on another device waits for beside the bytes, mostly TensorFlow's own doing.
+    The copy waits for an event of the compute stream and is itself a launch (5 us: the launch of a
+    small kernel or copy, as CUDA's samples and PyTorch's profiles show it); reading another card's
+    memory takes 4 us and more (github.com/lukealonso/p2pmark: 4.1 us alone, 6.1 us under load, on
+    PCIe; NVLink has more bandwidth, not less latency: Li et al., "Evaluating modern GPU
+    interconnect", arXiv:1903.04611); TensorFlow sees that it has ended when its event manager
+    polls, every 10 us (`polling_active_delay_usecs` in its gpu_event_mgr.cc); then the executor
+    hands the tensor over and launches the consumer (6 us, as any op). That adds up to 25 us. From
+    the launch of a small kernel to its start pass up to 20 us (NVIDIA's guide to Nsight Systems, on
+    a V100), so it is no pessimist's figure. Through the host it is copied twice: 35 us.
+  Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. All GPUs
+    of a host are launched to by one process, so a step of small kernels gains less by several GPUs
+    than is simulated where the cores are few.
   Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
     below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow does
     reach (RDMA, several connections), of which three quarters are assumed.
@@ -47,7 +60,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -66,10 +79,10 @@ class Link:
   latency_us: float
 
 
-_PCIE_K80 = Link(7_600.0, 25.0)
+_PCIE_K80 = Link(7_600.0, 0.0)
 _PCIE_3 = Link(12_000.0, 25.0)
 _PCIE_4 = Link(24_000.0, 25.0)
-_PCIE_4_STAGED = Link(12_000.0, 25.0)
+_PCIE_4_STAGED = Link(12_000.0, 35.0)
 _PCIE_5 = Link(47_000.0, 25.0)
 _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
@@ -88,11 +101,13 @@ class Preset:
   peer: Link
   host: Link
   op_overhead_us: float = 5.7
+  bus_gap_us: float = 0.0
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
-         memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0) -> Preset:
+         memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
+         bus_gap_us: float = 0.0) -> Preset:
   """Args: num_cores as grappler counts them; frequency in MHz; bandwidth in 10^9 bytes/s; half,
   the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too."""
   properties = {
@@ -101,12 +116,14 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
-  return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, product_peaks=peaks)
+  return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
+                product_peaks=peaks)
 
 
 _PRESETS: Dict[str, Preset] = {
     # Gains of placements simulated with 0.3 are those that Placeto's authors measured.
-    "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80),
+    "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80,
+                bus_gap_us=25.0),
     # TensorFlow's benchmarks of 2017 on one P100 (synthetic data, float32): ResNet-50 219 and
     # InceptionV3 142 images/s. At the peak they would be 264 and 208: 0.83 and 0.68, so about 0.75.
     "p100": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, 0.75, _PCIE_3, _PCIE_3),
@@ -230,10 +247,15 @@ def from_counts(
   bandwidth, latency = (
       np.where(together, np.array([[getattr(link, field) for link in row] for row in links])[pairs],
                getattr(network, field)) for field in ("bandwidth_bytes_per_us", "latency_us"))
-  overhead = max(preset.op_overhead_us for preset, _ in members)
   return dict(
       devices=tuple(device for _, device in members), bandwidth_bytes_per_us=bandwidth,
-      latency_us=latency, op_overhead_us=overhead)
+      latency_us=latency, **slowest_fields([preset for preset, _ in members]))
+
+
+def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
+  """Returns the fields of a `Cluster` that hold for all its devices, those of the slowest."""
+  return {field: max(getattr(preset, field) for preset in members)
+          for field in ("op_overhead_us", "bus_gap_us")}
 
 
 def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:

@@ -55,7 +55,7 @@ class GroupedGraph:
     edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
     allowed: [G, D] bool.
     memory_bytes: [D] float64.
-    bandwidth_bytes_per_us, latency_us: [D, D] float64.
+    bandwidth_bytes_per_us, latency_us: [D, D] float64; the latter with the gap after a transfer.
     is_host: [D] bool.
     op_overhead_us: of every op.
   """
@@ -142,7 +142,7 @@ class GroupedGraph:
         allowed=np.asarray(allowed, dtype=bool),
         memory_bytes=cluster.memory_bytes,
         bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us,
-        latency_us=cluster.latency_us,
+        latency_us=cluster.fixed_us,
         is_host=np.array([device.host for device in cluster.devices], dtype=bool),
         op_overhead_us=float(cluster.op_overhead_us),
     )

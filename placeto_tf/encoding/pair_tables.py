@@ -141,7 +141,7 @@ class PairTables:
         out_groups=_writable(grouped.targets, np.int32),
         out_bytes=_writable(grouped.edge_bytes, np.float64),
         us_per_byte=_writable(np.where(off, 1 / cluster.bandwidth_bytes_per_us, 0.0), np.float64),
-        latency_us=_writable(np.where(off, cluster.latency_us, 0.0), np.float64),
+        latency_us=_writable(cluster.fixed_us, np.float64),
         held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
         memory_bytes=_writable(cluster.memory_bytes, np.float64),
         rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),

@@ -128,7 +128,13 @@ class _Path:
         for d in np.flatnonzero(sent.destinations[t]).tolist()}
     rank = topological_rank(graph)
     self._before_op = _previous(self._place, simulated.start_us, simulated.end_us, rank)
-    self._before_transfer = _previous(sent.sources, sent.start_us, sent.end_us, rank[sent.ops])
+    # Transfers of one bus; of unlimited ones each has its own.
+    buses = sent.sources.astype(np.int64) * (simulated.cluster.num_devices + 1)
+    if simulated.cluster.transfers != "device":
+      buses += sent.destinations.argmax(axis=1) + 1
+    if simulated.cluster.transfers == "unlimited":
+      buses = np.arange(len(sent))
+    self._before_transfer = _previous(buses, sent.start_us, sent.end_us, rank[sent.ops])
     order = np.argsort(graph.edge_consumers, kind="stable")
     self._edges = order
     self._first_edge = np.searchsorted(
@@ -166,7 +172,8 @@ class _Path:
         came, item = float(step.end_us[producer]), (producer, -1)
       else:
         t = self._transfer_of[producer, port, d]
-        came, item = float(step.transfers.end_us[t]), (op, t)
+        latency_us = step.cluster.latency_us[self._place[producer], d]
+        came, item = float(step.transfers.end_us[t] + latency_us), (op, t)
       if came > best:
         best, found = came, item
     start = float(step.start_us[op])
@@ -181,7 +188,8 @@ class _Path:
       self.waiting_us += start
       return found
     if found[1] >= 0:  # what comes after a transfer's end is unpacking and delivery
-      self._add_transfer(int(step.transfers.sources[found[1]]), d, start - best)
+      sent_us = float(step.transfers.end_us[found[1]])
+      self._add_transfer(int(step.transfers.sources[found[1]]), d, start - sent_us)
       return found
     # The device may have been in the overhead of an op that ended before.
     launch = min(start - best, self._step.cluster.op_overhead_us)

@@ -235,8 +235,9 @@ def _calibrated(
         cluster, op_overhead_us=overhead_us, ready_order="executor",
         inline_op_types=INLINE_OP_TYPES)
   parts = {pair: split_hop(times) for pair, times in links.items()}
-  bandwidth = np.array(cluster.bandwidth_bytes_per_us)
+  bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)
   for (i, j), part in parts.items():
+    latency_us[i, j] = part["wire"][0]
     per_byte = max(part["wire"][1], 1 / _FASTEST_BYTES_PER_US)
     bandwidth[i, j] = max(1 / per_byte, _SLOWEST_BYTES_PER_US)
 
@@ -244,11 +245,11 @@ def _calibrated(
     return float(np.mean([part[what][k] for part in parts.values()]))
 
   return dataclasses.replace(
-      cluster, bandwidth_bytes_per_us=bandwidth, latency_us=np.zeros_like(bandwidth),
+      cluster, bandwidth_bytes_per_us=bandwidth, latency_us=latency_us, bus_gap_us=0.0,
       op_overhead_us=overhead_us, transfer_per_destination=True,
       sender_us_per_transfer=mean("pack", 0), sender_us_per_byte=mean("pack", 1),
       receiver_us_per_transfer=mean("unpack", 0), receiver_us_per_byte=mean("unpack", 1),
-      delivery_us=mean("wire", 0), ready_order="executor", inline_op_types=INLINE_OP_TYPES)
+      ready_order="executor", inline_op_types=INLINE_OP_TYPES)
 
 
 def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:

@@ -12,7 +12,7 @@ a search finds with the first fit.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from placeto_tf.simulation import Simulator
 # Fields that are scaled together.
 _PARTS = (
     ("sender_us_per_transfer", "receiver_us_per_transfer"),
-    ("delivery_us",),
+    ("latency_us",),
     ("sender_us_per_byte", "receiver_us_per_byte"),
 )
 # Kinds of random placements: a number of stretches of the graph, or a share of single ops moved.
@@ -153,6 +153,7 @@ def _times(costs: OpCosts, scale: float) -> OpCosts:
 
 
 def _scaled(cluster: Cluster, x: np.ndarray) -> Cluster:
-  changes = {name: getattr(cluster, name) * float(np.exp(logarithm))
-             for names, logarithm in zip(_PARTS, x[1:-1]) for name in names}
+  changes: Dict[str, Any] = {
+      name: getattr(cluster, name) * float(np.exp(logarithm))
+      for names, logarithm in zip(_PARTS, x[1:-1]) for name in names}
   return dataclasses.replace(cluster, busy_slowdown=max(0.0, float(x[-1])), **changes)

@@ -39,8 +39,7 @@ class Direction(NamedTuple):
   first: np.ndarray  # [N+1] int64, where the pairs of each op begin
   sources: np.ndarray  # [E] int64, the op that is waited for
   size_bytes: np.ndarray  # [E] float64, of all that is sent between the two
-  more: np.ndarray  # [E] float64, transfers but the first
-  work_us: np.ndarray  # [E] float64, packing and unpacking, and what lies between
+  work_us: np.ndarray  # [E] float64, packing and unpacking, and gaps between transfers
   slowness: np.ndarray  # [C, C] us a byte from a source's device to another, or inf
   latency: np.ndarray  # [C, C] us, likewise
   reversed: bool
@@ -81,8 +80,14 @@ class Paths(NamedTuple):
     least_bytes = np.full(len(pairs), np.inf)
     np.minimum.at(least_bytes, pair, size_bytes)
     work_us = (
-        cluster.sender_us_per_transfer + cluster.receiver_us_per_transfer + cluster.delivery_us
+        cluster.sender_us_per_transfer + cluster.receiver_us_per_transfer
         + (cluster.sender_us_per_byte + cluster.receiver_us_per_byte) * least_bytes)
+    sent_bytes = np.zeros(len(pairs))
+    if cluster.transfers == "unlimited":  # all that is sent between two ops is sent side by side
+      np.maximum.at(sent_bytes, pair, size_bytes)
+    else:
+      np.add.at(sent_bytes, pair, size_bytes)
+      work_us += cluster.bus_gap_us * (np.bincount(pair, minlength=len(pairs)) - 1.0)
     order = np.argsort(graph.depths, kind="stable").astype(np.int64)
 
     def direction(ends, sources, order, slowness, latency, is_reversed):
@@ -90,8 +95,7 @@ class Paths(NamedTuple):
       return Direction(
           np.ascontiguousarray(order), np.searchsorted(ends[by_end], np.arange(n + 1)),
           sources[by_end],
-          np.bincount(pair, size_bytes, minlength=len(pairs))[by_end],
-          (np.bincount(pair, minlength=len(pairs)) - 1.0)[by_end], work_us[by_end],
+          sent_bytes[by_end], work_us[by_end],
           np.ascontiguousarray(slowness), np.ascontiguousarray(latency), is_reversed)
 
     return cls(
@@ -354,7 +358,7 @@ def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most)
             arrives_us[pair, k] = min(arrives_us[pair, k], (
                 start_us[u, e] + busy_us[u, e] - overhead + direction.work_us[pair]
                 + direction.size_bytes[pair] * direction.slowness[e, k]
-                + direction.more[pair] * direction.latency[e, k]))
+                + direction.latency[e, k]))
     for k in range(c):
       start_us[v, k] = _start_us(
           v, k, arrives_us, direction, start_us, busy_us, allowed, together, probes, s) if (

@@ -4,8 +4,9 @@
 
 - As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` after its
   producer ended, however many others are on their way.
-- With links: a tensor is sent once, through the sender's bus, which is busy until the transfer
-  and its latency are over; devices are busy for the overhead after each op. The simulator has the
+- With links: a tensor is sent once, through the sender's bus, or to each device, as the cluster's
+  transfers go. The bus is busy until the transfer and the gap after it are over, and the consumer
+  waits for the latency; devices are busy for the overhead after each op. The simulator has the
   same costs, but another order of its queues: a plan books slots, the simulator takes what comes
   first.
 
@@ -19,6 +20,7 @@ Legend: N ops, D devices, C colocated sets.
 from __future__ import annotations
 
 import bisect
+import collections
 from typing import Dict, List, Tuple
 
 import numpy as np
@@ -74,7 +76,7 @@ class Schedule:
     device: [N] device of each op that has been placed, else -1.
     end_us: [N] its end in the plan.
     compute_us: [N][D] lists; inputs, consumers: [N] lists (see `_edges`).
-    devices: [D] timelines; buses: [D] timelines.
+    devices: [D] timelines.
   """
 
   def __init__(self, problem: PlacementProblem, *, links: bool):
@@ -86,13 +88,18 @@ class Schedule:
     self.device = [-1] * n
     self.end_us = [0.0] * n
     self.devices = [Timeline() for _ in range(d)]
-    self.buses = [Timeline() for _ in range(d)]
+    self._buses: Dict[Tuple[int, int], Timeline] = collections.defaultdict(Timeline)
+    self._queued = cluster.transfers != "unlimited"
+    self._paired = cluster.transfers == "pair"
+    self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
+    self._gap_us = cluster.bus_gap_us
     off = ~np.eye(d, dtype=bool)
     bandwidth = np.where(off, cluster.bandwidth_bytes_per_us, 1.0)
     self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
     self._latency_us = cluster.latency_us.tolist()
     self._overhead_us = cluster.op_overhead_us if links else 0.0
-    self._arrival: Dict[Tuple[int, int], float] = {}  # of tensors on their way or arrived
+    # Tensor, and device where it is sent to each -> end of its transfer.
+    self._sent_us: Dict[Tuple[int, int, int], float] = {}
     self._set = graph.colocation.tolist()
     self._set_device: Dict[int, int] = {}
     self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
@@ -113,22 +120,35 @@ class Schedule:
   def data_ready_us(self, op: int, d: int) -> float:
     """When all inputs of an op whose producers are placed can be on device d."""
     ready = 0.0
-    backlog: Dict[int, float] = {}  # of buses, by transfers this op would add
+    backlog: Dict[Tuple[int, int], float] = {}  # of buses, by transfers this op would add
     for u, tensor, size in self.inputs[op]:
       e, end = self.device[u], self.end_us[u]
       if e == d:
         arrival = end
       elif not self.links:
         arrival = end + size * self._us_per_byte[e][d] + self._latency_us[e][d]
-      elif (u, tensor) in self._arrival:
-        arrival = self._arrival[u, tensor]
       else:
-        length = size * self._us_per_byte[e][d]
-        start = max(self.buses[e].earliest(end, length), backlog.get(e, 0.0))
-        arrival = start + length
-        backlog[e] = arrival + self._latency_us[e][d]
+        sent_us = self._sent_us.get(self._copy(u, tensor, d))
+        if sent_us is None:
+          length, bus = size * self._us_per_byte[e][d], self._bus(e, d)
+          sent_us = max(self._free_us(e, d, end, length), backlog.get(bus, 0.0)) + length
+          if self._queued:
+            backlog[bus] = sent_us + self._gap_us
+        arrival = sent_us + self._latency_us[e][d]
       ready = max(ready, arrival)
     return ready
+
+  def _copy(self, op: int, tensor: int, d: int) -> Tuple[int, int, int]:
+    """Names the transfer of a tensor that device d waits for."""
+    return op, tensor, d if self._to_each else -1
+
+  def _bus(self, e: int, d: int) -> Tuple[int, int]:
+    """Names the bus from device e to d."""
+    return e, d if self._paired else -1
+
+  def _free_us(self, e: int, d: int, ready_us: float, length_us: float) -> float:
+    """Returns when a transfer from device e to d can start."""
+    return self._buses[self._bus(e, d)].earliest(ready_us, length_us) if self._queued else ready_us
 
   def occupied_us(self, op: int, d: int) -> float:
     """How long the op keeps device d busy."""
@@ -140,12 +160,14 @@ class Schedule:
     if self.links:
       for u, tensor, size in self.inputs[op]:
         e = self.device[u]
-        if e != d and (u, tensor) not in self._arrival:
+        copy = self._copy(u, tensor, d)
+        if e != d and copy not in self._sent_us:
           length = size * self._us_per_byte[e][d]
-          start = self.buses[e].earliest(self.end_us[u], length)
-          self.buses[e].book(start, length + self._latency_us[e][d])
-          self._arrival[u, tensor] = start + length
-          start_us = max(start_us, start + length)
+          start = self._free_us(e, d, self.end_us[u], length)
+          if self._queued:
+            self._buses[self._bus(e, d)].book(start, length + self._gap_us)
+          self._sent_us[copy] = start + length
+          start_us = max(start_us, start + length + self._latency_us[e][d])
     start_us = self.devices[d].earliest(start_us, self.occupied_us(op, d))
     self.devices[d].book(start_us, self.occupied_us(op, d))
     self.device[op], self.end_us[op] = d, start_us + self.compute_us[op][d]

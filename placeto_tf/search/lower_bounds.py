@@ -111,7 +111,9 @@ class LowerBounds:
     yield found
 
   def bus_us(self) -> float:
-    """The bound by transfers that no placement avoids; 0 without any."""
+    """Returns the bound by transfers that no placement avoids; 0 without any, or without buses."""
+    if self._problem.cluster.transfers != "device":
+      return 0.0
     graph, paths, tables = self._problem.graph, self._paths, self._problem.simulator.tables
     u, v = graph.edge_producers, graph.edge_consumers
     segments = tables.segment_of_edge
@@ -126,13 +128,15 @@ class LowerBounds:
       transfer_us = tables.segment_bytes[segments[edges]] * slowness
       latency_us = np.where(there, paths.forward.latency[c], np.inf).min(axis=1)
       # One consumer stands for each output, which is sent at least once.
-      by_value = np.argsort(-(transfer_us + self._rest_us[v[edges]]), kind="stable")
+      by_value = np.argsort(
+          -(transfer_us + latency_us + self._rest_us[v[edges]]), kind="stable")
       _, first = np.unique(segments[edges][by_value], return_index=True)
       sent = by_value[first]
       sent = sent[np.argsort(self._ends_us[u[edges[sent]]], kind="stable")]
+      rest_us = latency_us[sent] + self._rest_us[v[edges[sent]]]
       best = max(best, one_machine_us(
-          len(sent), self._ends_us[u[edges[sent]]], (transfer_us + latency_us)[sent],
-          self._rest_us[v[edges[sent]]] - latency_us[sent], np.empty(len(sent), np.int64)))
+          len(sent), self._ends_us[u[edges[sent]]], transfer_us[sent] + tables.bus_gap_us,
+          rest_us - tables.bus_gap_us, np.empty(len(sent), np.int64)))
     return float(best)
 
   def forced_transfer_us(self) -> float:
@@ -150,7 +154,8 @@ class LowerBounds:
     if not crossing.any() or cluster.num_devices == 1:
       return 0.0
     apart = ~np.eye(cluster.num_devices, dtype=bool)
-    transfer_us = costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
+    transfer_us = (costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
+                   + cluster.latency_us[apart].min())
     through_us = (self._ends_us[u] + transfer_us + self._rest_us[v])[crossing]
     least_us = np.full(count, np.inf)
     np.minimum.at(least_us, part[u[crossing]], through_us)

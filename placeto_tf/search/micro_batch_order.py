@@ -146,7 +146,7 @@ class _Schedule:
     self._cost_us = costs.compute_us[np.arange(n), cluster.device_kinds[placement]].tolist()
     self._overhead_us = cluster.op_overhead_us
     self._bandwidth = cluster.bandwidth_bytes_per_us.tolist()
-    self._latency_us = cluster.latency_us.tolist()
+    self._latency_us, self._gap_us = cluster.latency_us.tolist(), cluster.bus_gap_us
     self._bytes = costs.edge_bytes(graph).tolist()
     self._begin = np.searchsorted(graph.edge_producers, np.arange(n + 1)).tolist()
     self._ports, self._consumers = graph.edge_ports.tolist(), graph.edge_consumers.tolist()
@@ -236,21 +236,21 @@ class _Schedule:
     self._push(now + (self._overhead_us if cost_us else 0.0), 2, device)
     e, last = self._begin[op], self._begin[op + 1]
     while e < last:
-      port, begin, slowest, wait_us = self._ports[e], e, np.inf, -1.0
+      port, begin, slowest = self._ports[e], e, np.inf
       while e < last and self._ports[e] == port:
         target = self._place[self._consumers[e]]
         if target == device:
           self._lose(self._consumers[e])
         else:
           slowest = min(slowest, self._bandwidth[device][target])
-          wait_us = max(wait_us, self._latency_us[device][target])
         e += 1
-      if wait_us >= 0:
-        arrived = max(now, self._bus_free_us[device]) + self._bytes[begin] / slowest
-        self._bus_free_us[device] = arrived + wait_us
+      if slowest < np.inf:
+        sent = max(now, self._bus_free_us[device]) + self._bytes[begin] / slowest
+        self._bus_free_us[device] = sent + self._gap_us
         for other in range(begin, e):
-          if self._place[self._consumers[other]] != device:
-            self._push(arrived, 1, self._consumers[other])
+          target = self._place[self._consumers[other]]
+          if target != device:
+            self._push(sent + self._latency_us[device][target], 1, self._consumers[other])
     lane = self._lane[op]
     if 0 <= lane < self._lanes:
       self._left[lane] -= 1

@@ -71,10 +71,9 @@ class Stages:
         minlength=count)
     self._prepare_tensors(graph, costs, repeated)
     bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]
-    latency_us = cluster.latency_us[np.ix_(self._devices, self._devices)]
     same = np.eye(len(self._devices), dtype=bool)
     self._us_per_byte = np.where(same, 0.0, 1 / np.where(same, 1.0, bandwidth))
-    self._latency_us = np.where(same, 0.0, latency_us)
+    self._fixed_us = cluster.fixed_us[np.ix_(self._devices, self._devices)]
 
   def _prepare_tensors(
       self, graph: ComputationGraph, costs: OpCosts, repeated: np.ndarray) -> None:
@@ -103,9 +102,9 @@ class Stages:
     if len(self._bytes):
       makers, readers = stage[self._makers], stage[self._readers]
       rate = np.maximum.reduceat(self._us_per_byte[makers, readers], self._tensor_begin)
-      latency = np.maximum.reduceat(self._latency_us[makers, readers], self._tensor_begin)
+      fixed = np.maximum.reduceat(self._fixed_us[makers, readers], self._tensor_begin)
       bus = np.bincount(
-          stage[self._maker_of_tensor], self._bytes * rate + latency * (rate > 0), minlength=count)
+          stage[self._maker_of_tensor], self._bytes * rate + fixed * (rate > 0), minlength=count)
       busiest_us, sent_us = bus.max(), bus.sum()
       waits_us = np.count_nonzero(rate) * work.sum() / count / 4
     held = np.bincount(stage, self.held_bytes, minlength=count)

@@ -18,7 +18,7 @@ from placeto_tf.simulation.simulation_tables import SimulationTables
 def needs_extensions(cluster: Cluster) -> bool:
   """Whether the cluster departs from the reference simulator."""
   return bool(
-      cluster.transfer_per_destination
+      cluster.transfers != "device" or cluster.transfer_per_destination
       or cluster.sender_us_per_transfer or cluster.sender_us_per_byte
       or cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
       or cluster.ready_order != "arrival")
@@ -33,7 +33,7 @@ class ReferenceEngine:
   def workspace(self) -> Tuple[event_loop.Workspace, np.ndarray]:
     """What one thread needs; reused from one placement to the next."""
     t = self._tables
-    sizes = t.num_ops, t.num_segments, len(t.output_bytes), t.num_devices
+    sizes = t.num_ops, t.num_segments, len(t.edge_consumers), len(t.output_bytes), t.num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:

@@ -1,6 +1,6 @@
 """The reference simulator as a compiled event loop; docs/simulator.md numbers its rules.
 
-Three things make it fast without changing a result:
+Four things make it fast without changing a result:
 
 - A FIFO's head does not change once it is there. So when a device's op ends, the next op's start
   (the end plus the overhead) and end are known at once if the queue is not empty, and else as
@@ -8,6 +8,8 @@ Three things make it fast without changing a result:
   next instant is a minimum over 2 D numbers, without a heap.
   One case needs the instant in between: what starts later than now and takes no time must end in
   the second round of that instant, so its slot first wakes up at the start.
+- Dependencies that wait for a latency are kept in the order in which they are lost. They are few,
+  and most enter at the end.
 - Memory is kept by counting references in [O, D]: an entry counts what still holds output o on
   device d (consumers there, and on the producer's device the transfer). Entries return to 0 by
   themselves, so nothing has to be cleared from one placement to the next.
@@ -45,8 +47,9 @@ class Workspace(NamedTuple):
   next_segment: np.ndarray  # [S] uint32, links of the buses' queues
   references: np.ndarray  # [O, D] int32, all 0 before and after
   segment_us: np.ndarray  # [S] float64, duration of each transfer, for what was sent
-  segment_wait_us: np.ndarray  # [S] float64, latency after it
   segment_start_us: np.ndarray  # [S] float64
+  flight_us: np.ndarray  # [E] float64
+  flight_edges: np.ndarray  # [E] uint32
   slot_us: np.ndarray  # [3, 2D] float64
   slot_items: np.ndarray  # [3, 2D] uint32
   slot_flags: np.ndarray  # [2, 2D] bool
@@ -54,11 +57,12 @@ class Workspace(NamedTuple):
   device_state: np.ndarray  # [4, D] float64
 
   @classmethod
-  def make(cls, n: int, s: int, o: int, d: int) -> Workspace:
-    """For graphs of n ops, s segments and o outputs on d devices."""
+  def make(cls, n: int, s: int, e: int, o: int, d: int) -> Workspace:
+    """For graphs of n ops, s segments, e edges and o outputs on d devices."""
     return cls(
         np.empty(n, np.int32), np.empty(n + 1, np.uint32), np.empty(n, np.uint32),
-        np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.zeros(s),
+        np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.empty(e),
+        np.empty(e, np.uint32),
         np.empty((3, 2 * d)), np.zeros((3, 2 * d), np.uint32), np.empty((2, 2 * d), np.bool_),
         np.zeros((3, 4 * d), np.uint32), np.empty((4, d)))
 
@@ -74,8 +78,9 @@ class _State(NamedTuple):
   next_segment: np.ndarray
   references: np.ndarray
   segment_us: np.ndarray
-  segment_wait_us: np.ndarray
   segment_start_us: np.ndarray
+  flight_us: np.ndarray  # when each dependency is lost that waits for a latency, in order
+  flight_edges: np.ndarray  # these dependencies; of one instant, in order
   due: np.ndarray  # [2D] when what a slot runs ends, inf while idle
   free_us: np.ndarray  # [2D] when an idle slot can start again
   pause_us: np.ndarray  # [2D] what follows the end of `current`
@@ -157,12 +162,11 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
   """Hands segment s to its consumers on device x, and to the bus where others want it."""
   here = tables.segment_fetched[s]
   slowest = np.inf
-  wait_us = -1.0
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     j = tables.edge_consumers[e]
     d = np.uint32(state.place[j])
-    # Without branches, which would be mispredicted half of the time; the diagonals of bandwidth
-    # and latency leave both extremes as they are.
+    # Without branches, which would be mispredicted half of the time; the diagonal of bandwidth is
+    # infinite.
     local = np.int32(d == x)
     here += local
     remaining = state.missing[j] - local
@@ -170,11 +174,9 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
     state.ready[ready_count] = j
     ready_count += np.uint64((remaining == 0) & (d == x))
     slowest = min(slowest, tables.bandwidth[x, d])
-    wait_us = max(wait_us, tables.latency[x, d])
-  if wait_us >= 0.0:
+  if slowest < np.inf:
     here += 1
     state.segment_us[s] = tables.segment_bytes[s] / slowest
-    state.segment_wait_us[s] = wait_us
     bus = x + d_count
     state.next_segment[s] = END
     if state.head[bus] == END:
@@ -191,7 +193,33 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
 
 
 @inlined
-def _end_transfer(bus, now, d_count, tables, state, ready_count):
+def _put_in_flight(at_us, e, first, last, state):
+  """Adds the dependency of edge e, lost at `at_us`, to those in flight[first:last]."""
+  k = last
+  while k > first and (state.flight_us[k - 1] > at_us or (
+      state.flight_us[k - 1] == at_us and state.flight_edges[k - 1] > e)):
+    state.flight_us[k] = state.flight_us[k - 1]
+    state.flight_edges[k] = state.flight_edges[k - 1]
+    k -= np.uint64(1)
+  state.flight_us[k] = at_us
+  state.flight_edges[k] = e
+
+
+@inlined
+def _land(until, now, first, last, tables, state, ready_count):
+  """Loses the dependencies in flight that are due now, of edges before `until`."""
+  while first < last and state.flight_us[first] == now and state.flight_edges[first] < until:
+    j = tables.edge_consumers[state.flight_edges[first]]
+    remaining = state.missing[j] - 1
+    state.missing[j] = remaining
+    state.ready[ready_count] = j
+    ready_count += np.uint64(remaining == 0)
+    first += np.uint64(1)
+  return first, ready_count
+
+
+@inlined
+def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
   """Hands what a bus sent to its consumers elsewhere, where copies of it begin to be held."""
   source = bus - d_count
   s = state.current[bus]
@@ -200,10 +228,15 @@ def _end_transfer(bus, now, d_count, tables, state, ready_count):
     j = tables.edge_consumers[e]
     d = np.uint32(state.place[j])
     remote = d != source
-    remaining = state.missing[j] - np.int32(remote)
-    state.missing[j] = remaining
-    state.ready[ready_count] = j
-    ready_count += np.uint64((remaining == 0) & remote)
+    at_us = now + tables.latency[source, d]
+    if remote & (at_us > now):
+      _put_in_flight(at_us, np.uint32(e), first, last, state)
+      last += np.uint64(1)
+    else:
+      remaining = state.missing[j] - np.int32(remote)
+      state.missing[j] = remaining
+      state.ready[ready_count] = j
+      ready_count += np.uint64((remaining == 0) & remote)
     if output != END and remote:
       count_here = state.references[output, d] + 1
       state.references[output, d] = count_here
@@ -216,7 +249,7 @@ def _end_transfer(bus, now, d_count, tables, state, ready_count):
     if count_here == 0:
       _settle_memory(source, now, tables, state)
       state.usage[source] -= tables.output_bytes[output]
-  return ready_count
+  return ready_count, last
 
 
 @inlined
@@ -258,7 +291,7 @@ def _start_next(x, now, d_count, tables, state):
   else:
     state.head[x] = state.next_segment[i]
     end = start + state.segment_us[i]
-    state.pause_us[x] = state.segment_wait_us[i]
+    state.pause_us[x] = tables.bus_gap_us
     if end > start or start == now:
       state.due[x] = end
       state.segment_start_us[i] = start
@@ -280,7 +313,7 @@ def insert(first, last, item, key, items, keys):
 
 
 @inlined
-def _next_round(d_count, tables, state):
+def _next_round(d_count, tables, state, first, last):
   """(instant of the next round, how many slots end then); fills `state.ended` in order."""
   slots = np.uint64(2) * d_count
   due, ended, ended_keys = state.due, state.ended, state.ended_keys
@@ -295,6 +328,8 @@ def _next_round(d_count, tables, state):
     bus_due = due[d + d_count] if due[d + d_count] < bus_due else bus_due
   ended[0] = device if now < bus_due else np.uint32(bus + d_count)
   now = now if now < bus_due else bus_due
+  if first < last and state.flight_us[first] < now:
+    now = state.flight_us[first]
   count = np.uint64(0)
   for x in range(slots):
     count += np.uint64(due[x] == now)
@@ -343,12 +378,18 @@ def _simulate(tables, state, peak_bytes):
   left = tables.in_degrees.shape[0]
   ready_count = _reset(tables, state)
   count = np.uint64(0)
+  first = np.uint64(0)  # dependencies in flight are first:last
+  last = np.uint64(0)
   now = 0.0
   while True:
-    # One round: first what ended loses its dependencies ...
+    # One round: first what ended loses its dependencies, and what was in flight ...
     startable_count = np.uint64(0)
     for k in range(count):
       x = state.ended[k]
+      if first < last:
+        s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
+        first, ready_count = _land(
+            tables.segment_edges[s], now, first, last, tables, state, ready_count)
       if state.waking[x]:
         _wake(x, now, d_count, state)
         continue
@@ -365,7 +406,9 @@ def _simulate(tables, state, peak_bytes):
           ready_count, startable_count = _deliver_locally(
               x, s, d_count, tables, state, ready_count, startable_count)
       else:
-        ready_count = _end_transfer(x, now, d_count, tables, state, ready_count)
+        ready_count, last = _end_transfer(
+            x, now, d_count, tables, state, ready_count, first, last)
+    first, ready_count = _land(END, now, first, last, tables, state, ready_count)
     if left == 0:
       break
     # ... then what became ready is queued ...
@@ -376,7 +419,7 @@ def _simulate(tables, state, peak_bytes):
       x = state.startable[k]
       if state.idle[x] and state.head[x] != END:
         _start_next(x, now, d_count, tables, state)
-    now, count = _next_round(d_count, tables, state)
+    now, count = _next_round(d_count, tables, state, first, last)
   _settle_peaks(now, d_count, tables, state, peak_bytes)
   return now
 
@@ -399,8 +442,8 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
   for b in range(first, last):
     state = _State(
         placements[b], start_us[b if keep_starts else 0], w.missing, w.ready, w.next_op,
-        w.next_segment, w.references, w.segment_us, w.segment_wait_us, w.segment_start_us,
-        w.slot_us[0], w.slot_us[1], w.slot_us[2], w.slot_items[0], w.slot_items[1],
+        w.next_segment, w.references, w.segment_us, w.segment_start_us, w.flight_us,
+        w.flight_edges, w.slot_us[0], w.slot_us[1], w.slot_us[2], w.slot_items[0], w.slot_items[1],
         w.slot_items[2], w.slot_flags[0], w.slot_flags[1], w.round_items[0], w.round_items[1],
         w.round_items[2], w.device_state[0], w.device_state[1], w.device_state[2],
         w.device_state[3])

@@ -4,8 +4,10 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
 `event_loop`, and adds to them:
 
 - one transfer a destination: an output wanted by several devices is queued on its producer's bus
-  once for each, in the order of the devices, with the bandwidth and latency of that pair. (Else
-  there is one transfer for all, which takes as long as its slowest pair.)
+  once for each, in the order of the devices, with the bandwidth of that pair. (Else there is one
+  transfer for all, which takes as long as its slowest pair.)
+- links: with "pair", each directed pair of devices has a queue and a gap of its own, in place of
+  the producer's bus; with "unlimited", a transfer begins at once.
 - compute time of transfers: packing is queued on the sender's compute queue where the transfer
   would enter the bus queue, after the local consumers of the same output, and the transfer enters
   when it ends; unpacking is queued on each receiver when the transfer ends, and the consumers
@@ -17,16 +19,17 @@ It follows the rules of docs/simulator.md round by round, without the shortcuts 
   queue; so does the last of the others, if the queue is empty then; the rest are put at the front
   of the deque one by one, so that the last is taken first. What arrives from elsewhere goes to
   the deque's back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking,
-  which other threads do, begins `delivery_us` after the transfer's end, waits for nothing but
-  earlier unpacking, and stops what its device runs meanwhile. An op that begins while another
+  which other threads do, begins when the transfer arrives, waits for nothing but earlier unpacking,
+  and stops what its device runs meanwhile. An op that begins while another
   device runs an op or packs takes `busy_slowdown` times its compute time longer.
 
-Legend as in `event_loop`; X slots, Q places in the compute queues, T transfers of one
-placement (at most E), J jobs of packing and unpacking (at most 2 E). Items are ops, and N + j for
-job j.
+Dimensions as in `event_loop`; X slots, Q places in the compute queues, L links with a queue, T
+transfers of one placement (at most E), J jobs of packing and unpacking (at most 2 E), V events of
+transfers (at most 3 E: its end, when its link is free, and each arrival). Items are ops, and N + j
+for job j.
 
-Slot d of `due` is device d; a bus for each device follows, and then, under the executor's order, a
-slot for each device's unpacking.
+Slot d of `due` is device d; under the executor's order a slot for each device's unpacking follows.
+Events of transfers are kept in the order in which they happen, so that idle links cost nothing.
 
 The parts of the loop are functions that the compiler inlines; reference counting is off, as in
 `event_loop`, so nothing in this module may allocate.
@@ -46,13 +49,17 @@ IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1
 INLINE = 2.0**52  # above every other order, and exact less any number of arrivals
 # What `Workspace.counts` counts.
-ENTERING, SENT, ARRIVALS, TRANSFERS, JOBS = 0, 1, 2, 3, 4
+ENTERING, SENT, ARRIVALS, TRANSFERS, JOBS, FIRST, LAST = 0, 1, 2, 3, 4, 5, 6
+# What happens in an event of transfers; an arrival has its device, 0 or more.
+SENT_ALL, FREE = -1, -2
 
 
 class Extensions(NamedTuple):
   """What is added to the reference simulator; see `Cluster` for what each is."""
 
   per_destination: bool
+  paired: bool  # whether each pair of devices has a link of its own
+  queued: bool  # whether transfers wait for one another
   packing: bool  # whether it takes time
   pack_us: float  # a transfer
   pack_byte_us: float
@@ -61,24 +68,23 @@ class Extensions(NamedTuple):
   unpack_byte_us: float
   executor: bool  # whether the order is that of TensorFlow's executor
   inline_ops: np.ndarray  # [N] bool, ops that it runs inline
-  delivery_us: float  # from a transfer's end to its unpacking, under the executor's order
   busy_slowdown: float  # of an op that begins while another device computes, likewise
 
   @classmethod
   def of(
       cls, cluster: Cluster, num_ops: int, inline_ops: Optional[np.ndarray]) -> Extensions:
     """Those of a cluster; `inline_ops` is None but under the executor's order."""
-    executor, delivery_us = inline_ops is not None, float(cluster.delivery_us)
+    executor = inline_ops is not None
     pack_us, pack_byte_us = (
         float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte))
     unpack_us, unpack_byte_us = (
         float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte))
     return cls(
-        bool(cluster.transfer_per_destination),
+        cluster.transfer_per_destination or cluster.transfers != "device",
+        cluster.transfers == "pair", cluster.transfers != "unlimited",
         pack_us > 0 or pack_byte_us > 0, pack_us, pack_byte_us,
-        unpack_us > 0 or unpack_byte_us > 0 or (executor and delivery_us > 0), unpack_us,
-        unpack_byte_us, executor,
-        np.zeros(num_ops, dtype=bool) if inline_ops is None else inline_ops, delivery_us,
+        unpack_us > 0 or unpack_byte_us > 0, unpack_us, unpack_byte_us, executor,
+        np.zeros(num_ops, dtype=bool) if inline_ops is None else inline_ops,
         float(cluster.busy_slowdown))
 
 
@@ -87,12 +93,12 @@ class Workspace(NamedTuple):
 
   references: np.ndarray  # [O, D] int32, all 0 before and after
   missing: np.ndarray  # [N] int64, dependencies of each op that are not lost yet
-  counts: np.ndarray  # [5] int64, see ENTERING
+  counts: np.ndarray  # [7] int64, see ENTERING
   due: np.ndarray  # [X] when a slot's state ends, inf while idle
   state: np.ndarray  # [X] int64, IDLE, BUSY or COOLING
-  current: np.ndarray  # [X] int64, the item that runs, or the transfer on a bus
-  ended: np.ndarray  # [X] int64, slots whose state ends in this round
-  ended_keys: np.ndarray  # [X] int64, the order in which their dependencies are lost
+  current: np.ndarray  # [X] int64, the item that runs
+  ended: np.ndarray  # [X+V] int64, slots whose state ends in this round, and X + events
+  ended_keys: np.ndarray  # [X+V] int64, the order in which their dependencies are lost
   wanted: np.ndarray  # [D] bool, who wants the output at hand
   usage: np.ndarray  # [D] float64 bytes
   queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
@@ -104,14 +110,17 @@ class Workspace(NamedTuple):
   causes: np.ndarray  # [Q] int64, op whose end made them ready, N + device at 0, or -1
   turns: np.ndarray  # [Q] int64, their order among those with the same cause
   is_inline: np.ndarray  # [N+2E] bool, of items
-  head: np.ndarray  # [D] int64, first transfer that waits for each bus, or -1
-  tail: np.ndarray  # [D] int64
+  busy: np.ndarray  # [L] bool, links that send, or are in the gap after that
+  head: np.ndarray  # [L] int64, first transfer that waits for each link, or -1
+  tail: np.ndarray  # [L] int64
   next_transfer: np.ndarray  # [E] int64
-  sent: np.ndarray  # [E] int64, transfers that enter a bus queue in this round
+  sent: np.ndarray  # [E] int64, transfers that enter the queue of a link in this round
+  event_us: np.ndarray  # [V] float64, events of transfers, those to come are FIRST:LAST
+  event_keys: np.ndarray  # [V] int64, their order at one instant
+  event_ints: np.ndarray  # [V, 2] int64: an arrival's device, SENT_ALL or FREE; transfer or link
   first_job: np.ndarray  # [D] int64, first unpacking that waits beside the ops, or -1
   last_job: np.ndarray  # [D] int64
   next_job: np.ndarray  # [2E] int64
-  delivered_us: np.ndarray  # [2E] float64, when a job of unpacking may begin
   op_us: np.ndarray  # [N] float64, compute time of each op, as what follows of the last placement
   transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
   transfer_times: np.ndarray  # [E, 2] float64: start, end
@@ -121,24 +130,24 @@ class Workspace(NamedTuple):
   @classmethod
   def make(cls, n: int, e: int, o: int, d: int, extensions: Extensions) -> Workspace:
     """For graphs of n ops, e edges and o outputs on d devices."""
-    x = d * (3 if extensions.executor else 2)
-    q = n + (int(extensions.packing) + int(extensions.unpacking)) * e
+    x, links = d * (2 if extensions.executor else 1), d * d if extensions.paired else d
+    v, q = 3 * e, n + (int(extensions.packing) + int(extensions.unpacking)) * e
 
     def ints(size: int) -> np.ndarray:
       return np.empty(size, np.int64)
 
     return cls(
-        references=np.zeros((o, d), np.int32), missing=ints(n), counts=np.zeros(5, np.int64),
-        due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x), ended_keys=ints(x),
+        references=np.zeros((o, d), np.int32), missing=ints(n), counts=np.zeros(7, np.int64),
+        due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x + v), ended_keys=ints(x + v),
         wanted=np.empty(d, np.bool_), usage=np.empty(d),
         queue_starts=ints(d + 1), queue_sizes=ints(d), inline_count=ints(d), items=ints(q),
         orders=np.empty(q), entering=ints(q), causes=ints(q), turns=ints(q),
-        is_inline=np.empty(n + 2 * e, np.bool_), head=ints(d), tail=ints(d),
-        next_transfer=ints(e), sent=ints(e), first_job=ints(d), last_job=ints(d),
-        next_job=ints(2 * e), delivered_us=np.empty(2 * e),
-        op_us=np.zeros(n), transfer_ints=np.empty((e, 3), np.int32),
-        transfer_times=np.empty((e, 2)), job_ints=np.empty((2 * e, 3), np.int32),
-        job_times=np.empty((2 * e, 2)))
+        is_inline=np.empty(n + 2 * e, np.bool_), busy=np.empty(links, np.bool_), head=ints(links),
+        tail=ints(links), next_transfer=ints(e), sent=ints(e), event_us=np.empty(v),
+        event_keys=ints(v), event_ints=np.empty((v, 2), np.int64), first_job=ints(d),
+        last_job=ints(d), next_job=ints(2 * e), op_us=np.zeros(n),
+        transfer_ints=np.empty((e, 3), np.int32), transfer_times=np.empty((e, 2)),
+        job_ints=np.empty((2 * e, 3), np.int32), job_times=np.empty((2 * e, 2)))
 
 
 @compiled(_nrt=False)
@@ -237,6 +246,7 @@ def _reset(place, peak, tables, extensions, w):
   w.state[:] = IDLE
   w.usage[:] = 0.0
   peak[:] = 0.0
+  w.busy[:] = False
   w.head[:] = -1
   w.queue_sizes[:] = 0
   w.inline_count[:] = 0
@@ -262,7 +272,7 @@ def _reset(place, peak, tables, extensions, w):
 
 
 @inlined
-def _add_unpacking(t, d, now, n, extensions, w):
+def _add_unpacking(t, d, n, extensions, w):
   """Adds the job of unpacking transfer t on device d."""
   job = w.counts[JOBS]
   w.counts[JOBS] = job + 1
@@ -271,7 +281,6 @@ def _add_unpacking(t, d, now, n, extensions, w):
   w.job_ints[job, 2] = d
   if extensions.executor:
     w.next_job[job] = -1
-    w.delivered_us[job] = now + extensions.delivery_us
     if w.first_job[d] < 0:
       w.first_job[d] = job
     else:
@@ -281,20 +290,99 @@ def _add_unpacking(t, d, now, n, extensions, w):
     _enter(n + job, -1, 0, w)
 
 
+@compiled(_nrt=False)
+def _add_event(at_us, key, what, of, counts, event_us, event_keys, event_ints):
+  """Adds an event: an arrival on device `what` or the end of transfer `of`, or a free link."""
+  at = counts[LAST]
+  while at > counts[FIRST] and (event_us[at - 1] > at_us or (
+      event_us[at - 1] == at_us and event_keys[at - 1] > key)):
+    event_us[at] = event_us[at - 1]
+    event_keys[at] = event_keys[at - 1]
+    event_ints[at, 0] = event_ints[at - 1, 0]
+    event_ints[at, 1] = event_ints[at - 1, 1]
+    at -= 1
+  event_us[at] = at_us
+  event_keys[at] = key
+  event_ints[at, 0] = what
+  event_ints[at, 1] = of
+  counts[LAST] += 1
+
+
+@inlined
+def _add_transfer_event(at_us, what, t, d, tables, w):
+  """Adds the end of transfer t (d -1 if it is for all), or its arrival on device d."""
+  key = w.transfer_ints[t, 0] * (np.int64(tables.kinds.shape[0]) + 1) + d + 1
+  _add_event(at_us, key, what, t, w.counts, w.event_us, w.event_keys, w.event_ints)
+
+
+@inlined
+def _deliver(t, receiver, place, tables, w):
+  """Hands what transfer t brought to its consumers on the receiver."""
+  s = w.transfer_ints[t, 0]
+  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+    j = np.int64(tables.edge_consumers[e])
+    if place[j] == receiver:
+      w.missing[j] -= 1
+      if w.missing[j] == 0:
+        _enter(j, -1, 0, w)
+
+
+@inlined
+def _arrive(t, d, place, tables, extensions, w):
+  """Has transfer t unpacked on device d, or hands it to its consumers there."""
+  if extensions.unpacking:
+    _add_unpacking(t, d, tables.in_degrees.shape[0], extensions, w)
+  else:
+    _deliver(t, d, place, tables, w)
+
+
+@inlined
+def _begin_transfer(t, now, place, tables, w):
+  """Starts transfer t."""
+  s = w.transfer_ints[t, 0]
+  source = w.transfer_ints[t, 1]
+  target = w.transfer_ints[t, 2]
+  slowest = np.inf
+  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
+    d = place[tables.edge_consumers[e]]
+    if _receives(d, source, target):
+      slowest = min(slowest, tables.bandwidth[source, d])
+  end = now + tables.segment_bytes[s] / slowest
+  w.transfer_times[t, 0] = now
+  w.transfer_times[t, 1] = end
+  _add_transfer_event(end, np.int64(SENT_ALL), np.int64(t), np.int64(target), tables, w)
+
+
+@inlined
+def _free_link(link, now, place, tables, w):
+  """Starts the next transfer on a link that has become free, if one waits."""
+  t = w.head[link]
+  w.busy[link] = t >= 0
+  if t >= 0:
+    w.head[link] = w.next_transfer[t]
+    _begin_transfer(t, now, place, tables, w)
+
+
+@inlined
+def _link(t, tables, extensions, w):
+  """The link that transfer t waits for."""
+  source = np.int64(w.transfer_ints[t, 1])
+  if extensions.paired:
+    source = source * np.int64(tables.kinds.shape[0]) + w.transfer_ints[t, 2]
+  return source
+
+
 @inlined
 def _end_transfer(t, now, place, tables, extensions, w):
-  """Counts the copies that transfer t made on its receivers; returns the latency after it."""
-  n = tables.in_degrees.shape[0]
+  """Counts the copies that transfer t made on its receivers, where it arrives, now or later."""
   s = w.transfer_ints[t, 0]
   source = w.transfer_ints[t, 1]
   target = w.transfer_ints[t, 2]
   output = tables.segment_outputs[s]
-  pause_us = 0.0
   w.wanted[:] = False
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     d = place[tables.edge_consumers[e]]
     if _receives(d, source, target):
-      pause_us = max(pause_us, tables.latency[source, d])
       if output != END:
         w.references[output, d] += 1
         if not w.wanted[d]:
@@ -302,13 +390,36 @@ def _end_transfer(t, now, place, tables, extensions, w):
       w.wanted[d] = True
   for d in range(tables.kinds.shape[0]):
     if w.wanted[d]:
-      if extensions.unpacking:
-        _add_unpacking(t, d, now, n, extensions, w)
+      at_us = now + tables.latency[source, d]
+      if at_us > now:
+        _add_transfer_event(at_us, np.int64(d), np.int64(t), np.int64(d), tables, w)
+      else:
+        _arrive(t, d, place, tables, extensions, w)
   if output != END:
     w.references[output, source] -= 1
     if w.references[output, source] == 0:
       w.usage[source] -= tables.output_bytes[output]
-  return pause_us
+  if extensions.queued:
+    link = _link(t, tables, extensions, w)
+    if now + tables.bus_gap_us > now:
+      _add_event(
+          now + tables.bus_gap_us, np.int64(-1), np.int64(FREE), link, w.counts, w.event_us,
+          w.event_keys, w.event_ints)
+    else:
+      _free_link(link, now, place, tables, w)
+
+
+@inlined
+def _happen(event, now, place, tables, extensions, w):
+  """Lets an event of transfers happen."""
+  what = w.event_ints[event, 0]
+  of = w.event_ints[event, 1]
+  if what == SENT_ALL:
+    _end_transfer(of, now, place, tables, extensions, w)
+  elif what == FREE:
+    _free_link(of, now, place, tables, w)
+  else:
+    _arrive(of, what, place, tables, extensions, w)
 
 
 @inlined
@@ -379,50 +490,25 @@ def _end_op(i, device, place, tables, extensions, w):
 
 
 @inlined
-def _deliver(t, receiver, place, tables, w):
-  """Hands what transfer t brought to its consumers on the receiver, -1 for all."""
-  s = w.transfer_ints[t, 0]
-  source = w.transfer_ints[t, 1]
-  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
-    j = np.int64(tables.edge_consumers[e])
-    if _receives(place[j], source, receiver):
-      w.missing[j] -= 1
-      if w.missing[j] == 0:
-        _enter(j, -1, 0, w)
-
-
-@inlined
 def _end(x, now, place, tables, extensions, w):
-  """What follows from the end of what slot x ran; returns how many ops ended, 0 or 1."""
+  """Ends what slot x ran; returns how many ops ended, 0 or 1."""
   n = tables.in_degrees.shape[0]
-  bus = tables.kinds.shape[0]
   pause_us = 0.0
   ops = 0
-  arrived = np.int64(-1)  # the transfer whose consumers, on `receiver` or on all, lose it now
-  receiver = np.int64(-1)
-  if x >= bus and x < bus + tables.kinds.shape[0]:
-    t = w.current[x]
-    pause_us = _end_transfer(t, now, place, tables, extensions, w)
-    if not extensions.unpacking:
-      arrived = t
-      receiver = np.int64(w.transfer_ints[t, 2])
-  elif w.current[x] >= n:  # packing or unpacking ends
+  if w.current[x] >= n:  # packing or unpacking ends
     job = w.current[x] - n
     if w.job_ints[job, 0] == PACK:
       w.sent[w.counts[SENT]] = w.job_ints[job, 1]
       w.counts[SENT] += 1
     else:
-      arrived = np.int64(w.job_ints[job, 1])
-      receiver = np.int64(w.job_ints[job, 2])
+      _deliver(
+          np.int64(w.job_ints[job, 1]), np.int64(w.job_ints[job, 2]), place, tables, w)
   else:
     i = w.current[x]
-    device = x
     ops = 1
-    if tables.compute_us[i, tables.kinds[device]] > 0:
+    if tables.compute_us[i, tables.kinds[x]] > 0:
       pause_us = tables.overhead_us
-    _end_op(i, device, place, tables, extensions, w)
-  if arrived >= 0:
-    _deliver(arrived, receiver, place, tables, w)
+    _end_op(i, x, place, tables, extensions, w)
   if now + pause_us > now:
     w.state[x] = COOLING
     w.due[x] = now + pause_us
@@ -481,62 +567,43 @@ def _queue_by_arrival(place, tables, w):
 
 
 @inlined
-def _queue_transfers(w):
-  """Queues on their buses the transfers that were sent in this round."""
+def _queue_transfers(now, place, tables, extensions, w):
+  """Starts the transfers that were sent in this round, or queues them where the link is busy."""
   for k in range(w.counts[SENT]):
     t = w.sent[k]
-    source = w.transfer_ints[t, 1]
+    link = _link(t, tables, extensions, w) if extensions.queued else np.int64(0)
+    if not extensions.queued or not w.busy[link]:
+      w.busy[link] = True
+      _begin_transfer(t, now, place, tables, w)
+      continue
     w.next_transfer[t] = -1
-    if w.head[source] < 0:
-      w.head[source] = t
+    if w.head[link] < 0:
+      w.head[link] = t
     else:
-      w.next_transfer[w.tail[source]] = t
-    w.tail[source] = t
+      w.next_transfer[w.tail[link]] = t
+    w.tail[link] = t
   w.counts[SENT] = 0
-
-
-@inlined
-def _start_transfer(source, x, now, place, tables, w):
-  """Starts the head of an idle bus's queue."""
-  t = w.head[source]
-  s = w.transfer_ints[t, 0]
-  target = w.transfer_ints[t, 2]
-  slowest = np.inf
-  for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
-    d = place[tables.edge_consumers[e]]
-    if _receives(d, source, target):
-      slowest = min(slowest, tables.bandwidth[source, d])
-  w.head[source] = w.next_transfer[t]
-  w.state[x] = BUSY
-  w.current[x] = t
-  w.due[x] = now + tables.segment_bytes[s] / slowest
-  w.transfer_times[t, 0] = now
-  w.transfer_times[t, 1] = w.due[x]
 
 
 @inlined
 def _start_unpacking(d, x, now, tables, extensions, w):
   """Starts device d's next unpacking beside the ops, which stop meanwhile."""
   job = w.first_job[d]
-  if w.delivered_us[job] > now:
-    w.state[x] = COOLING  # only to look again then
-    w.due[x] = w.delivered_us[job]
-  else:
-    w.first_job[d] = w.next_job[job]
-    size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
-    spent = extensions.unpack_us + extensions.unpack_byte_us * size_bytes
-    w.state[x] = BUSY
-    w.current[x] = tables.in_degrees.shape[0] + job
-    w.due[x] = now + spent
-    w.job_times[job, 0] = now
-    w.job_times[job, 1] = w.due[x]
-    if w.state[d] != IDLE:
-      w.due[d] += spent
+  w.first_job[d] = w.next_job[job]
+  size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
+  spent = extensions.unpack_us + extensions.unpack_byte_us * size_bytes
+  w.state[x] = BUSY
+  w.current[x] = tables.in_degrees.shape[0] + job
+  w.due[x] = now + spent
+  w.job_times[job, 0] = now
+  w.job_times[job, 1] = w.due[x]
+  if w.state[d] != IDLE:
+    w.due[d] += spent
 
 
 @inlined
 def _others_compute(d, w):
-  """Whether another device than d runs an op or a job; those of lower numbers start first."""
+  """Returns whether another device than d runs an op or a job; lower numbers start first."""
   found = False
   for x in range(w.queue_sizes.shape[0]):
     if w.state[x] == BUSY and x != d:
@@ -574,14 +641,10 @@ def _start_item(d, begin, now, starts, tables, extensions, w):
 
 
 @inlined
-def _start(now, place, starts, tables, extensions, w):
-  """Buses, unpacking and devices start what they can."""
+def _start(now, starts, tables, extensions, w):
+  """Starts what unpacking and devices can start."""
   d_count = tables.kinds.shape[0]
-  bus = d_count
-  for d in range(d_count):
-    if w.state[bus + d] == IDLE and w.head[d] >= 0:
-      _start_transfer(d, bus + d, now, place, tables, w)
-  beside = bus + d_count
+  beside = d_count
   for d in range(d_count if extensions.executor else 0):
     if w.state[beside + d] == IDLE and w.first_job[d] >= 0:
       _start_unpacking(d, beside + d, now, tables, extensions, w)
@@ -598,12 +661,9 @@ def _key(x, tables, w):
   """The order of slot x among those that end now: by producer, port and destination."""
   n = tables.in_degrees.shape[0]
   d_count = np.int64(tables.kinds.shape[0])
-  bus = d_count
   item = w.current[x]
   if w.state[x] == COOLING:
     key = np.int64(-1)
-  elif x >= bus and x < bus + d_count:
-    key = w.transfer_ints[item, 0] * (d_count + 1) + w.transfer_ints[item, 2] + 1
   elif item >= n:
     job = item - n
     t = w.job_ints[job, 1]
@@ -616,9 +676,12 @@ def _key(x, tables, w):
 
 @inlined
 def _next_round(now, peak, tables, w):
-  """(instant of the next round, how many slots end then); fills `ended` in order, and peaks."""
+  """(instant of the next round, how much ends then); fills `ended` in order, and peaks."""
   instant = w.due[0]
-  for x in range(1, w.due.shape[0]):
+  first = w.counts[FIRST]
+  if first < w.counts[LAST]:
+    instant = min(instant, w.event_us[first])
+  for x in range(w.due.shape[0]):
     instant = min(instant, w.due[x])
   if instant > now:  # what is held over an interval counts
     for d in range(tables.kinds.shape[0]):
@@ -628,6 +691,11 @@ def _next_round(now, peak, tables, w):
     if w.due[x] == instant:
       insert(0, count, x, _key(x, tables, w), w.ended, w.ended_keys)
       count += 1
+  while first < w.counts[LAST] and w.event_us[first] == instant:
+    insert(0, count, w.due.shape[0] + first, w.event_keys[first], w.ended, w.ended_keys)
+    count += 1
+    first += 1
+  w.counts[FIRST] = first
   return instant, count
 
 
@@ -642,7 +710,9 @@ def _simulate(place, starts, peak, tables, extensions, w):
     # One round: first what ended loses its dependencies ...
     for k in range(count):
       x = w.ended[k]
-      if w.state[x] == COOLING:
+      if x >= w.due.shape[0]:
+        _happen(x - w.due.shape[0], now, place, tables, extensions, w)
+      elif w.state[x] == COOLING:
         w.state[x] = IDLE
         w.due[x] = np.inf
       else:
@@ -654,9 +724,9 @@ def _simulate(place, starts, peak, tables, extensions, w):
       _queue_as_executor(place, tables, extensions, w)
     else:
       _queue_by_arrival(place, tables, w)
-    _queue_transfers(w)
+    _queue_transfers(now, place, tables, extensions, w)
     # ... and what is idle starts.
-    _start(now, place, starts, tables, extensions, w)
+    _start(now, starts, tables, extensions, w)
     now, count = _next_round(now, peak, tables, w)
   finish(place, tables, w.references, w.usage, peak)
   return now

@@ -44,7 +44,8 @@ class SimulationTables(NamedTuple):
   output_bytes: np.ndarray  # [O] float64
   kinds: np.ndarray  # [D] uint32
   bandwidth: np.ndarray  # [D, D] float64 bytes/us, inf on the diagonal
-  latency: np.ndarray  # [D, D] float64 us, -1 on the diagonal
+  latency: np.ndarray  # [D, D] float64 us, 0 on the diagonal
+  bus_gap_us: float
   overhead_us: float
 
   @property
@@ -89,7 +90,7 @@ class SimulationTables(NamedTuple):
     executions = graph.executions if costs.executions is None else costs.executions
     rounds = _rounds(graph, executions, np.flatnonzero(first))
     segment_bytes *= rounds
-    segment_bytes += (rounds - 1) * _bytes_of_a_latency(cluster)
+    segment_bytes += (rounds - 1) * _bytes_of_a_wait(cluster)
     segment_fetched = np.zeros(len(segment_ops), dtype=np.int32)
     segment_fetched[data] = fetched[outputs[data]]
     data_edges = np.flatnonzero(ports != CONTROL)
@@ -101,8 +102,7 @@ class SimulationTables(NamedTuple):
     both = np.flatnonzero(fetched & consumed)
     bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
     latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
-    np.fill_diagonal(bandwidth, np.inf)  # staying neither slows down nor delays a transfer
-    np.fill_diagonal(latency, -1.0)
+    np.fill_diagonal(bandwidth, np.inf)  # staying does not slow down a transfer
     return cls(
         op_segments=_offsets(segment_ops, n),
         segment_edges=segment_edges,
@@ -127,6 +127,7 @@ class SimulationTables(NamedTuple):
         kinds=_uint32(cluster.device_kinds),
         bandwidth=bandwidth,
         latency=latency,
+        bus_gap_us=float(cluster.bus_gap_us),
         overhead_us=float(cluster.op_overhead_us),
     )
 
@@ -147,11 +148,11 @@ def _rounds(
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
 
 
-def _bytes_of_a_latency(cluster: Cluster) -> float:
-  """The bytes that a usual link of the cluster could move in its latency."""
+def _bytes_of_a_wait(cluster: Cluster) -> float:
+  """Returns the bytes that a usual link of the cluster could move in its latency and gap."""
   apart = ~np.eye(cluster.num_devices, dtype=bool)
   return float(np.median(
-      (cluster.latency_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0
+      (cluster.fixed_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0
 
 
 def _uint32(array: np.ndarray) -> np.ndarray:

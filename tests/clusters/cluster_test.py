@@ -56,6 +56,8 @@ def test_link_matrices_are_copies_that_cannot_be_written():
     (dict(op_overhead_us=-1.0), "op_overhead_us is -1.0"),
     (dict(op_overhead_us=float("nan")), "op_overhead_us is nan"),
     (dict(transfer_per_destination=1), "transfer_per_destination is 1; expected true or false"),
+    (dict(transfers="bus"), "transfers is 'bus'; expected one of device, pair, unlimited"),
+    (dict(bus_gap_us=-1.0), "bus_gap_us is -1.0"),
     (dict(ready_order="random"), "ready_order is 'random'; expected one of arrival"),
 ])
 def test_wrong_field_is_named(fields, message):

@@ -45,7 +45,7 @@ class Oracle:
     if a == b:
       return 0.0
     cluster = self.p.cluster
-    return size / cluster.bandwidth_bytes_per_us[a, b] + cluster.latency_us[a, b]
+    return size / cluster.bandwidth_bytes_per_us[a, b] + cluster.fixed_us[a, b]
 
   def bins(self, ops):
     k = np.arange(BINS)[:, None]
@@ -165,7 +165,7 @@ def test_features_do_not_change_when_everything_takes_ten_times_as_long():
   cluster = slow.cluster
   cluster = type(cluster)(
       cluster.devices, cluster.bandwidth_bytes_per_us / 10, cluster.latency_us * 10,
-      cluster.op_overhead_us * 10)
+      cluster.op_overhead_us * 10, cluster.bus_gap_us * 10)
   slow = PlacementProblem(slow.graph, slow.costs, cluster, slow.grouping)
   placement = draw(problem, 3)
   fast_rows = observed(problem, placement)[0].features(np.array([5]))

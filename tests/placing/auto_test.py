@@ -298,7 +298,7 @@ def test_an_op_on_one_device_is_answered_at_once(make_problem, make_cluster):
 def test_one_device_is_answered_at_once(make_problem, make_cluster):
   problem = make_problem(
       [5.0] * 6, [(0, 1), (0, 2), (2, 5)], [10] * 6,
-      cluster=make_cluster(1, overhead=3.0, latency=2.0))
+      cluster=make_cluster(1, overhead=3.0, bus_gap_us=2.0))
   run_auto(problem, Budget(max_seconds=30), 0, policies=())
   assert problem.account.seconds < 5
 

@@ -10,11 +10,13 @@ from placeto_tf.placing.explaining import explain, ms_text
 from placeto_tf.simulation import Simulator
 
 
-def _explain(compute_us, edges, output_bytes, placement, bound_us=None, overhead=0.0, devices=2):
+def _explain(compute_us, edges, output_bytes, placement, bound_us=None, overhead=0.0, devices=2,
+             latency=0.0):
   n = len(compute_us)
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", 10**12) for i in range(devices)),
-      np.full((devices, devices), 10.0), np.full((devices, devices), 5.0), overhead)
+      np.full((devices, devices), 10.0), np.full((devices, devices), latency),
+      overhead, bus_gap_us=5.0)
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [(a, 0, b) for a, b in edges])
   costs = OpCosts(np.array(compute_us, float)[:, None], np.array(output_bytes, float),
@@ -61,11 +63,20 @@ def test_ops_that_take_no_time_are_followed_in_the_order_of_the_dataflow():
 
 def test_a_transfer_that_waits_for_the_bus_is_bound_by_the_one_before():
   """op0 and op1 end at 10 and 20 on GPU:0; their 1000 bytes each go 10-110 and, the bus being busy
-  for a latency of 5 more, 115-215; op3 needs the second and runs 215-225."""
+  for a gap of 5 more, 115-215; op3 needs the second and runs 215-225."""
   found = _explain([10, 10, 1, 10], [(0, 2), (1, 3)], [1000, 1000, 0, 0], [0, 0, 1, 1])
   assert found.step_time_us == 225
   assert found.transfer_us == {"GPU:0 -> GPU:1": 205} and found.compute_us == {
       "GPU:0": 10, "GPU:1": 10}
+
+
+def test_the_latency_of_a_transfer_is_its_own_and_decides_what_was_waited_for():
+  """op0 0-100 on GPU:0, sent 100-110, there at 130; op1 0-120 on GPU:1, as is op2, 130-140."""
+  found = _explain(
+      [100, 120, 10], [(0, 2), (1, 2)], [100, 0, 0], [0, 1, 1], latency=20.0)
+  assert found.step_time_us == 140
+  assert found.transfer_us == {"GPU:0 -> GPU:1": 30}
+  assert found.compute_us == {"GPU:0": 100, "GPU:1": 10}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -75,7 +86,7 @@ def test_the_parts_sum_up_to_the_step(seed):
   edges = [(a, b) for b in range(n) for a in range(b) if rng.random() < 0.15]
   found = _explain(
       rng.integers(0, 50, n), edges, rng.integers(0, 500, n), rng.integers(0, d, n),
-      overhead=float(rng.integers(0, 8)), devices=d)
+      latency=float(rng.integers(0, 2) * 7), overhead=float(rng.integers(0, 8)), devices=d)
   total = (sum(found.compute_us.values()) + sum(found.transfer_us.values()) + found.launches_us
            + found.waiting_us)
   assert total == pytest.approx(found.step_time_us)

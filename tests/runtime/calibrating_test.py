@@ -41,7 +41,8 @@ def test_links_by_pair_and_overheads_go_into_the_cluster(cluster):
   assert fitted.bandwidth_bytes_per_us[0, 1] == pytest.approx(1e4)
   assert fitted.bandwidth_bytes_per_us[1, 0] == pytest.approx(1e3)
   assert fitted.sender_us_per_transfer == pytest.approx(70)
-  assert fitted.delivery_us == pytest.approx(80)
+  assert fitted.latency_us[0, 1] == pytest.approx(90)
+  assert fitted.latency_us[1, 0] == pytest.approx(70)
   assert fitted.receiver_us_per_transfer == pytest.approx(30)
   assert fitted.op_overhead_us == 1.5 and fitted.ready_order == "executor"
   again = Cluster.from_json(fitted.to_json())

@@ -15,10 +15,9 @@ from placeto_tf.simulation import Simulator
 def idle_fixture(cluster):
   """What was measured between idle workers."""
   return dataclasses.replace(
-      cluster, latency_us=np.zeros((2, 2)), transfer_per_destination=True, ready_order="executor",
-      inline_op_types=("Identity", "NoOp"), sender_us_per_transfer=50.0,
-      receiver_us_per_transfer=50.0, delivery_us=30.0, sender_us_per_byte=2e-4,
-      receiver_us_per_byte=2e-4)
+      cluster, latency_us=np.full((2, 2), 30.0), transfer_per_destination=True,
+      ready_order="executor", inline_op_types=("Identity", "NoOp"), sender_us_per_transfer=50.0,
+      receiver_us_per_transfer=50.0, sender_us_per_byte=2e-4, receiver_us_per_byte=2e-4)
 
 
 @pytest.mark.parametrize("busy_slowdown", [0.0, 0.4])
@@ -26,8 +25,8 @@ def test_scaled_transfers_and_kernels_are_found(graph, idle, busy_slowdown, monk
   monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
   costs = estimate_costs(graph, idle, cache=False)
   truth = Simulator(graph, fitting._times(costs, 1.2), dataclasses.replace(
-      idle, sender_us_per_transfer=90.0, receiver_us_per_transfer=90.0, delivery_us=40.0,
-      busy_slowdown=busy_slowdown))
+      idle, sender_us_per_transfer=90.0, receiver_us_per_transfer=90.0,
+      latency_us=np.full((2, 2), 40.0), busy_slowdown=busy_slowdown))
   fit = fitting.fit_transfers(
       graph, idle, costs, lambda placement: truth.simulate(placement).step_time_us, 8)
   assert len(fit.seen) == 10  # with each device alone

@@ -35,36 +35,47 @@ def test_bookings_never_overlap():
     taken.append((start, start + length))
 
 
+@pytest.fixture(name="late")
+def late_fixture(make_cluster):
+  """Two devices with a latency and a gap of 1 us."""
+  return make_cluster(2, latency=1.0)
+
+
 def _fork(make_problem, **fields):
   """Op 0 sends one tensor each to 1 and 2: outputs 0 and 1 of 500 bytes take 5 us each."""
   problem = make_problem([10.0] * 3, [(0, 1), (0, 2)], [500] * 3, **fields)
   return problem
 
 
-def test_as_published_every_transfer_has_the_link_to_itself(make_problem):
-  schedule = Schedule(_fork(make_problem), links=False)
+def test_as_published_every_transfer_has_the_link_to_itself(make_problem, late):
+  schedule = Schedule(_fork(make_problem, cluster=late), links=False)
   schedule.place(0, 0, 0.0)
   assert schedule.data_ready_us(1, 1) == pytest.approx(10 + 5 + 1)
   assert schedule.data_ready_us(1, 0) == 10
 
 
-def test_with_links_a_tensor_is_sent_once(make_problem):
-  schedule = Schedule(_fork(make_problem), links=True)
+def test_with_links_a_tensor_is_sent_once(make_problem, late):
+  schedule = Schedule(_fork(make_problem, cluster=late), links=True)
   schedule.place(0, 0, 0.0)
-  assert schedule.data_ready_us(1, 1) == 15  # the latency follows the transfer
+  assert schedule.data_ready_us(1, 1) == 16  # the latency follows the transfer
   schedule.place(1, 1, 0.0)
-  assert schedule.end_us[1] == 25
-  assert schedule.data_ready_us(2, 1) == 15
+  assert schedule.end_us[1] == 26
+  assert schedule.data_ready_us(2, 1) == 16
 
 
-def test_with_links_the_second_tensor_waits_for_bus_and_latency(make_problem):
-  problem = make_problem([10.0] * 4, [(0, 2), (1, 3)], [500] * 4)
+@pytest.mark.parametrize("transfers, same, other", [
+    ("device", 17 + 5 + 1, 17 + 5 + 1), ("pair", 17 + 5 + 1, 12 + 5 + 1),
+    ("unlimited", 12 + 5 + 1, 12 + 5 + 1)])
+def test_with_links_the_second_tensor_waits_as_transfers_queue(
+    transfers, same, other, make_problem, make_cluster):
+  cluster = make_cluster(3, latency=1.0, bus_gap_us=2.0, transfers=transfers)
+  problem = make_problem([10.0] * 4, [(0, 2), (1, 3)], [500] * 4, cluster=cluster)
   schedule = Schedule(problem, links=True)
   schedule.place(0, 0, 0.0)
-  schedule.place(2, 1, 0.0)  # sends from 10 to 15, and the bus is free at 16
+  schedule.place(2, 1, 0.0)  # sends from 10 to 15, and the bus is free at 17
   schedule.place(1, 0, 0.0)
   schedule.end_us[1] = 12.0
-  assert schedule.data_ready_us(3, 1) == 16 + 5
+  assert (schedule.data_ready_us(3, 1), schedule.data_ready_us(3, 2)) == (same, other)
 
 
 def test_with_links_devices_pay_the_overhead(make_problem, make_cluster):
@@ -100,8 +111,8 @@ def test_memory_of_sets_adds_up_to_the_peak_on_one_device(make_problem):
   assert sum(set_memory_bytes(problem)) == pytest.approx(250)
 
 
-def test_upward_ranks_by_hand(make_problem):
+def test_upward_ranks_by_hand(make_problem, late):
   # Means over devices: 10 us an op, 500 bytes in 5 us plus 1 us latency.
-  problem = _fork(make_problem)
+  problem = _fork(make_problem, cluster=late)
   ranks = upward_ranks(Schedule(problem, links=False), problem)
   assert ranks == pytest.approx([26, 10, 10])

@@ -115,7 +115,7 @@ def test_colocated_ops_pay_no_transfer_and_follow_one_another(make_problem, make
 
 def test_several_outputs_for_one_consumer_share_a_bus(make_problem, make_cluster):
   # Host to GPU: the first output takes 10 us, the bus pauses for 1, the control edge takes none.
-  cluster = make_cluster(1, host=True, bandwidth=100.0, latency=1.0)
+  cluster = make_cluster(1, host=True, bandwidth=100.0)
   problem = make_problem(
       [10.0] * 2, [(0, 0, 1), (0, -1, 1)], [1000, 0], cluster=cluster, host_ops=[0])
   assert LowerBounds(problem).path_us() == pytest.approx(10 + 1 + 10 + 10)
@@ -123,8 +123,8 @@ def test_several_outputs_for_one_consumer_share_a_bus(make_problem, make_cluster
 
 
 def test_what_a_host_must_send_passes_its_bus_one_after_the_other(make_problem, make_cluster):
-  # Three ops of the host, 0 us, 1000 bytes each for a GPU: 3 * 10 us and 2 * 1 us of latency.
-  cluster = make_cluster(3, host=True, bandwidth=100.0, latency=1.0)
+  # Three ops of the host, 0 us, 1000 bytes each for a GPU: 3 * 10 us and 2 gaps of 1 us.
+  cluster = make_cluster(3, host=True, bandwidth=100.0)
   problem = make_problem(
       [0.0] * 3 + [5.0] * 3, [(0, 3), (1, 4), (2, 5)], [1000] * 6, cluster=cluster,
       host_ops=[0, 1, 2])

@@ -111,23 +111,44 @@ def test_tensor_wanted_by_two_devices_is_sent_once():
 
 
 def test_transfer_to_two_devices_takes_as_long_as_its_slowest_pair():
-  # 6 bytes: 3 us to device 1 (2 bytes/us), 6 us to device 2. Both wait for 1-7. Latency 5 to
-  # device 1 and 1 to device 2: the bus is free at 12, and x's byte to device 2 takes 12-13.
+  # 6 bytes: 3 us to device 1 (2 bytes/us), 6 us to device 2: 1-7 on the bus, which is free at 9.
+  # Latency 5 to device 1 and 1 to device 2: b may start at 12, c at 8; x's byte to device 2 takes
+  # 9-10 and arrives at 11.
   bandwidth = [[1, 2, 1]] * 3
   latency = [[0, 5, 1]] * 3
   _, starts, sent = run(
       {"a": (1, 0), "b": (1, 1), "c": (2, 2), "x": (1, 0), "y": (1, 2)},
-      ["a>b", "a>c", "x>y"], sizes={"a": 6}, devices=3, bandwidth=bandwidth, latency=latency)
-  assert sent == {"a": (1, 7), "x": (12, 13)}
-  assert (starts["b"], starts["c"], starts["y"]) == (7, 7, 13)
+      ["a>b", "a>c", "x>y"], sizes={"a": 6}, devices=3, bandwidth=bandwidth, latency=latency,
+      bus_gap_us=2.0)
+  assert sent == {"a": (1, 7), "x": (9, 10)}
+  assert (starts["b"], starts["c"], starts["y"]) == (12, 8, 11)
 
 
-def test_bus_sends_in_the_order_of_queueing_and_pauses_for_the_latency():
+def test_what_arrives_at_one_instant_loses_dependencies_by_producer_whatever_was_sent_first():
+  # x@0-1 on 1 sends 3 bytes 1-4 to 0, where they arrive at 5; a@0-2 on 2 sends 3 bytes 2-5 without
+  # a latency. Both are there at 5, and the consumer of a, first in the file, goes first.
+  _, starts, sent = run(
+      {"a": (2, 2), "x": (1, 1), "y": (1, 0), "b": (1, 0)}, ["a>b", "x>y"],
+      sizes={"a": 3, "x": 3}, devices=3, latency=[[0, 0, 0], [1, 0, 0], [0, 0, 0]])
+  assert sent == {"a": (2, 5), "x": (1, 4)}
+  assert (starts["b"], starts["y"]) == (5, 6)
+
+
+def test_a_copy_is_held_from_the_transfers_end_though_its_consumer_waits_for_the_latency():
+  # a's 4 bytes are sent 1-5 and arrive at 8; z@5-7 on 1 finds them there.
+  result, starts, _ = run(
+      {"a": (1, 0), "b": (1, 1), "z": (2, 1), "w": (5, 1)}, ["a>b", "w>z"],
+      sizes={"a": 4, "b": 1, "z": 2, "w": 1}, latency=3.0)
+  assert (starts["b"], starts["z"]) == (8, 5)
+  assert result.peak_memory_bytes.tolist() == [4, 7]
+
+
+def test_bus_sends_in_the_order_of_queueing_and_pauses_for_the_gap():
   # a@0-1 and b@1-2 on 0. a's 4 bytes take 1-5, the bus is free at 7; b's byte takes 7-8. The
   # device's own overhead (none) and compute do not touch the bus.
   _, starts, sent = run(
       {"a": (1, 0), "b": (1, 0), "c": (1, 1), "d": (1, 1)}, ["a>c", "b>d"], sizes={"a": 4},
-      latency=2.0)
+      bus_gap_us=2.0)
   assert sent == {"a": (1, 5), "b": (7, 8)}
   assert starts == {"a": 0, "b": 1, "c": 5, "d": 8}
 
@@ -198,13 +219,14 @@ def test_zero_cost_op_that_waits_for_the_overhead_ends_a_round_after_what_else_e
   assert starts == {"a": 0, "z": 2, "b": 0, "y": 2, "x": 4}
 
 
-def test_control_edge_to_another_device_is_a_transfer_of_no_bytes_that_costs_the_latency():
-  # a@0-1. The control transfer 1-1 lets b start at 1; the bus is free at 4, and a's 2 bytes,
-  # queued behind it, take 4-6.
+def test_control_edge_to_another_device_is_a_transfer_of_no_bytes_that_costs_latency_and_gap():
+  # a@0-1. The control transfer 1-1 lets b start at 1 + 2; the bus is free at 4, and a's 2 bytes,
+  # queued behind it, take 4-6 and arrive at 8.
   _, starts, sent = run(
-      {"a": (1, 0), "b": (1, 1), "c": (1, 1)}, ["a~b", "a>c"], sizes={"a": 2}, latency=3.0)
+      {"a": (1, 0), "b": (1, 1), "c": (1, 1)}, ["a~b", "a>c"], sizes={"a": 2}, latency=2.0,
+      bus_gap_us=3.0)
   assert sent == {"a~": (1, 1), "a": (4, 6)}
-  assert (starts["b"], starts["c"]) == (1, 6)
+  assert (starts["b"], starts["c"]) == (3, 8)
 
 
 def test_control_and_data_edge_between_two_ops_are_two_dependencies():

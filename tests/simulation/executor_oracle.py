@@ -4,7 +4,7 @@ A timer is [end, (producer, port, destination), what] or None: one for each stre
 that unpacks. Every round ends the timers that are due and then starts what can start.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 
 from extended_oracle import ExtendedOracle
 from oracle import OP_END
@@ -21,13 +21,13 @@ class ExecutorOracle(ExtendedOracle):
     """(step time, start of each op, {(producer, port, destination): (start, end)})."""
     cluster, place, devices = self.cluster, list(map(int, placement)), range(self.d)
     packs = cluster.sender_us_per_transfer or cluster.sender_us_per_byte
-    unpacks = (cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
-               or cluster.delivery_us)
+    unpacks = cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
     waiting, starts, transfers = list(self.in_degrees), [None] * self.n, {}
     inline, tasks = [[] for _ in devices], [deque() for _ in devices]
-    unsent, unpacked = [deque() for _ in devices], [deque() for _ in devices]
+    unsent, unpacked = defaultdict(deque), [deque() for _ in devices]
     running_on = [[None] for _ in devices]
-    buses, unpacking = [None for _ in devices], [None for _ in devices]
+    buses, unpacking = defaultdict(lambda: None), [None for _ in devices]
+    arrivals = []  # timers of transfers that a latency delays
     now = 0.0
 
     def lose(consumers):
@@ -57,16 +57,22 @@ class ExecutorOracle(ExtendedOracle):
         for j in lose(c for c in consumers if place[c] == device):
           entries.append((port < 0, j, ((j, OP_END, -1), "op")))
         away = [c for c in consumers if place[c] != device]
-        for to in (sorted({place[c] for c in away}) if cluster.transfer_per_destination
+        for to in (sorted({place[c] for c in away}) if self.per_destination
                    else [-1] if away else []):
-          if packs:
+          if packs:  # it counts as its first consumer
             first = min(c for c in away if to in (-1, place[c]))
             entries.append((port < 0, first, ((i, port, to), "pack")))
           else:
-            unsent[device].append((i, port, to))
+            unsent[self.link(device, to)].append((i, port, to))
       made_ready(device, entries)
 
     def arrived(producer, port, to):
+      if unpacks:
+        unpacked[to].append((producer, port, to))
+      else:
+        deliver(producer, port, {to})
+
+    def deliver(producer, port, to):
       for j in lose(c for c in dict(self.outputs[producer])[port] if place[c] in to):
         tasks[place[j]].append(((j, OP_END, -1), "op"))
 
@@ -79,35 +85,35 @@ class ExecutorOracle(ExtendedOracle):
         op_ended(producer, d)
         pause_us = self.overhead_us if self.compute_us[producer][self.kinds[d]] else 0.0
       elif what == "pack":
-        unsent[d].append((producer, port, to))
+        unsent[self.link(d, to)].append((producer, port, to))
       elif what == "unpack":
-        arrived(producer, port, {to})
+        deliver(producer, port, {to})
+      elif what == "arrive":
+        arrived(producer, port, to)
       elif what == "send":
-        receivers = self.receivers(place, producer, port, to)
-        for r in receivers:
-          unpacked[r].append((now + cluster.delivery_us, (producer, port, r)))
-        if not unpacks:
-          arrived(producer, port, receivers)
-        pause_us = max(self.latency[d][r] for r in receivers)
+        for r in sorted(self.receivers(place, producer, port, to)):
+          if now + self.latency[d][r] > now:
+            arrivals.append([now + self.latency[d][r], (producer, port, r), "arrive"])
+          else:
+            arrived(producer, port, r)
+        pause_us = self.gap_us
       if now + pause_us > now:
         timers[slot] = [now + pause_us, (-1, 0, 0), "pause"]
 
     def start():
-      for d in devices:
-        if buses[d] is None and unsent[d]:
-          producer, port, to = key = unsent[d][0]
-          receivers = self.receivers(place, *key)
-          unsent[d].popleft()
-          buses[d] = [now + max(self.size_of(producer, port) / self.bandwidth[d][r]
-                                for r in receivers), key, "send"]
-          transfers[key] = (now, buses[d][0])
+      for d, link_to in sorted(unsent):
+        queue = unsent[d, link_to]
+        while queue and (buses[d, link_to] is None or cluster.transfers == "unlimited"):
+          producer, port, to = key = queue.popleft()
+          end_us = now + max(self.size_of(producer, port) / self.bandwidth[d][r]
+                             for r in self.receivers(place, *key))
+          # Without queues each transfer has a link of its own.
+          link = (d, link_to) if cluster.transfers != "unlimited" else (d, *key)
+          buses[link] = [end_us, key, "send"]
+          transfers[key] = (now, end_us)
       for d in devices:
         if unpacks and unpacking[d] is None and unpacked[d]:
-          delivered_us, key = unpacked[d][0]
-          if delivered_us > now:
-            unpacking[d] = [delivered_us, (-1, 0, 0), "pause"]
-            continue
-          unpacked[d].popleft()
+          key = unpacked[d].popleft()
           spent = (cluster.receiver_us_per_transfer
                    + cluster.receiver_us_per_byte * self.size_of(*key[:2]))
           unpacking[d] = [now + spent, key, "unpack"]
@@ -138,7 +144,9 @@ class ExecutorOracle(ExtendedOracle):
     while True:
       start()
       timers = [(d, 0, group) for d, group in enumerate(running_on)]
-      timers += [(d, d, group) for group in (buses, unpacking) for d in devices]
+      timers += [(link[0], link, buses) for link in sorted(buses)]
+      timers += [(d, d, unpacking) for d in devices]
+      timers += [(0, slot, arrivals) for slot in range(len(arrivals))]
       running = [(d, slot, group) for d, slot, group in timers if group[slot] is not None]
       if not running:
         break

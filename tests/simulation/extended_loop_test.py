@@ -13,6 +13,7 @@ from executor_oracle import ExecutorOracle
 from extended_oracle import ExtendedOracle, random_extensions
 from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
+from unlimited_oracle import step_time_us
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine
@@ -29,16 +30,31 @@ def simulate(compute, edges, placement, *, sizes=None, **cluster_fields):
 
 
 def test_one_transfer_a_destination_sends_in_the_order_of_devices_at_each_pairs_speed():
-  # op0@0-1 on 0. 4 bytes to device 1 at 2 bytes/us: 1-3, free at 4; to device 2 at 1: 4-8.
+  # op0@0-1 on 0. 4 bytes to device 1 at 2 bytes/us: 1-3, there at 4; to device 2 at 1: 4-8, there
+  # at 13.
   bandwidth, latency = [[1, 2, 1]] * 3, [[0, 1, 5]] * 3
   result = simulate(
       [1, 1, 1], [(0, 0, 2), (0, 0, 1)], [0, 1, 2], sizes=[4, 1, 1], bandwidth=bandwidth,
-      latency=latency, transfer_per_destination=True)
+      latency=latency, bus_gap_us=1.0, transfer_per_destination=True)
   assert result.transfers.start_us.tolist() == [1, 4]
   assert result.transfers.end_us.tolist() == [3, 8]
   assert result.transfers.destinations.tolist() == [[False, True, False], [False, False, True]]
-  assert result.start_us.tolist() == [0, 3, 8]
+  assert result.start_us.tolist() == [0, 4, 13]
   assert result.transfer_bytes == 8
+
+
+@pytest.mark.parametrize("transfers, sent", [
+    ("device", [(1, 5), (7, 9)]), ("pair", [(1, 3), (1, 5), (5, 7)]),
+    ("unlimited", [(1, 3), (1, 5), (1, 3)])])
+def test_how_transfers_queue(transfers, sent):
+  # a@0-1 on 0 sends 4 bytes to devices 1 (2 bytes/us) and 2 (1 byte/us), then, from port 1, 4 bytes
+  # to device 1; the gap is 2. On one bus the first goes to both at the slower pair's speed.
+  graph = ComputationGraph.from_edges(
+      ["a", "b", "c", "d"], ["X"] * 4, [2, 1, 1, 1], [(0, 0, 1), (0, 0, 2), (0, 1, 3)])
+  cluster = make_cluster(3, bandwidth=[[1, 2, 1]] * 3, bus_gap_us=2.0, transfers=transfers)
+  result = Simulator(graph, make_costs([1] * 4, [4, 4, 1, 1, 1]), cluster).simulate([0, 1, 2, 1])
+  found = list(zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist()))
+  assert found == sent
 
 
 def test_one_transfer_a_destination_keeps_the_output_until_the_last_has_ended():
@@ -161,8 +177,7 @@ def test_executor_agrees_with_the_plain_python_one(seed, floats):
   fields = {**random_extensions(seed), "ready_order": "executor", "inline_op_types": ("I",)}
   graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=20, **fields)
   draw = np.random.default_rng([seed, 2])
-  cluster = with_cluster(cluster, delivery_us=float(draw.integers(0, 3)),
-                         busy_slowdown=float(draw.integers(0, 3)) / 2)
+  cluster = with_cluster(cluster, busy_slowdown=float(draw.integers(0, 3)) / 2)
   graph = dataclasses.replace(
       graph, op_types=tuple(draw.choice(["I", "X"], graph.num_ops).tolist()))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
@@ -194,3 +209,20 @@ def test_extended_loop_without_extensions_is_the_reference_simulator(seed, float
   theirs = extended.simulate(placements[0]).transfers
   for field in ("ops", "ports", "sources", "destinations", "sizes_bytes", "start_us", "end_us"):
     assert getattr(ours, field).tolist() == getattr(theirs, field).tolist()
+
+
+@examples(200)
+@hypothesis.given(seed=st.integers(0, 2**32 - 1))
+def test_without_queues_it_is_the_model_of_giph_and_doppler(seed):
+  graph, costs, cluster, placements = random_case(seed, floats=True, max_ops=30)
+  # No op takes no time, as in these models.
+  costs = dataclasses.replace(
+      costs, compute_us=costs.compute_us + np.random.default_rng(seed).random(
+          costs.compute_us.shape))
+  cluster = with_cluster(cluster, op_overhead_us=0.0, transfers="unlimited")
+  found, _ = Simulator(graph, costs, cluster, num_threads=1).simulate_many(placements)
+  for placement, step_us in zip(placements, found):
+    compute_us = costs.compute_us[np.arange(graph.num_ops), cluster.device_kinds[placement]]
+    assert step_us == pytest.approx(step_time_us(
+        graph, compute_us, costs.output_bytes, cluster.bandwidth_bytes_per_us, cluster.latency_us,
+        placement), rel=1e-9)

@@ -6,7 +6,7 @@ destination -1 is "all".
 """
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 
 import numpy as np
 from oracle import OP_END, Oracle
@@ -18,6 +18,11 @@ class ExtendedOracle(Oracle):
   def __init__(self, graph, costs, cluster):
     super().__init__(graph, costs, cluster)
     self.cluster = cluster
+    self.per_destination = cluster.transfer_per_destination or cluster.transfers != "device"
+
+  def link(self, device, destination):
+    """The queue that a transfer waits in; with unlimited links none is ever busy."""
+    return device, destination if self.cluster.transfers != "device" else -1
 
   def size_of(self, producer, port):
     return 0.0 if port < 0 else self.output_bytes[self.offsets[producer] + port]
@@ -34,8 +39,8 @@ class ExtendedOracle(Oracle):
     packs = cluster.sender_us_per_transfer or cluster.sender_us_per_byte
     unpacks = cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
     waiting = list(self.in_degrees)
-    queues, buses = [deque() for _ in d_range], [deque() for _ in d_range]
-    free, bus_free = [True] * self.d, [True] * self.d
+    queues, free = [deque() for _ in d_range], [True] * self.d
+    buses, bus_free = defaultdict(deque), defaultdict(lambda: True)
     heap, starts, transfers = [], [None] * self.n, {}
     step = now = 0.0
 
@@ -45,15 +50,20 @@ class ExtendedOracle(Oracle):
         if not waiting[consumer]:
           queues[place[consumer]].append((consumer, OP_END, -1, "op"))
 
+    def arrive(producer, port, device):
+      if unpacks:
+        queues[device].append((producer, port, device, "unpack"))
+      else:
+        lose(c for c in dict(self.outputs[producer])[port] if place[c] == device)
+
     for i in self.roots:
       queues[place[i]].append((i, OP_END, -1, "op"))
     while True:
-      for d in d_range:
-        if bus_free[d] and buses[d]:
-          producer, port, destination = buses[d][0]
-          to = self.receivers(place, producer, port, destination)
-          buses[d].popleft()
-          bus_free[d] = False
+      for link in sorted(buses):
+        while bus_free[link] and buses[link]:
+          producer, port, destination = buses[link].popleft()
+          d, to = link[0], self.receivers(place, producer, port, destination)
+          bus_free[link] = cluster.transfers == "unlimited"
           end = now + max(self.size_of(producer, port) / self.bandwidth[d][r] for r in to)
           transfers[producer, port, destination] = (now, end)
           heapq.heappush(heap, (end, producer, port, destination, "sent", d))
@@ -79,25 +89,27 @@ class ExtendedOracle(Oracle):
         if what == "device is free":
           free[d] = True
         elif what == "bus is free":
-          bus_free[d] = True
+          bus_free[d, destination] = True
         elif what == "pack":
           free[d] = True
-          buses[d].append((producer, port, destination))
+          buses[self.link(d, destination)].append((producer, port, destination))
+        elif what == "arrived":
+          arrive(producer, port, d)
         elif what == "unpack":
           free[d] = True
           lose(c for c in dict(self.outputs[producer])[port] if place[c] == destination)
         elif what == "sent":
           to = self.receivers(place, producer, port, destination)
           for r in sorted(to):
-            if unpacks:
-              queues[r].append((producer, port, r, "unpack"))
-          if not unpacks:
-            lose(c for c in dict(self.outputs[producer])[port] if place[c] in to)
-          pause_us = max(self.latency[d][r] for r in to)
-          if now + pause_us > now:
-            heapq.heappush(heap, (now + pause_us, self.n, 0, 0, "bus is free", d))
+            if now + self.latency[d][r] > now:
+              heapq.heappush(heap, (now + self.latency[d][r], producer, port, r, "arrived", r))
+            else:
+              arrive(producer, port, r)
+          link = self.link(d, destination)
+          if now + self.gap_us > now:
+            heapq.heappush(heap, (now + self.gap_us, self.n, 0, link[1], "bus is free", d))
           else:
-            bus_free[d] = True
+            bus_free[link] = True
         else:
           step = now
           if self.compute_us[producer][self.kinds[d]]:
@@ -109,16 +121,16 @@ class ExtendedOracle(Oracle):
           for out_port, consumers in self.outputs[producer]:
             lose(c for c in consumers if place[c] == d)
             to = sorted({place[c] for c in consumers} - {d})
-            if to and not cluster.transfer_per_destination:
+            if to and not self.per_destination:
               to = [-1]
             for destination in to:
               if packs:
                 queues[d].append((producer, out_port, destination, "pack"))
               else:
-                buses[d].append((producer, out_port, destination))
+                buses[self.link(d, destination)].append((producer, out_port, destination))
 
   def arrival(self, transfers, producer, port, device):
-    return transfers[producer, port, device if self.cluster.transfer_per_destination else -1][1]
+    return transfers[producer, port, device if self.per_destination else -1][1]
 
   def simulate(self, placement):
     """(step time, start of each op, transfers, peak memory)."""
@@ -134,6 +146,7 @@ def random_extensions(seed):
     return value if random.random() < 0.4 else default
 
   return dict(
+      transfers=maybe(str(random.choice(["pair", "unlimited"])), "device"),
       transfer_per_destination=maybe(True, False),
       sender_us_per_transfer=maybe(float(random.integers(1, 3)), 0.0),
       sender_us_per_byte=maybe(1.0, 0.0),

@@ -9,7 +9,7 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import CONTROL, ComputationGraph, load_graph
 from placeto_tf.simulation import Simulator
 
-ROUNDS, BYTES = 5.0, 76_000.0  # of the k80's 7,600 bytes a us: 10 us, and then 25 us of latency
+ROUNDS, BYTES = 5.0, 76_000.0  # of the k80's 7,600 bytes a us: 10 us, and then a gap of 25 us
 
 
 def chain(executions):
@@ -25,7 +25,7 @@ def test_a_tensor_inside_of_a_loop_is_sent_once_a_round():
   place = np.array([0, 0, 1, 1], np.int32)
   once = chain([1.0] * 4).simulate(place).step_time_us
   often = chain([1.0, ROUNDS, ROUNDS, 1.0]).simulate(place).step_time_us
-  # The last latency is the bus's alone, as after any transfer.
+  # The last gap is the bus's alone, as after any transfer.
   assert often - once == pytest.approx((ROUNDS - 1) * (10 + 25))
 
 
@@ -57,7 +57,7 @@ def test_every_op_on_another_device_waits_for_the_signal_that_the_loop_goes_on()
   types = {split.op_types[i] for i in told}
   assert {"Tanh", "Sin", "NextIteration", "Exit"} <= types
   assert not types & {"Enter", "Merge", "Less", "LoopCond", "Placeholder", "Add"}
-  # One device more costs a latency a round.
+  # One device more costs a gap a round.
   n = split.num_ops
   costs = OpCosts(np.full((n, 2), 1.0), np.zeros(split.num_outputs), np.zeros(n), np.zeros(n))
   simulator = Simulator(split, costs, Cluster.parse("k80:2"))

@@ -5,7 +5,8 @@ entries sort in the order of rule 4, every moment at which a device or bus gets 
 own, and memory counted afterwards from the lifetimes of tensors, not by references on the way.
 
 Heap entries are (time, producer, port, device): an op's end has port -2, so that it sorts by its
-producer; "device is free" and "bus is free" have producers N and N + 1, behind all else.
+producer; "device is free" and "bus is free" have producers N and N + 1, behind all else. A
+transfer's arrival on a device that its latency delays is (time, producer, port, D + device).
 """
 
 import heapq
@@ -26,6 +27,7 @@ class Oracle:
     self.overhead_us = float(cluster.op_overhead_us)
     self.bandwidth = np.asarray(cluster.bandwidth_bytes_per_us).tolist()
     self.latency = np.asarray(cluster.latency_us).tolist()
+    self.gap_us = float(cluster.bus_gap_us)
     self.offsets = graph.output_offsets.tolist()
     self.output_bytes = costs.output_bytes.tolist()
     self.temporary_bytes = costs.temporary_bytes.tolist()
@@ -50,6 +52,13 @@ class Oracle:
     device_free, bus_free = [True] * self.d, [True] * self.d
     start, transfers, sent, heap = [0.0] * n, {}, {}, []
     push, pop = heapq.heappush, heapq.heappop
+    def arrive(producer, port, devices):
+      for consumer in sent[producer, port]:
+        if place[consumer] in devices:
+          waiting[consumer] -= 1
+          if not waiting[consumer]:
+            ready[place[consumer]].append(consumer)
+
     for i in self.roots:
       ready[place[i]].append(i)
     now = step = 0.0
@@ -75,6 +84,8 @@ class Oracle:
           device_free[d] = True
         elif producer > n:
           bus_free[d] = True
+        elif d >= self.d:
+          arrive(producer, port, {d - self.d})
         elif port == OP_END:
           step = now
           pause_us = overhead_us if cost_us[producer] else 0.0
@@ -96,15 +107,15 @@ class Oracle:
               links = {place[consumer] for consumer in remote}
               unsent[d].append(
                   (producer, out_port, max(size / self.bandwidth[d][to] for to in links)))
-              sent[producer, out_port] = remote, max(self.latency[d][to] for to in links)
+              sent[producer, out_port] = remote
         else:
-          remote, pause_us = sent[producer, port]
-          for consumer in remote:
-            waiting[consumer] -= 1
-            if not waiting[consumer]:
-              ready[place[consumer]].append(consumer)
-          if now + pause_us > now:
-            push(heap, (now + pause_us, n + 1, 0, d))
+          late = {place[c] for c in sent[producer, port]}
+          late = {to for to in late if now + self.latency[d][to] > now}
+          for to in late:
+            push(heap, (now + self.latency[d][to], producer, port, self.d + to))
+          arrive(producer, port, {place[c] for c in sent[producer, port]} - late)
+          if now + self.gap_us > now:
+            push(heap, (now + self.gap_us, n + 1, 0, d))
           else:
             bus_free[d] = True
 

@@ -70,7 +70,7 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
       else random.choice([1.0, 2.0, 4.0], (d, d)))
   cluster = make_cluster(
       d, bandwidth=bandwidth, latency=times((d, d)), overhead=float(times(1)[0]),
-      memory=int(random.integers(1, 20)), kinds=kinds, **extensions)
+      bus_gap_us=float(times(1)[0]), memory=int(random.integers(1, 20)), kinds=kinds, **extensions)
   assert cluster.device_kinds.max() + 1 == kinds
   return graph, costs, cluster, random.integers(0, d, (3, n)).astype(np.int32)
 

@@ -74,7 +74,8 @@ def test_scaling_all_times_scales_the_schedule(seed):
       costs.compute_us * factor, costs.output_bytes, costs.persistent_bytes, costs.temporary_bytes)
   scaled_cluster = with_cluster(
       cluster, bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us / factor,
-      latency_us=cluster.latency_us * factor, op_overhead_us=cluster.op_overhead_us * factor)
+      latency_us=cluster.latency_us * factor, op_overhead_us=cluster.op_overhead_us * factor,
+      bus_gap_us=cluster.bus_gap_us * factor)
   result = Simulator(graph, costs, cluster).simulate(placements[0])
   scaled = Simulator(graph, scaled_costs, scaled_cluster).simulate(placements[0])
   assert scaled.step_time_us == factor * result.step_time_us
