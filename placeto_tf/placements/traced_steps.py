@@ -32,9 +32,11 @@ class TracedStep:
     name: of the step, for messages.
     owners: objects that hold the step's variables, which TensorFlow's graphs hold weakly.
     wide: whether one trace serves batches of any size.
+    batch_size: examples of a batch that the step takes from an iterator; None if not known.
   """
 
   wide = False
+  batch_size: Optional[int] = None
 
   def __init__(
       self, name: str, step: Callable[[Batch], Any], owners: Tuple[Any, ...] = (),
@@ -97,13 +99,16 @@ class FunctionStep(TracedStep):
     compiled: whether XLA compiles it as a whole where it is not placed.
   """
 
-  def __init__(self, function: Callable, input_signature: Optional[Sequence[Any]] = None):
+  def __init__(
+      self, function: Callable, input_signature: Optional[Sequence[Any]] = None,
+      batch_size: Optional[int] = None):
     """Takes the function apart.
 
     Args:
       function: the step.
       input_signature: `tf.TensorSpec`s of the positional arguments, whose unknown dimensions a
         trace leaves open; by default that of the `tf.function`.
+      batch_size: see the class; by default that of the iterator's dataset.
 
     Raises:
       GraphError: it cannot be called.
@@ -114,7 +119,7 @@ class FunctionStep(TracedStep):
       raise GraphError(
           f"expected a training step, a function, got {type(function).__name__}; for a compiled "
           "Keras model call compile_placed or plan_training")
-    self.function = function
+    self.function, self.batch_size = function, batch_size
     python, convert = function, True
     if concrete_functions.is_function(function):
       python, convert = function.python_function, getattr(function, "_autograph", True)
@@ -179,6 +184,8 @@ class FunctionStep(TracedStep):
           f"an argument of the step {self.name!r} is a {type(leaf).__name__} of a distribution "
           "strategy, which divides batches itself; hand over batches of a plain tf.data.Dataset, "
           "and leave strategy.run out of the step")
+    if isinstance(leaf, tf.data.Iterator):
+      self.batch_size = self.batch_size or _batch_size_of(leaf)
     if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf):
       return leaf
     if isinstance(leaf, (np.ndarray, np.generic)) or isinstance(spec, tf.TensorSpec) and (
@@ -198,6 +205,15 @@ class FunctionStep(TracedStep):
 
     return tf.nest.pack_sequence_as(batch, [
         spec_of(leaf, wider) for leaf, wider in zip(tf.nest.flatten(batch), self._wanted(batch))])
+
+
+def _batch_size_of(iterator: Any) -> Optional[int]:
+  """Returns the batch size of the dataset that an iterator goes through, or None."""
+  dataset = getattr(iterator, "_dataset", None)
+  while dataset is not None and not hasattr(dataset, "_batch_size"):
+    dataset = getattr(dataset, "_input_dataset", None)
+  size = getattr(dataset, "_batch_size", None)
+  return int(size) if hasattr(size, "__int__") else None
 
 
 def is_tensor(value: object) -> bool:

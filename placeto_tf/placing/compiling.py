@@ -23,6 +23,7 @@ def compile_step(
     args: Optional[Sequence[Any]] = None,
     kwargs: Optional[Mapping[str, Any]] = None,
     input_signature: Optional[Sequence[Any]] = None,
+    batch_size: Optional[int] = None,
     placement: _Found = None,
     verify: bool = True,
     **options: Any,
@@ -46,6 +47,8 @@ def compile_step(
       TensorSpecs. Without both it is planned when it is first called.
     input_signature: `tf.TensorSpec`s of the positional arguments, whose unknown dimensions stay
       open in a trace; by default that of the `tf.function`.
+    batch_size: of the batches that the step itself takes from an iterator, where its dataset does
+      not tell it.
     placement: found before, instead of a search: a `TrainingPlan` of `plan_step`, a `Placement`, or
       the path of a file that one of them, or `PlacedStep.save`, wrote.
     verify: whether the placed step is timed beside the step as it was; if not, the simulation's
@@ -61,7 +64,7 @@ def compile_step(
     PlacetoError: the step cannot be traced or placed, belongs to a distribution strategy, or does
       not take these arguments; or this process lacks a device.
   """
-  step = FunctionStep(train_step, input_signature)
+  step = FunctionStep(train_step, input_signature, batch_size)
   placement = _placement(placement, options)
   cluster = training_plans.as_cluster(cluster, placement)
   training_plans.check_devices(cluster)

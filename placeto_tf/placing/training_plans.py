@@ -7,7 +7,6 @@ A plan is searched for devices that this process has or lacks, is saved, and is 
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -18,7 +17,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, listed
 from placeto_tf.graphs import ComputationGraph, load_graph
-from placeto_tf.placements import Placement, coverage, keras_batches
+from placeto_tf.placements import Placement, keras_batches
 from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
   import keras
   from tensorflow.types.experimental import ConcreteFunction
 
-_NUMBER = re.compile(r"_?\d+")
 ENOUGH = 0.9  # least share of ops known by name for a trace of the same step
 
 Shapes = Sequence[Tuple[int, ...]]
@@ -172,6 +170,7 @@ def plan_step(
     args: Sequence[Any] = (),
     kwargs: Optional[Mapping[str, Any]] = None,
     input_signature: Optional[Sequence[Any]] = None,
+    batch_size: Optional[int] = None,
     **options: Any,
 ) -> TrainingPlan:
   """Places a training step of one's own on devices that need not be here.
@@ -180,8 +179,7 @@ def plan_step(
   in its first call are made.
 
   Args:
-    train_step, args, kwargs, input_signature: as for `compile_step`. The arguments tell the batch
-      size.
+    train_step, args, kwargs, input_signature, batch_size: as for `compile_step`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     **options: of `place()`: method, max_seconds, max_evaluations, seed, replicas, ...
 
@@ -192,7 +190,7 @@ def plan_step(
   Raises:
     PlacetoError: the step cannot be traced or placed, or nothing fits.
   """
-  step = FunctionStep(train_step, input_signature)
+  step = FunctionStep(train_step, input_signature, batch_size)
   return search(step, *read_arguments(step, args, kwargs), as_cluster(cluster), options)
 
 
@@ -233,7 +231,7 @@ def search(
     options: of `place()`.
   """
   function = step.trace(specs)
-  graph: Union[ComputationGraph, ReplicaSource] = _graph_of(function, shapes)
+  graph: Union[ComputationGraph, ReplicaSource] = _graph_of(function, shapes, step.batch_size)
   if is_divided(options):
     graph = ReplicaSource(
         graph, part=lambda count: part_of(step, specs, count),
@@ -262,7 +260,7 @@ def follow(
     PlacementError: it is of another step, or for other devices.
   """
   function = step.trace(specs)
-  whole = _graph_of(function, shapes)
+  whole = _graph_of(function, shapes, step.batch_size)
   made, replicas = None, placement.replicas or 1
   if replicas > 1:
     made = replicate(part_of(step, specs, replicas), replicas, whole=whole)
@@ -276,8 +274,7 @@ def follow(
     raise PlacementError(
         f"the placement uses {listed(missing)}, expected devices of the cluster, "
         f"{', '.join(cluster.device_names)}; give the cluster that it was made for")
-  found, known = placed_alike(
-      _renamed(placement, graph), graph, placed, cluster, variables_stay=False)
+  found, known = placed_alike(placement, graph, placed, cluster, variables_stay=False)
   if known < ENOUGH:
     raise PlacementError(
         f"the placement knows {known:.0%} of the {graph.num_ops:,} ops of the training step of "
@@ -289,18 +286,6 @@ def follow(
       dataclasses.replace(
           found, replicas=placement.replicas, step_time_us=step_us, method=placement.method), made,
       step_us)
-
-
-def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
-  """Returns the placement by the names of a graph that differs in the numbers within names alone.
-
-  Keras numbers its layers through the process: dense_1 of one model is dense_4 of the next.
-  """
-  ops = coverage.file_op_names(graph)
-  pairs = list(zip(placement, ops))
-  if len(ops) != len(placement) or any(_NUMBER.sub("", a) != _NUMBER.sub("", b) for a, b in pairs):
-    return placement
-  return dataclasses.replace(placement, op_devices={new: placement[old] for old, new in pairs})
 
 
 def part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
@@ -375,11 +360,12 @@ def short_names(cluster: Cluster) -> str:
   return listed([device_names.short_name(name) for name in cluster.device_names], most=8)
 
 
-def _graph_of(function: ConcreteFunction, shapes: Shapes) -> ComputationGraph:
+def _graph_of(
+    function: ConcreteFunction, shapes: Shapes, batch_size: Optional[int]) -> ComputationGraph:
   """Returns the graph of a step, with the shapes of a batch where its arguments leave them open."""
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
-  return load_graph(function, feed_shapes=feeds or None)
+  return load_graph(function, feed_shapes=feeds or None, batch_size=batch_size)
 
 
 def of_first_replica(plan: TrainingPlan) -> Placement:

@@ -12,9 +12,9 @@ import traceback
 
 import numpy as np
 import tensorflow as tf
+import training_loops
 
 import placeto_tf as placeto
-import training_loops
 
 DIFFERENCE = 2e-6
 
