@@ -87,8 +87,19 @@ class TracedStep:
       raise GraphError(
           f"the training step {self.name!r} cannot be traced ({keras_models.cause_of(error)}); "
           "check that it runs on these arguments inside a tf.function") from error
+    self._check_strategy(function)
     function._placeto_model = self.owners
     return function
+
+  def _check_strategy(self, function: ConcreteFunction) -> None:
+    """Raises GraphError if a distribution strategy owns a variable of the step."""
+    strategies = {type(getattr(variable, "_distribute_strategy", None)).__name__
+                  for variable in function.graph.variables} - {"NoneType"}
+    if strategies:
+      raise GraphError(
+          f"the training step {self.name!r} belongs to a {sorted(strategies)[0]}, which places its "
+          "variables itself and divides batches; make model and optimizer outside of the "
+          "strategy's scope, leave strategy.run out of the step, and give replicas= instead")
 
 
 class FunctionStep(TracedStep):
@@ -120,10 +131,11 @@ class FunctionStep(TracedStep):
           f"expected a training step, a function, got {type(function).__name__}; for a compiled "
           "Keras model call compile_placed or plan_training")
     self.function, self.batch_size = function, batch_size
-    python, convert = function, True
+    python: Any = function
+    convert = True
     if concrete_functions.is_function(function):
-      python, convert = function.python_function, getattr(function, "_autograph", True)
-      input_signature = input_signature or function.input_signature
+      python, convert = python.python_function, getattr(function, "_autograph", True)
+      input_signature = input_signature or getattr(function, "input_signature", None)
     elif concrete_functions.is_concrete_function(function):
       convert = False
     self.compiled = bool(getattr(function, "_jit_compile", False))
@@ -134,7 +146,7 @@ class FunctionStep(TracedStep):
         else python)
     self._input_signature = None if input_signature is None else self._bound(input_signature, {})
     super().__init__(
-        getattr(function, "__name__", None) or getattr(function, "name", type(function).__name__),
+        str(getattr(function, "__name__", getattr(function, "name", type(function).__name__))),
         lambda batch: called(*batch[0], **batch[1]), (function,), convert)
 
   def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:
@@ -212,7 +224,7 @@ def _batch_size_of(iterator: Any) -> Optional[int]:
   dataset = getattr(iterator, "_dataset", None)
   while dataset is not None and not hasattr(dataset, "_batch_size"):
     dataset = getattr(dataset, "_input_dataset", None)
-  size = getattr(dataset, "_batch_size", None)
+  size: Any = getattr(dataset, "_batch_size", None)
   return int(size) if hasattr(size, "__int__") else None
 
 
@@ -286,10 +298,44 @@ def size_of(specs: Specs) -> Optional[int]:
   """Returns the number of examples that specs state, the first dimension of most, or None."""
   import tensorflow as tf
 
-  sizes = [
-      spec.shape[0] for spec in tf.nest.flatten(specs)
-      if isinstance(spec, tf.TypeSpec) and getattr(getattr(spec, "shape", None), "rank", None)]
+  return size_of_shapes([
+      spec.shape.as_list() for spec in tf.nest.flatten(specs)
+      if isinstance(spec, tf.TypeSpec) and getattr(getattr(spec, "shape", None), "rank", None)])
+
+
+def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
+  """Returns the number of examples of a batch's tensors, the first dimension of most, or None."""
+  sizes = [shape[0] for shape in shapes if shape]
   return max(sizes, key=sizes.count) if sizes else None
+
+
+def open_batch(specs: Specs, size: Optional[int]) -> Specs:
+  """Returns specs with an unknown first dimension where it is the batch size."""
+  import tensorflow as tf
+
+  def opened_one(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != size:
+      return spec
+    return tf.TensorSpec([None, *spec.shape.as_list()[1:]], spec.dtype, spec.name)
+
+  return tf.nest.map_structure(opened_one, specs)
+
+
+def check_divides(size: Optional[int], replicas: int) -> int:
+  """Returns the batch size.
+
+  Raises:
+    GraphError: it is not known, or R replicas do not divide it.
+  """
+  if size is None:
+    raise GraphError(
+        "no argument of the step is a batch of known size, which replicas would divide; take the "
+        "batch outside of the step, as by next(iterator), and hand it over")
+  if size % replicas:
+    raise GraphError(
+        f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a batch "
+        f"that is a multiple of {replicas}, or another number of replicas")
+  return size
 
 
 def divided(specs: Specs, replicas: int) -> Specs:
@@ -306,12 +352,7 @@ def divided(specs: Specs, replicas: int) -> Specs:
   """
   import tensorflow as tf
 
-  size = size_of(specs)
-  if size is None or size % replicas:
-    raise GraphError(
-        f"the batch of {'unknown size' if size is None else f'{size} examples'} cannot be divided "
-        f"among {replicas} replicas; choose a batch that is a multiple of {replicas}, or another "
-        "number of replicas")
+  size = check_divides(size_of(specs), replicas)
 
   def part(spec: Any) -> Any:
     if not isinstance(spec, tf.TypeSpec):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, PlacetoError, listed
-from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, keras_batches, place_function
 from placeto_tf.placements.applied import AppliedFunction
 from placeto_tf.placements.following import placed_alike
@@ -31,7 +30,7 @@ from placeto_tf.placements.traced_steps import (
   TracedStep,
   component_shapes,
   opened,
-  size_of,
+  size_of_shapes,
   takes,
   tensors_of,
 )
@@ -39,7 +38,6 @@ from placeto_tf.placing import training_plans
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.training_plans import Shapes, TrainingPlan
-from placeto_tf.replication import replicate
 from placeto_tf.replication.op_roles import PIPELINES, may_be_copied
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
 
@@ -258,16 +256,14 @@ class PlacedStep:
 
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
     """Returns the step for another shape, such as a partial last batch: as the first one is."""
-    size = size_of(specs)
+    size = size_of_shapes(shapes)
     if self.applied is not None and plan.replicas > 1 and size is not None and (
         size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
+      source, _ = training_plans.replica_source(
+          self._step, specs, shapes, [plan.replicas], self._options.get("batch_norm", "replica"))
       try:
-        whole = load_graph(self._step.trace(specs))
-        graph = replicate(
-            training_plans.part_of(self._step, specs, plan.replicas), plan.replicas,
-            whole=whole).graph
-        step = self._alike(
-            plan.placement, specs, training_plans.function_of(graph), size, plan.replicas, shapes)
+        function = training_plans.function_of(source.replicas(plan.replicas).graph)
+        step = self._alike(plan.placement, specs, function, size, plan.replicas, shapes)
         if step is not None:
           return step
       except GraphError:
@@ -276,7 +272,7 @@ class PlacedStep:
     if self.applied is None:
       return BatchStep(size, specs, self._unplaced(function), "unplaced")
     placement = training_plans.of_first_replica(plan) if plan.replicas > 1 else plan.placement
-    step = self._alike(placement, specs, function, size)
+    step = self._alike(placement, specs, function, size, 1, shapes)
     if step is None:
       warnings.warn(
           f"batches such as {specs} take a step of their own, which runs unplaced, because most of "
@@ -290,6 +286,8 @@ class PlacedStep:
 
     After some shapes the next trace leaves those dimensions open that were seen to differ.
     """
+    if plan.replicas > 1 and takes(plan.traced, specs):
+      return plan.traced, self._step.trace(plan.traced)
     if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
       wide = specs
       for step in self.steps:
@@ -302,9 +300,10 @@ class PlacedStep:
 
   def _alike(
       self, placement: Placement, specs: Specs, function: ConcreteFunction, size: Optional[int],
-      replicas: int = 1, shapes: Shapes = ()) -> Optional[BatchStep]:
+      replicas: int, shapes: Shapes) -> Optional[BatchStep]:
     """Returns a trace placed as the first one is; None where most of its ops are not known."""
-    found, known = placed_alike(placement, load_graph(function), function, self.cluster)
+    graph = training_plans.graph_of(self._step, function, shapes)
+    found, known = placed_alike(placement, graph, function, self.cluster)
     if known < training_plans.ENOUGH:
       return None
     return BatchStep(

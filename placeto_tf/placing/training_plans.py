@@ -7,7 +7,7 @@ A plan is searched for devices that this process has or lacks, is saved, and is 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -25,20 +25,17 @@ from placeto_tf.placements.traced_steps import (
   FunctionStep,
   Specs,
   TracedStep,
+  check_divides,
   component_shapes,
   divided,
-  size_of,
+  open_batch,
+  size_of_shapes,
 )
 from placeto_tf.placing import tables
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
-from placeto_tf.replication import (
-  ReplicaSource,
-  ReplicatedGraph,
-  replicate,
-  replicated_costs,
-)
+from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
 from placeto_tf.simulation import Simulator
 
 if TYPE_CHECKING:
@@ -63,6 +60,7 @@ class TrainingPlan:
     graph, costs, cluster: what was placed, and where.
     placement: op name -> device name.
     replicated: the replicas among which a batch is divided; None for one.
+    traced: the specs for which the graph was traced that was placed or replicated.
     step_time_us: simulated.
     before_us: of the step as it is, simulated; None where it was not.
     result: of the search; None for a placement that was loaded.
@@ -77,6 +75,7 @@ class TrainingPlan:
   cluster: Cluster
   placement: Placement
   replicated: Optional[ReplicatedGraph]
+  traced: Specs
   step_time_us: float
   before_us: Optional[float] = None
   result: Optional[PlacingResult] = None
@@ -89,8 +88,7 @@ class TrainingPlan:
   @property
   def batch_size(self) -> Optional[int]:
     """Examples of a step; None where that is not known."""
-    sizes = [shape[0] for shape in self.shapes if shape]
-    return max(sizes, key=sizes.count) if sizes else None
+    return size_of_shapes(self.shapes)
 
   def save(self, path: str) -> None:
     """Writes the placement, for `placement=path` of `compile_step` or `compile_placed`.
@@ -231,20 +229,20 @@ def search(
     options: of `place()`.
   """
   function = step.trace(specs)
-  graph: Union[ComputationGraph, ReplicaSource] = _graph_of(function, shapes, step.batch_size)
+  graph: Union[ComputationGraph, ReplicaSource] = graph_of(step, function, shapes)
+  traced = specs
   if is_divided(options):
-    graph = ReplicaSource(
-        graph, part=lambda count: part_of(step, specs, count),
+    graph, traced = replica_source(
+        step, specs, shapes, counts_of(options["replicas"], cluster),
         batch_norm=options.get("batch_norm", "replica"))
   result = place(graph, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
   current = result.baselines.get("current")
   return TrainingPlan(
-      specs, shapes, function, function if made is None else function_of(result.graph),
-      result.graph, result.costs, cluster,
+      specs, shapes, function, function_of(result.graph), result.graph, result.costs, cluster,
       dataclasses.replace(result.placement, replicas=1 if made is None else made.replicas), made,
-      result.step_time_us, None if current is None else current.step_time_us, result)
+      traced, result.step_time_us, None if current is None else current.step_time_us, result)
 
 
 def follow(
@@ -260,13 +258,14 @@ def follow(
     PlacementError: it is of another step, or for other devices.
   """
   function = step.trace(specs)
-  whole = _graph_of(function, shapes, step.batch_size)
-  made, replicas = None, placement.replicas or 1
+  made, replicas, traced = None, placement.replicas or 1, specs
   if replicas > 1:
-    made = replicate(part_of(step, specs, replicas), replicas, whole=whole)
+    source, traced = replica_source(step, specs, shapes, [replicas])
+    made = source.replicas(replicas)
     placed, graph, costs = function_of(made.graph), made.graph, replicated_costs(made, cluster)
   else:
-    placed, graph, costs = function, whole, estimate_costs(whole, cluster)
+    placed, graph = function, graph_of(step, function, shapes)
+    costs = estimate_costs(graph, cluster)
   missing = sorted(
       device for device, i in device_names.match(
           set(placement.values()), cluster.device_names).items() if i is None)
@@ -285,29 +284,80 @@ def follow(
       specs, shapes, function, placed, graph, costs, cluster,
       dataclasses.replace(
           found, replicas=placement.replicas, step_time_us=step_us, method=placement.method), made,
-      step_us)
+      traced, step_us)
 
 
-def part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
-  """Returns the step of one of R replicas of a batch, whose whole was traced before.
+def replica_source(
+    step: TracedStep, specs: Specs, shapes: Shapes, counts: Sequence[int],
+    batch_norm: str = "replica") -> Tuple[ReplicaSource, Specs]:
+  """Finds a way to divide the batches of a step, which never grow.
+
+  The step is traced with its batch dimension open, or for the part of a batch that a replica has;
+  where its code states the batch size, the shapes that the trace has fixed are rewritten.
 
   Args:
-    step: the training step.
-    specs: of the whole batch.
-    replicas: R.
+    step, specs, shapes: see `search`.
+    counts: numbers of replicas; a way is found if one of them can be made.
+    batch_norm: see `replicate`.
+
+  Returns:
+    The source, and the specs for which the graph of one replica was traced. If nothing divides the
+    batch, the source says so for any number of replicas.
 
   Raises:
-    GraphError: the batch does not divide, or the step takes no smaller one.
+    GraphError: the step cannot be traced.
   """
-  part = divided(specs, replicas)
-  try:
-    return load_graph(step.trace(part))
-  except GraphError as problem:
-    raise GraphError(
-        f"the step {step.name!r} takes batches of {size_of(specs)} examples, but none of "
-        f"{size_of(part)}, which each of {replicas} replicas would have: it or a layer of it "
-        "states the batch size, as stateful layers do; leave the batch size out of them, or train "
-        "with one replica") from problem
+  size = size_of_shapes(shapes)
+
+  def retraced() -> Tuple[ReplicaSource, Specs]:
+    whole = graph_of(step, step.trace(specs), shapes)
+    return ReplicaSource(
+        whole, part=lambda count: load_graph(step.trace(divided(specs, count))),
+        batch_norm=batch_norm), specs
+
+  def with_open_batch() -> Tuple[ReplicaSource, Specs]:
+    wide = open_batch(specs, size)
+    return ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm), wide
+
+  def rewritten() -> Tuple[ReplicaSource, Specs]:
+    return ReplicaSource(
+        graph_of(step, step.trace(specs), shapes), batch_norm=batch_norm), specs
+
+  problems: List[GraphError] = []
+  ways = [with_open_batch, retraced, rewritten]
+  if isinstance(step, KerasStep):  # whose losses know the number of examples better
+    ways[:2] = ways[1::-1]
+  for way in ways:
+    for count in counts:
+      try:
+        check_divides(size, count)
+        source, traced = way()
+        if source.replicas(count).global_batch == size:
+          return source, traced
+      except GraphError as error:
+        problems.append(error)
+  said = problems[0] if problems else GraphError(
+      f"the step {step.name!r} has fixed shapes that do not divide; leave the batch size out of "
+      "its code, or train with one replica")
+
+  def refused(count: int) -> ComputationGraph:
+    raise said
+
+  return ReplicaSource(
+      graph_of(step, step.trace(specs), shapes), part=refused, batch_norm=batch_norm), specs
+
+
+def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
+  """Returns numbers of replicas, fewest first, of which one has to be possible.
+
+  Args:
+    replicas: an option of `place()`.
+    cluster: on whose devices they are.
+  """
+  if isinstance(replicas, int):
+    return [replicas]
+  devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
+  return [count for count in range(2, devices + 1) if devices % count == 0]
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:
@@ -360,12 +410,16 @@ def short_names(cluster: Cluster) -> str:
   return listed([device_names.short_name(name) for name in cluster.device_names], most=8)
 
 
-def _graph_of(
-    function: ConcreteFunction, shapes: Shapes, batch_size: Optional[int]) -> ComputationGraph:
-  """Returns the graph of a step, with the shapes of a batch where its arguments leave them open."""
+def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> ComputationGraph:
+  """Returns the graph of a trace of a step.
+
+  Args:
+    step, function: the step, and its trace.
+    shapes: of a batch's tensors, for arguments whose shapes the trace leaves open.
+  """
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
-  return load_graph(function, feed_shapes=feeds or None, batch_size=batch_size)
+  return load_graph(function, feed_shapes=feeds or None, batch_size=step.batch_size)
 
 
 def of_first_replica(plan: TrainingPlan) -> Placement:
