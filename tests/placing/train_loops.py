@@ -126,7 +126,8 @@ def cases(keras):
 
   checkpoint = tf.train.Checkpoint(net=net)
   path = checkpoint.write("checkpoint")
-  placed = placeto.compile_step(train, "cpu:2", pins=(("AssignSubVariableOp", "/CPU:1"),), max_evaluations=5)
+  placed = placeto.compile_step(
+      train, "cpu:2", pins=(("AssignSubVariableOp", "/CPU:1"),), max_evaluations=5)
   sums = [float(placed(np.ones([4, 5], np.float32), **more)["sum"])
           for more in ({}, {"rate": 0.0}, {"flag": False}, {"rate": tf.constant(1.0)})]
   checkpoint.read(path).assert_consumed()
