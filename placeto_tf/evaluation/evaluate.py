@@ -270,7 +270,7 @@ def read_results(path: str) -> pd.DataFrame:
     return rows.apply(lambda column: column.map(read[COLUMNS[column.name]])).astype(COLUMNS)
   except (ValueError, TypeError, KeyError) as error:  # pandas' own are children of ValueError
     raise PlacetoError(
-        f"{path} is no results.csv ({str(error):.400}); delete the line that is damaged, or choose "
+        f"{path} is no results.csv ({one_line(error, 400)}); delete the line that is damaged, or choose "
         "another directory") from None
 
 
