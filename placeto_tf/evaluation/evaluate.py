@@ -32,7 +32,7 @@ import numpy as np
 import pandas as pd
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError, one_line
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -270,8 +270,8 @@ def read_results(path: str) -> pd.DataFrame:
     return rows.apply(lambda column: column.map(read[COLUMNS[column.name]])).astype(COLUMNS)
   except (ValueError, TypeError, KeyError) as error:  # pandas' own are children of ValueError
     raise PlacetoError(
-        f"{path} is no results.csv ({one_line(error, 400)}); delete the line that is damaged, or choose "
-        "another directory") from None
+        f"{path} is no results.csv ({one_line(error, 400)}); delete the line that is damaged, or "
+        "choose another directory") from None
 
 
 def read_history(row: Any, out: str) -> np.ndarray:
