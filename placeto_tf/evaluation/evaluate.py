@@ -32,9 +32,9 @@ import numpy as np
 import pandas as pd
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacementError, PlacetoError, one_line
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
-from placeto_tf.files import outputs, user_files
+from placeto_tf.graphs import atomic, result_directory, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, reports, running
@@ -43,7 +43,7 @@ from placeto_tf.placing.replica_search import place_replicas
 from placeto_tf.problem.executors import Executor, Shared, executor_at, result_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, load_with_replicas
-from placeto_tf.search.islands import Islands
+from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 # Column -> its type in a table of results.
@@ -109,7 +109,7 @@ def evaluate(
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  with outputs.alone(out), executor_at(ray, config.islands) as executor:
+  with result_directory.alone(out), executor_at(ray, config.islands) as executor:
     evaluation = _Evaluation(config, out, progress)
     evaluation.run_searches(executor)
     evaluation.run_replicas()
@@ -201,7 +201,7 @@ class _Evaluation:
       chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
       share = one / chosen.global_batch if one and chosen is not None else 1.0
       os.makedirs(os.path.join(self._out, "reports"), exist_ok=True)
-      outputs.write_json(
+      atomic.write_json(
           os.path.join(self._out, "reports", f"{key.stem}.json"), reports.report(found))
       self._write(
           key, found.placement, [(count, seconds, us * share) for count, seconds, us
@@ -215,12 +215,12 @@ class _Evaluation:
     """Writes the files of a run, and results.csv with its row."""
     name = os.path.join("placements", f"{key.stem}.json")
     placement.save(os.path.join(self._out, name))
-    outputs.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
+    atomic.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
     figures["seconds"] = round(figures["seconds"], 3)
     self._done[key] = {**key._asdict(), **figures, "placement": name}
     # Rows of methods that are not wanted now stay, too.
     text = _frame(list(self._done.values())).to_csv(index=False, lineterminator="\n")
-    outputs.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
+    atomic.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
     self._progress(sum(each in self._done for each in self._wanted), len(self._wanted),
                    self._done[key])
 
@@ -246,7 +246,7 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   if problem.account.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.account.best_placement).step_time_us)
   running.run(problem, method, budget, key.seed, weights=config.weights_of(method),
-              islands=Islands(config.islands))
+              runs=Runs(config.islands))
   account = problem.account
   return Found(
       account.best_known, start_us, account.evaluations, account.seconds, account.history)
@@ -270,8 +270,8 @@ def read_results(path: str) -> pd.DataFrame:
     return rows.apply(lambda column: column.map(read[COLUMNS[column.name]])).astype(COLUMNS)
   except (ValueError, TypeError, KeyError) as error:  # pandas' own are children of ValueError
     raise PlacetoError(
-        f"{path} is no results.csv ({one_line(error, 400)}); delete the line that is damaged, or "
-        "choose another directory") from None
+        f"{path} is no results.csv ({str(error):.400}); delete the line that is damaged, or choose "
+        "another directory") from None
 
 
 def read_history(row: Any, out: str) -> np.ndarray:
@@ -365,7 +365,7 @@ def _claim(out: str, config: EvaluationConfig) -> None:
   Graphs, clusters, methods, seeds and budgets may grow.
   """
   if not os.path.lexists(_config_path(out)):
-    outputs.write_json(_config_path(out), config.to_json())
+    atomic.write_json(_config_path(out), config.to_json())
     return
   stored = _stored(out)
   for name, value in config.to_json().items():

@@ -11,7 +11,7 @@ from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
-from placeto_tf.search.islands import check_islands
+from placeto_tf.search.independent_runs import check_runs
 
 REPLICAS = "replicas"  # what rows with several replicas have as their method
 
@@ -29,7 +29,8 @@ class EvaluationConfig:
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
     grouping, max_groups: how ops are grouped.
-    islands: how many runs of each search go on side by side; see `placeto_tf.search.islands`.
+    islands: how many runs of each search go on side by side; see
+      `placeto_tf.search.independent_runs`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
       trained it, for the methods that need its weights or have weights that ship.
@@ -81,7 +82,7 @@ class EvaluationConfig:
       raise PlacetoError(
           f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
-    check_islands(self.islands)
+    check_runs(self.islands)
     self.budget_of(self.max_evaluations)
 
   def budget_of(self, evaluations: Optional[int]) -> Budget:

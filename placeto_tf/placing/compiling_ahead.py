@@ -8,9 +8,8 @@ and method this was done.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from typing import Any, Callable, ContextManager, List, Optional, Set
+from typing import Callable, ContextManager, List, Optional, Set
 
 import numpy as np
 from numba.core.registry import cpu_target
@@ -19,7 +18,7 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method, Stage
+from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import compiling
@@ -48,7 +47,7 @@ def compile_ahead(
   with stage(STAGE):
     small = _small(problem)
     lower_bound_us(small)
-    for part in _parts(problem, method):
+    for part in _parts(method):
       running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
   _done.add(name)
   if marker is not None:
@@ -65,18 +64,14 @@ def _read(path: Optional[str]) -> Optional[str]:
     return None
 
 
-def _parts(problem: PlacementProblem, method: Method) -> List[Method]:
-  """The method, or what `auto` consists of for this problem, as it runs there.
+def _parts(method: Method) -> List[Method]:
+  """Returns the method, or the methods that `auto` runs.
 
   A method that runs in TensorFlow is left out: nothing is kept of what TensorFlow traces.
   """
-  if method.kind is not Kind.AUTO:
-    return [*registry.references(), *(() if method.in_tensorflow else (method,))]
-  stages = [each for each in Stage if each is not Stage.POLICY or method.name == "auto"]
-  parts: List[Any] = [
-      (each, each.auto) for stage in stages for each in registry.parts_of_auto(stage)]
-  return [dataclasses.replace(each, load=part.load or each.load)
-          for each, part in parts]
+  if method.kind is Kind.AUTO:
+    return list(registry.parts_of_auto(learned=method.name == "auto"))
+  return [*registry.references(), *(() if method.in_tensorflow else (method,))]
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:

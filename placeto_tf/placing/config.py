@@ -10,7 +10,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.replication.replicated_graph import pipeline_form
-from placeto_tf.search.islands import check_islands
+from placeto_tf.search.independent_runs import check_runs
 from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
@@ -44,10 +44,11 @@ class PlacingConfig:
     max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    islands: how many runs of each search go on side by side, see `placeto_tf.search.islands`. By
-      default one for each core, 8 at most; with `max_evaluations` 1, on any machine, so that the
-      result does not depend on it. Where time is the limit, no more run than there are cores.
-    ray: where islands run other than on threads here, see `ray_executor.connected`; then
+    islands: how many runs of each search go on side by side, see
+      `placeto_tf.search.independent_runs`. By default one for each core, 8 at most; with
+      `max_evaluations` 1, on any machine, so that the result does not depend on it. Where time is
+      the limit, no more run than there are cores.
+    ray: where they run other than on threads here, see `executors.executor_at`; then
       there are by default as many as Ray has cores, or 1 with `max_evaluations`.
     replicas: how many replicas of the graph train together: a number, groups and micro-batches of
       a pipeline ("2 x 8", "1 x 8"), or "auto" for the form that trains most examples a second.
@@ -117,7 +118,7 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    check_islands(self.islands)
+    check_runs(self.islands)
     _ = self.budget  # raises where a limit is not positive
 
   @property

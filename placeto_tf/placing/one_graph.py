@@ -27,16 +27,16 @@ from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer, Progress
 from placeto_tf.placing.result import Baseline, PlacingResult
-from placeto_tf.problem.account import Account
 from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.executors import executor_at
 from placeto_tf.problem.host_options import own_host_note
-from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.ray_executor import executor_at
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.runtime.workers import make_runtime
-from placeto_tf.search.islands import Islands
+from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.starts import of_a_start
 from placeto_tf.simulation import SimulationResult, memory_report
 
 
@@ -66,23 +66,21 @@ def place_graph(
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
   with observer.search(config.budget) as progress:
-    with islands_of(config) as islands:
+    with runs_of(config) as runs:
       if config.ray is not None:
-        config = dataclasses.replace(config, islands=islands.count)
+        config = dataclasses.replace(config, islands=runs.count)
       compile_ahead(problem, registry.find(config.method), observer.stage)
       bound_us = lower_bound_us(problem)
       problem = problem.renewed()  # the clock begins once all is there
-      ledger = Ledger(problem)
-      ledger.bound_us = bound_us
       budget = _with_target(config.budget, bound_us)
-      interrupted = _search(problem, ledger, config, budget, islands, root_dir, progress)
+      interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
       ended = "Ctrl-C" if interrupted else _ended(
-          problem.account, ledger, budget, auto=registry.find(config.method).kind is Kind.AUTO)
-    rows = {entry.name: Baseline.of(problem, entry) for entry in ledger.entries}
+          problem.account, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    rows = {each.name: Baseline.of(problem, each) for each in problem.account.method_runs}
     best = problem.account.best_known
     if not problem.account.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
-    measured, proven, notes = None, ledger.proven, graph.notes + costs.notes
+    measured, proven, notes = None, problem.account.proven, graph.notes + costs.notes
     on_host = own_host_note(graph, cluster, costs, best)
     notes += (on_host,) if on_host else ()
     if config.cost == "measured":
@@ -111,28 +109,28 @@ def _with_target(budget: Budget, bound_us: float) -> Budget:
   return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
 
 
-def _ended(account: Account, ledger: Ledger, budget: Budget, *, auto: bool) -> str:
-  """What ended a search that was not interrupted, in words."""
-  if ledger.proven:
+def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
+  """Says in words why a search that was not interrupted ended."""
+  if log.proven:
     return "the best is proven"
-  if budget.target_us is not None and account.best_fits and (
-      account.best_objective_us <= budget.target_us):
+  if budget.target_us is not None and log.best_fits and (
+      log.best_objective_us <= budget.target_us):
     return f"the bound is met within {budget.stop_within:.1%}"
-  if ledger.no_more:
+  if log.saturated:
     return f"twice the time gained less than {budget.stop_within:.1%}"
   # `auto` has no end of its own, but leaves a rest that is too short for another search.
-  used = auto or account.exhausted(dataclasses.replace(budget, target_us=None))
+  used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
   return "the budget is used" if used else "the method has come to its end"
 
 
 @contextlib.contextmanager
-def islands_of(config: PlacingConfig) -> Iterator[Islands]:
-  """How many runs of searches go on side by side, and where, as the configuration says."""
+def runs_of(config: PlacingConfig) -> Iterator[Runs]:
+  """Gives how many runs of searches go on side by side, and where, as the configuration says."""
   with executor_at(config.ray) as executor:
     count = config.num_islands
     if config.ray is not None and config.islands is None and config.max_evaluations is None:
       count = max(1, executor.cores)
-    yield Islands(count, executor)
+    yield Runs(count, executor)
 
 
 def _measure(
@@ -150,39 +148,38 @@ def _measure(
 
 
 def _search(
-    problem: PlacementProblem, ledger: Ledger, config: PlacingConfig, budget: Budget,
-    islands: Islands, root_dir: Optional[str], progress: Progress) -> bool:
+    problem: PlacementProblem, config: PlacingConfig, budget: Budget, bound_us: float, runs: Runs,
+    root_dir: Optional[str], progress: Progress) -> bool:
   """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
 
   Returns:
     Whether Ctrl-C was pressed.
   """
-  method, stage = registry.find(config.method), [""]
+  method, log, stage = registry.find(config.method), problem.account, [""]
 
   def announce(name: str) -> None:
     stage[0] = name
     progress(problem, name)
 
-  ledger.announce = announce
-  problem.account.observer = lambda: progress(problem, stage[0])
+  log.announce = announce
+  log.observer = lambda: progress(problem, stage[0])
   try:
     run = functools.partial(
-        running.run, weights=config.policy_weights, root_dir=root_dir, islands=islands)
-    if method.kind is Kind.AUTO:  # has the references among its own parts
-      run(problem, method, budget, config.seed, ledger=ledger)
+        running.run, problem, seed=config.seed, weights=config.policy_weights, root_dir=root_dir,
+        runs=runs)
+    if method.kind is Kind.AUTO:  # runs the references itself
+      run(method, budget, bound_us=bound_us)
       return False
     for reference in registry.references():
-      ledger.run(reference.name, reference.load(), budget, config.seed)
+      log.run(reference.name, functools.partial(run, reference, of_a_start(log, budget)))
     if not method.kind.reference:
-      ledger.run(
-          method.name, lambda problem, budget, seed: run(problem, method, budget, seed), budget,
-          config.seed)
+      log.run(method.name, functools.partial(run, method, budget))
   except KeyboardInterrupt:
-    if problem.account.best_placement is None:
+    if log.best_placement is None:
       raise
     return True
   finally:
-    problem.account.observer = None
+    log.observer = log.announce = None
   return False
 
 

@@ -93,9 +93,10 @@ def in_a_better_order(
     return None
   better = _begun(found, make_problem)
   was, now = problem.account, better[1].account
-  if (not now.best_fits, now.best_objective_us) >= (not was.best_fits, was.best_objective_us):
+  if not was.is_better(now.best_excess_bytes, now.best_objective_us):
     return None
   now.book(was.evaluations)
+  now.method_runs = was.method_runs
   return better
 
 

@@ -6,6 +6,7 @@ and its methods can be run, evaluated and shown.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from typing import Optional, Sequence, Tuple
 
@@ -13,19 +14,19 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.method import (
     Kind,
     Method,
-    Stage,
     WithoutWeights,
     declared_in,
     deferred,
     in_order,
 )
+from placeto_tf.search.starts import start_methods
 
 DATA_PARALLEL = "data_parallel"  # no method: the row of mirrored variables
 _AUTO = "placeto_tf.placing.auto", "run_auto"
 # Declared here: `auto` finds the methods that it runs by this module.
 _AUTOS = (
-    Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1, summaries=True),
-    Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, policies=()), rank=2, summaries=True,
+    Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1),
+    Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, learned=False), rank=2,
            control_of=("auto",)),
 )
 
@@ -70,10 +71,27 @@ def references() -> Tuple[Method, ...]:
   return tuple(method for method in methods() if method.kind.reference)
 
 
-def parts_of_auto(stage: Stage) -> Tuple[Method, ...]:
-  """The methods that run in a stage of `auto`, in the order in which they run."""
-  return tuple(
-      method for method in methods() if method.auto is not None and method.auto.stage is stage)
+def policy_of_auto() -> Optional[Method]:
+  """Returns the first policy that takes part in `auto`, as it runs there; None without one."""
+  for method in methods():
+    if method.in_auto is not None:
+      return dataclasses.replace(method, load=method.in_auto)
+  return None
+
+
+def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
+  """Returns the methods that `auto` runs, in order.
+
+  Args:
+    learned: whether the policy is among them.
+  """
+  policy = policy_of_auto() if learned else None
+  return (*references(), *constructions(), *([policy] if policy else []), find("annealing"))
+
+
+def constructions() -> Tuple[Method, ...]:
+  """Returns the constructions beside the references from which searches start, by their rank."""
+  return tuple(method for method in start_methods() if not method.kind.reference)
 
 
 def weighted_policies() -> Tuple[str, ...]:

@@ -5,8 +5,8 @@
    both forms of a number the one that is 15 % behind.
 2. The others share two fifths of the budget. Replicas are moved together (`symmetric`); a graph
    without replicas runs `auto`.
-3. The rest of the budget goes to the best, and to the second if it is within 3 %: the trained
-   policy, annealing and refinement, each from the best so far. Where nothing fits in memory yet, it
+3. The rest of the budget goes to the best, and to the second if it is within 3 %: the policy of
+   `auto` and annealing, each from the best so far. Where nothing fits in memory yet, it
    all goes to the one that comes closest.
 
 Candidates are compared by their step time per example, because batches can differ.
@@ -17,25 +17,22 @@ Legend: N ops, R replicas.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from placeto_tf.errors import SetupError
-from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.ledger import Ledger
-from placeto_tf.problem.method import Kind
+from placeto_tf.problem.method import Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import placed_units
 from placeto_tf.replication.replicated_graph import form_name
-from placeto_tf.search.islands import ONE_ISLAND, Islands
+from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.starts import of_a_start
 
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
-# (method, share of what is left of a candidate's time)
-LAST = (("placeto", 0.4), ("annealing", 0.75), ("refine", 0.6), ("local_search", 1.0))
+POLICY_SHARE = 0.4  # of what is left of a candidate's time, before annealing
 _SECONDS_AN_OP = 1e-4  # time to make units for a search
 
 
@@ -47,7 +44,6 @@ class Candidate:
     replicas: R.
     global_batch: examples of a step; None where the graph has no batch.
     problem: of the replicated graph.
-    ledger: what each placer did.
     mirrored: whether each replica has variables of its own.
     micro_batches: M of a pipeline, which begins with its stages; else 1.
     reference: whether it is only there to compare with.
@@ -57,7 +53,6 @@ class Candidate:
   replicas: int
   global_batch: Optional[int]
   problem: PlacementProblem
-  ledger: Ledger
   mirrored: bool = False
   micro_batches: int = 1
   reference: bool = False
@@ -71,18 +66,18 @@ class Candidate:
   @property
   def example_us(self) -> float:
     """Step time per example of the best placement so far; infinite where none fits."""
-    unfit, objective_us = self.rank
-    return float("inf") if unfit else objective_us
+    excess_bytes, objective_us = self.rank
+    return float("inf") if excess_bytes > 0 else objective_us
 
   @property
-  def rank(self) -> Tuple[bool, float]:
-    """Lowest for the best: what fits comes first, then what is closest to it, per example."""
-    account = self.problem.account
-    return not account.best_fits, account.best_objective_us / (self.global_batch or 1)
+  def rank(self) -> Tuple[float, float]:
+    """Lowest for the best: (memory that is lacking in bytes, objective per example in us)."""
+    log = self.problem.account
+    return log.best_excess_bytes, log.best_objective_us / (self.global_batch or 1)
 
 
 def search_replicas(
-    candidates: Sequence[Candidate], budget: Budget, seed: int = 0, islands: Islands = ONE_ISLAND,
+    candidates: Sequence[Candidate], budget: Budget, seed: int = 0, runs: Runs = ONE_RUN,
     announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
     more: Callable[[float], List[Candidate]] = lambda example_us: [],
 ) -> Candidate:
@@ -92,12 +87,12 @@ def search_replicas(
     candidates: fewest replicas first.
     budget: of all candidates together, counted from now.
     seed: of everything random.
-    islands: how many runs of each search go on side by side, and where.
+    runs: how many of each search go on side by side, and where.
     announce: called with a problem and the name of each placer before it runs.
     more: other candidates that are worth trying, given the step time per example that the starts
       of these reach; the time to make them does not count.
   """
-  search = _Search(candidates, budget, seed, islands, announce, more)
+  search = _Search(candidates, budget, seed, runs, announce, more)
   candidates = search.run()
   return min((each for each in candidates if not each.reference or len(candidates) == 1),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
@@ -106,13 +101,13 @@ def search_replicas(
 class _Search:
 
   def __init__(
-      self, candidates: Sequence[Candidate], budget: Budget, seed: int, islands: Islands,
+      self, candidates: Sequence[Candidate], budget: Budget, seed: int, runs: Runs,
       announce: Callable[[PlacementProblem, str], None],
       more: Callable[[float], List[Candidate]]):
     self._more = more
     self._candidates: List[Candidate] = list(candidates)
     self._budget, self._seed, self._announce = budget, seed, announce
-    self._islands = islands
+    self._runs = runs
     self._started = time.monotonic()
 
   def run(self) -> List[Candidate]:
@@ -157,25 +152,21 @@ class _Search:
         self._budget.max_seconds is not None
         and time.monotonic() - self._started >= self._budget.max_seconds)
 
-  def _run(self, candidate: Candidate, name: str, budget: Budget, grouped: bool = False) -> None:
-    problem, method = candidate.problem, registry.find(name)
-    self._announce(problem, name)
-    if grouped:
-      units = placed_units(problem, problem.account.best_known, problem.num_groups)
-      problem = problem.regrouped(number_groups(units.unit_of_op, topological_rank(problem.graph)))
-    candidate.ledger.run(
-        name, lambda problem, budget, seed: running.run(
-            problem, method, budget, seed, islands=self._islands), budget, self._seed, problem)
+  def _run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
+    problem = candidate.problem
+    self._announce(problem, method.name)
+    problem.account.run(method.name, functools.partial(
+        running.run, problem, method, budget, self._seed, runs=self._runs))
 
   def _start(self, candidate: Candidate) -> None:
     if candidate.micro_batches > 1:
       return
+    budget = self._slice(candidate.problem, 1.0)
     if candidate.replicas > 1:
-      self._run(candidate, "replica_shares", self._slice(candidate.problem, 1.0))
+      self._run(candidate, registry.find("replica_shares"), budget)
       return
     for method in registry.references():
-      share = 0.05 if method.name == "metis" else 1.0
-      self._run(candidate, method.name, self._slice(candidate.problem, share))
+      self._run(candidate, method, of_a_start(candidate.problem.account, budget))
 
   def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
     """The candidates whose lower bound is not above what another has reached."""
@@ -204,23 +195,19 @@ class _Search:
     if self._over():
       return
     budget = self._slice(candidate.problem, min(1.0, share))
-    self._run(candidate, "symmetric" if candidate.replicas > 1 else "auto", budget)
+    method = registry.find("symmetric" if candidate.replicas > 1 else "auto")
+    self._run(candidate, method, budget)
 
   def _last(self, candidate: Candidate, share: float) -> None:
-    problem = candidate.problem
+    problem, log = candidate.problem, candidate.problem.account
     budget = self._slice(problem, share)
     needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
-    for name, part in LAST:
-      if problem.account.exhausted(budget):
-        break
-      if budget.max_seconds is not None:
-        left_seconds = budget.max_seconds - problem.account.seconds
-        if left_seconds <= needed_seconds:
-          break
-        if (1 - part) * left_seconds <= needed_seconds:
-          part = 1.0  # what comes after it would have no time
-      policy = registry.find(name).kind is Kind.POLICY
-      try:
-        self._run(candidate, name, budget.share(problem.account, part), grouped=policy)
-      except SetupError as error:  # the libraries of the policies are not installed; all else works
-        candidate.ledger.skip(name, str(error))
+    policy = registry.policy_of_auto()
+    parts = [(registry.find("annealing"), 1.0)]
+    if budget.max_seconds is None or (
+        (1 - POLICY_SHARE) * (budget.max_seconds - log.seconds) > needed_seconds):
+      parts = [*([(policy, POLICY_SHARE)] if policy else []), *parts]
+    for method, part in parts:
+      if not log.exhausted(budget) and (
+          budget.max_seconds is None or budget.max_seconds - log.seconds > needed_seconds):
+        self._run(candidate, method, budget.share(log, part))

@@ -22,7 +22,6 @@ from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
-from placeto_tf.problem.ledger import Ledger
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import (
   DataParallel,
@@ -36,7 +35,7 @@ from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.replicated_graph import form_name, pipeline_form
 from placeto_tf.replication.replicating import replicate, with_order
 from placeto_tf.runtime.comparing import TrainingComparison, compare_training
-from placeto_tf.search.islands import Islands
+from placeto_tf.search.independent_runs import Runs
 
 # (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
 Form = Tuple[int, bool, int]
@@ -93,7 +92,7 @@ def place_replicas(
     baseline_batch = replicated.global_batch
   candidates = [
       Candidate(count, None if replicated is None else replicated.global_batch, problem,
-                Ledger(problem), mirrored, batches, _is_reference(config, count, batches))
+                mirrored, batches, _is_reference(config, count, batches))
       for (count, mirrored, batches), (replicated, problem) in sorted(
           made.items(), key=lambda each: each[0]) if (count, mirrored, batches) in forms]
   if all(each.reference for each in candidates):
@@ -116,14 +115,14 @@ def place_replicas(
       replicated, problem = made[form]
       assert replicated is not None
       candidates.append(Candidate(
-          form[0], replicated.global_batch, problem, Ledger(problem), micro_batches=batches))
+          form[0], replicated.global_batch, problem, micro_batches=batches))
     return [each for each in candidates if each.micro_batches > 1]
 
   compile_ahead(candidates[-1].problem, registry.find("auto"), stage)
   started = time.monotonic()
   with observer.search(config.budget) as progress:
     best = search_replicas(
-        candidates, config.budget, config.seed, Islands(config.num_islands), progress, pipelines)
+        candidates, config.budget, config.seed, Runs(config.num_islands), progress, pipelines)
   if best.micro_batches > 1:
     better = pipeline_candidates.in_a_better_order(source, best.problem, cluster, make_problem)
     if better is not None:
@@ -338,13 +337,13 @@ def _baselines(
 
   rows: Dict[str, Baseline] = {}
   first, baseline = candidates[0], replication.data_parallel
-  for entry in first.ledger.entries:
-    rows[entry.name] = scaled(Baseline.of(first.problem, entry), first.global_batch)
+  for record in first.problem.account.method_runs:
+    rows[record.name] = scaled(Baseline.of(first.problem, record), first.global_batch)
   if baseline is not None:
     rows[DATA_PARALLEL] = scaled(Baseline(
         baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
                                  replication.data_parallel_batch)
   if best is not first:
-    for entry in best.ledger.entries:
-      rows[entry.name] = Baseline.of(best.problem, entry)
+    for record in best.problem.account.method_runs:
+      rows[record.name] = Baseline.of(best.problem, record)
   return rows

@@ -18,8 +18,8 @@ from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.placing.measured_search import MeasuredSearch
-from placeto_tf.problem.ledger import Entry
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import DataParallel, ReplicatedGraph
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.lower_bounds import lower_bound_us
@@ -51,7 +51,7 @@ class Baseline:
   skipped: str = ""
 
   @classmethod
-  def of(cls, problem: PlacementProblem, entry: Entry) -> Baseline:
+  def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
     """The row of one placer of a run, its placement simulated."""
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)

@@ -8,8 +8,8 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 
 All other methods make their own placements, whatever was evaluated before.
 
-Searches that can run as islands (`Method.islands`) do, on as many as the caller says. Methods that
-train run under settings of their own (`own_settings`).
+Searches of which several runs find more (`Method.repeats`) run as often as the caller says, side by
+side. Methods that train run under settings of their own (`own_settings`).
 
 Legend: N ops.
 """
@@ -34,8 +34,8 @@ from placeto_tf.problem.host_options import hosts_of, offered_devices
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.search.islands import ONE_ISLAND, Islands, search_on_islands
-from placeto_tf.search.starts import best_start, reference_placers
+from placeto_tf.search.independent_runs import ONE_RUN, Runs, run_independently
+from placeto_tf.search.starts import best_start, of_a_start, reference_placers
 
 
 def problem_of(
@@ -90,7 +90,7 @@ def prepare(
     problem.evaluate_ops(start)
   elif method.kind is Kind.POLICY and problem.account.best_placement is None:
     for placer in reference_placers().values():
-      placer(problem, budget, seed)
+      placer(problem, of_a_start(problem.account, budget), seed)
 
 
 def run(
@@ -101,17 +101,20 @@ def run(
     *,
     weights: Optional[str] = None,
     root_dir: Optional[str] = None,
-    islands: Islands = ONE_ISLAND,
+    runs: Runs = ONE_RUN,
     **own: Any,
 ) -> np.ndarray:
-  """[N] the best placement that one method finds within the budget.
+  """Runs one method within the budget.
 
   Args:
     problem, method, budget, seed: what to run on what.
     weights: directory of trained weights, for a method that takes weights.
     root_dir: where a method that writes TensorBoard summaries does; None writes none.
-    islands: how many runs of a search go on side by side, and where.
+    runs: how many of a search go on side by side, and where.
     **own: more arguments that this method takes.
+
+  Returns:
+    The best placement that it finds, [N].
   """
   prepare(problem, method, budget, seed)
   if method.kind is Kind.POLICY and problem.account.exhausted(budget):
@@ -121,13 +124,13 @@ def run(
   if method.summaries:
     own["root_dir"] = root_dir
   if method.kind is Kind.AUTO:
-    own["islands"] = islands
+    own["runs"] = runs
   placer = functools.partial(method.load(), **own)
   if method.in_tensorflow:
     return run_with_own_settings(
         lambda: placer(problem, budget, seed), seed, stop=problem.account.stop)
-  if not method.islands:
+  if not method.repeats:
     return placer(problem, budget, seed)
-  if islands.count > 1 and problem.account.best_placement is None:
-    best_start(problem, budget, seed)  # once, not on every island
-  return search_on_islands(problem, placer, budget, seed, islands)
+  if runs.count > 1 and problem.account.best_placement is None:
+    best_start(problem, budget, seed)  # once, not in every run
+  return run_independently(problem, placer, budget, seed, runs)

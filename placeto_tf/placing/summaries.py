@@ -1,8 +1,8 @@
 """TensorBoard of a placing run, written while the search runs.
 
   StepTime/best_ms     best simulated step time against evaluations, as it is found
-  Throughput/evaluations_a_second  of the whole search, and Throughput/island_N_a_second of each
-                       island, where searches run as islands
+  Throughput/evaluations_a_second  of the whole search, and Throughput/run_N_a_second of each
+                       independent run, where there are several
   Timeline/before      picture of the step with the graph's own devices, if that was simulated
   Timeline/best        picture of the best step
   graph                the placed graph without the values of its constants, which TensorBoard does
@@ -60,7 +60,7 @@ class PlacingSummaries:
 
     self._writer = EventFileWriter(directory, flush_secs=_FLUSH_SECONDS)
     self._improvements = 0  # of the history, those that are written
-    self._counted: Tuple[float, Tuple[int, ...]] = (0.0, (0,))  # seconds; evaluations: all, islands
+    self._counted: Tuple[float, Tuple[int, ...]] = (0.0, (0,))  # seconds; evaluations: all, runs
 
   def close(self) -> None:
     """Writes what is left."""
@@ -111,10 +111,10 @@ class PlacingSummaries:
   def _write_rates(self, problem: PlacementProblem) -> None:
     """Writes evaluations a second since they were written last."""
     account = problem.account
-    seconds, counts = account.seconds, (account.evaluations, *account.of_islands)
+    seconds, counts = account.seconds, (account.evaluations, *account.of_runs)
     for i, (count, before) in enumerate(
         itertools.zip_longest(counts, self._counted[1], fillvalue=0)):
-      name = f"island_{i - 1}_a_second" if i else "evaluations_a_second"
+      name = f"run_{i - 1}_a_second" if i else "evaluations_a_second"
       self._scalar(f"Throughput/{name}", (count - before) / (seconds - self._counted[0]),
                    problem.account.evaluations, time.time())
     self._counted = seconds, counts

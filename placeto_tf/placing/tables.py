@@ -17,7 +17,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
-from placeto_tf.problem import ledger
+from placeto_tf.problem import search_log
 from placeto_tf.simulation import timeline
 
 _MOST_COLUMNS = 16  # a line of more devices is too long to read
@@ -99,7 +99,7 @@ def _lines(result: Any, verbose: bool) -> List[str]:
   for name in order:
     skipped = result.baselines[name].skipped
     # Placers for which there was no time left matter only to readers of the whole table.
-    if skipped and (name in shown or skipped not in ledger.ORDINARY_REASONS):
+    if skipped and (name in shown or skipped not in search_log.ORDINARY_REASONS):
       lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   return lines + [f"Note: {note}" for note in result.notes]
 

@@ -19,10 +19,9 @@ def best_of(
 ) -> np.ndarray:
   """Evaluates placements [B, N] as far as the budget goes and returns the best, [N].
 
-  A placement that fits is better than one that does not; then the lower objective decides, then
-  the order. If the best does not fit and a host may take some of it, the best is evaluated once
-  more with that on the host. If the budget is used up, the first placement is returned without an
-  evaluation.
+  The placement that lacks least memory is best; then the lower objective decides, then the order.
+  If the best does not fit and a host may take some of it, the best is evaluated once more with that
+  on the host. If the budget is used up, the first placement is returned without an evaluation.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
   remaining = None if budget is None else problem.account.remaining_evaluations(budget)
@@ -39,8 +38,7 @@ def best_of(
   if (lighter == found).all():
     return found
   again = problem.evaluate_ops(lighter)
-  better = bool(again.fits[0]) or again.objective_us[0] < evaluation.objective_us[best]
-  return lighter if better else found
+  return lighter if again.excess_bytes[0] < evaluation.excess_bytes[best] else found
 
 
 def relieved(

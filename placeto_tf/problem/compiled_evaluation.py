@@ -39,7 +39,7 @@ class Evaluator(NamedTuple):
   step_time_us: np.ndarray  # [1] float64 its step time
   peak_bytes: np.ndarray  # [1, D] float64 its peaks
   memory_bytes: np.ndarray  # [D] float64
-  best: np.ndarray  # [2] float64: 1 where the problem's best placement does not fit; its objective
+  best: np.ndarray  # [2] float64 of the problem's best placement: bytes over memory, objective
   best_row: np.ndarray  # [N] int32 the placement of the last evaluation that was the best
   counts: np.ndarray  # [3] int64: evaluations of this block, its limit, whether it found the best
 
@@ -54,11 +54,10 @@ def evaluate(evaluator):
   for d in range(evaluator.memory_bytes.shape[0]):
     excess += max(evaluator.peak_bytes[0, d] - evaluator.memory_bytes[d], 0.0)
   objective_us = evaluator.step_time_us[0] + MEMORY_PENALTY_US_PER_BYTE * excess
-  unfit = 1.0 if excess > 0 else 0.0
   best, counts = evaluator.best, evaluator.counts
   counts[USED] += 1
-  if unfit < best[0] or (unfit == best[0] and objective_us < best[1]):
-    best[0], best[1] = unfit, objective_us
+  if excess < best[0] or (excess == best[0] and objective_us < best[1]):
+    best[0], best[1] = excess, objective_us
     evaluator.best_row[:] = evaluator.row[0]
     counts[IMPROVED] = 1
   return objective_us
@@ -102,9 +101,9 @@ class CompiledEvaluations:
     if self._problem.account.exhausted(self._budget):
       return False
     left: Optional[int] = self._problem.account.remaining_evaluations(self._budget)
-    counts, best = self.evaluator.counts, self.evaluator.best
+    counts, best, account = self.evaluator.counts, self.evaluator.best, self._problem.account
     counts[:] = 0, self._length if left is None else min(left, self._length), 0
-    best[:] = not self._problem.account.best_fits, self._problem.account.best_objective_us
+    best[:] = account.best_excess_bytes, account.best_objective_us
     self._began = time.perf_counter()
     return True
 
@@ -116,6 +115,6 @@ class CompiledEvaluations:
     rate = used / max(seconds, 1e-9)
     self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
     self.evaluator.counts[USED] = 0
-    unfit, objective_us = self.evaluator.best.tolist()
+    rank = self.evaluator.best.tolist()
     self._problem.account.book(
-        used, (self.evaluator.best_row.copy(), not unfit, objective_us) if improved else None)
+        used, (self.evaluator.best_row.copy(), *rank) if improved else None)

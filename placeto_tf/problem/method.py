@@ -36,8 +36,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 #
 # and by keyword with what its record says that it takes: `weights`, the directory of trained ones
 # or None (`Method.weights`); `root_dir`, where TensorBoard summaries go or None
-# (`Method.summaries`); `island`, see `placeto_tf.search.islands` (`Method.islands`); `islands` and
-# `ledger` (`Kind.AUTO`).
+# (`Method.summaries`); `runs`, how many runs of each search go on side by side (`Kind.AUTO`).
 Run = Callable[..., np.ndarray]
 Loader = Callable[[], Run]
 
@@ -104,41 +103,6 @@ class Weights:
     object.__setattr__(self, "flags", self.flags or f"--policy={self.policy}")
 
 
-class Stage(enum.Enum):
-  """When a method has its turn in `auto`; within a stage, methods go by rank."""
-
-  REFERENCE = "always, whatever the bound says"
-  CONSTRUCTION = "while constructions are sure to leave most of the time to the rest"
-  POLICY = "from the best of these, in groups whose ops share a device in the best placement"
-  SEARCH = "last; the rest of the budget goes in slices to the method that gained most"
-
-
-@dataclasses.dataclass(frozen=True)
-class AutoPart:
-  """How a method takes part in `auto`.
-
-  Attributes:
-    stage: when it runs.
-    share: its share of what is left of the budget when its turn comes; None for all of it.
-    setup_seconds, setup_seconds_an_op: the time it takes before it gets anything done.
-    repeats: whether a search also takes part in the slices at the end.
-    load: its `load` in `auto`, if that differs from the one it has alone.
-    anew: with more evaluations left than this, a search begins where the policies began, not at
-      what they found; its `Run` then takes that placement [N] as `start`. None: it never does.
-    trial: so many evaluations of this policy from each of two placements show which is the better
-      one to begin at; its `Run` then takes that placement [N] as `start`. 0: they do not.
-  """
-
-  stage: Stage
-  share: Optional[float] = None
-  setup_seconds: float = 0.0
-  setup_seconds_an_op: float = 0.0
-  repeats: bool = True
-  load: Optional[Loader] = None
-  anew: Optional[int] = None
-  trial: int = 0
-
-
 @dataclasses.dataclass(frozen=True)
 class Method:
   """One method of placing.
@@ -148,14 +112,15 @@ class Method:
     kind: see `Kind`.
     load: returns its `Run`, after importing what that needs.
     title: its name in the comparison table; by default `name`.
-    rank: order among methods of its kind, and of its stage in `auto`.
+    rank: order among methods of its kind.
     weights: the weights that it takes, if any.
-    auto: its part in `auto`, if any.
-    islands: whether it is a search that gains from several runs of it that exchange placements.
+    in_auto: of a policy that takes part in `auto`: returns its `Run` there, which leaves annealing
+      to `auto`.
+    repeats: whether it is a search of which several runs with other seeds find more than one.
     summaries: whether it writes TensorBoard summaries.
     control_of: the methods of which this is the procedure without what was learned. Lists leave
       controls out; `evaluate.py --controls` runs those of its methods.
-    start_rank: order among the constructions that a search without a start tries, if it is one.
+    start_rank: order among the constructions that `auto`, and a search without a start, try first.
   """
 
   name: str
@@ -164,9 +129,9 @@ class Method:
   title: str = ""
   rank: float = 100.0
   weights: Optional[Weights] = None
-  auto: Optional[AutoPart] = None
+  in_auto: Optional[Loader] = None
   start_rank: Optional[float] = None
-  islands: bool = False
+  repeats: bool = False
   summaries: bool = False
   control_of: Tuple[str, ...] = ()
 

@@ -19,8 +19,8 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import PlacedSets
-from placeto_tf.problem.account import Account
 from placeto_tf.problem.host_options import offered_devices
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.simulation.simulator import Simulator
 
@@ -36,19 +36,24 @@ class Evaluation:
     step_time_us: [B] float64.
     peak_memory_bytes: [B, D] float64.
     objective_us: [B] float64, step time plus the memory penalty (2 s a GB over the limit).
-    fits: [B] bool.
+    excess_bytes: [B] float64, memory over the limits of all devices.
     start_us: [B, N] float64 start of each op, where it was asked for, else None.
   """
 
   step_time_us: np.ndarray  # [B]
   peak_memory_bytes: np.ndarray  # [B, D]
   objective_us: np.ndarray  # [B]
-  fits: np.ndarray  # [B]
+  excess_bytes: np.ndarray  # [B]
   start_us: Optional[np.ndarray] = None  # [B, N]
 
+  @property
+  def fits(self) -> np.ndarray:
+    """[B] bool, whether each placement fits in memory."""
+    return self.excess_bytes == 0
+
   def best(self) -> int:
-    """Index of the best: one that fits before one that does not, then by objective, then first."""
-    return int(np.lexsort((self.objective_us, ~self.fits))[0])
+    """Returns the index of the best: least over the memory, then by objective, then the first."""
+    return int(np.lexsort((self.objective_us, self.excess_bytes))[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +66,7 @@ class PlacementProblem:
     allowed_ops: [N, D] bool; None allows all that `offered_devices` does. Pins narrow it.
     simulator: of the graph; None makes one.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
-    account: evaluations and the best so far, the same for all groupings of one problem.
+    account: the search log, the same for all groupings of one problem.
     sets: the ops that must share a device, from which searches make their units.
     allowed: [G, D] bool.
   """
@@ -73,7 +78,7 @@ class PlacementProblem:
   allowed_ops: np.ndarray = None  # type: ignore[assignment]  # [N, D]
   simulator: Simulator = None  # type: ignore[assignment]
   replicated: Optional[ReplicatedGraph] = None
-  account: Account = dataclasses.field(default_factory=Account)
+  account: SearchLog = dataclasses.field(default_factory=SearchLog)
   sets: PlacedSets = None  # type: ignore[assignment]
   allowed: np.ndarray = dataclasses.field(init=False)  # [G, D]
 
@@ -135,7 +140,7 @@ class PlacementProblem:
 
   def renewed(self) -> PlacementProblem:
     """The same problem with nothing evaluated; the count and the clock start again."""
-    return dataclasses.replace(self, account=Account())
+    return dataclasses.replace(self, account=SearchLog())
 
   def portable(self, *, with_shapes: bool) -> PlacementProblem:
     """The same problem for another process, without the file or live graph that it came from.
@@ -176,11 +181,11 @@ class PlacementProblem:
     excess = np.maximum(peak_memory_bytes - self.cluster.memory_bytes, 0).sum(axis=1)
     evaluation = Evaluation(
         step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
-        excess == 0, start_us)
+        excess, start_us)
     b, found = evaluation.best(), None
-    fits, objective_us = bool(evaluation.fits[b]), float(evaluation.objective_us[b])
-    if self.account.is_better(fits, objective_us):
-      found = (placements[b].copy(), fits, objective_us)
+    rank = float(excess[b]), float(evaluation.objective_us[b])
+    if self.account.is_better(*rank):
+      found = (placements[b].copy(), *rank)
     self.account.book(len(placements), found, b + 1)
     return evaluation
 

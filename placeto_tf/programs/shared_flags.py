@@ -12,7 +12,7 @@ from absl import flags
 
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 FLAGS = flags.FLAGS
 _MOST_ELEMENTS = 2**48  # of a feed
@@ -99,7 +99,7 @@ def define_stop_within_flag() -> None:
 def define_islands_flag(default: str) -> None:
   """--islands; `default` says what holds where it is not given."""
   flags.DEFINE_integer(
-      "islands", None, "Runs of each search side by side, on a thread each, that exchange their "
+      "islands", None, "Independent runs of each search side by side, on a thread each; keeps the "
       f"best placements; {default}.", lower_bound=1)
 
 

@@ -34,7 +34,6 @@ from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
-from placeto_tf.replication.traced import rebuilt_function
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -491,15 +490,14 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   """The graph of one replica of a fixed batch, or None where its ops do not take a smaller one.
 
   Args:
-    graph: with the whole batch, of a `tf.Graph`, GraphDef, MetaGraphDef or ConcreteFunction.
+    graph: with the whole batch, of a `tf.Graph`, GraphDef or MetaGraphDef.
     replicas: among which the batch is divided.
   """
   live = graph.origin.format == "tf_graph"
   if live:
     graph = frozen(graph)
   source = graph.origin
-  traced = source.format == "concrete_function"
-  if not traced and source.format not in ("graph_def", "meta_graph_def"):
+  if source.format not in ("graph_def", "meta_graph_def"):
     return None
   flow = analyse_dataflow(graph)
   try:
@@ -507,10 +505,9 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   except GraphError:
     return None
   by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
-  kept = source.graph_def if traced else source.proto
-  proto = type(kept)()
-  proto.CopyFrom(kept)
-  graph_def = proto.graph_def if source.format == "meta_graph_def" else proto
+  proto = type(source.proto)()
+  proto.CopyFrom(source.proto)
+  graph_def = proto.graph_def if source.format != "graph_def" else proto
   graph_def.CopyFrom(source.graph_def)
   for node in graph_def.node:
     if "_output_shapes" in node.attr:
@@ -528,12 +525,8 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     shapes.setdefault(name.rpartition(":")[0], tuple(dims))
   options: Dict[str, Any] = {
       "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
+  found = load_graph(proto, **options)
   try:
-    if traced:
-      found = load_graph(rebuilt_function(source.tf_graph, proto), feed_shapes=shapes)
-      analyse_dataflow(found)
-      return found
-    found = load_graph(proto, **options)
     analyse_dataflow(found)
     if live:
       return load_graph(live_graph(proto), **options)

@@ -25,10 +25,9 @@ from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
-from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
@@ -41,7 +40,6 @@ HOTTEST = 0.05  # over the step time
 # With so many evaluations it pays to anneal from a simple start instead of what a policy found
 # (docs/results/placeto.md).
 PLENTY = 6000
-HEATS, FINENESS = (1.0, 2.0, 0.5, 4.0, 1.0), (1.0, 1.4, 0.7)  # of islands, over those of the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +69,6 @@ class AnnealingConfig:
   reheat: float = 4.0
   moves: MoveConfig = MoveConfig()
 
-  def on_island(self, island: int) -> AnnealingConfig:
-    """How one of several islands anneals: hotter or colder, larger or smaller units."""
-    heat, fineness = HEATS[island % len(HEATS)], FINENESS[island % len(FINENESS)]
-    return dataclasses.replace(
-        self, start_temperature=heat * self.start_temperature,
-        levels=tuple((fineness * factor, share) for factor, share in self.levels))
-
   def __post_init__(self) -> None:
     check_above_zero(self, "start_temperature", "end_temperature", "rounds", "reheat")
     if not self.levels or min(min(level) for level in self.levels) <= 0:
@@ -87,8 +78,7 @@ class AnnealingConfig:
 
 def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None,
-    island: Island = ALONE) -> np.ndarray:
+    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
   """[N] the best placement of an annealing run that uses up the budget.
 
   Starts from `start` [N], or the problem's best placement so far, or else from the best simple
@@ -100,7 +90,6 @@ def anneal(
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
   rng = stream(seed)
-  config = config.on_island(island.number)
   levels = _levels(problem, config, problem.account.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
   while not problem.account.exhausted(budget):
@@ -109,7 +98,6 @@ def anneal(
     for i, (count, share) in enumerate(levels):
       if problem.account.exhausted(this_round):
         break
-      placement, objective_us = island.exchange(placement, objective_us)
       part = this_round.share(problem.account, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
@@ -259,5 +247,4 @@ class _Progress:
 
 
 METHODS = (
-    Method("annealing", Kind.SEARCH, plain(anneal), rank=1, islands=True,
-           auto=AutoPart(Stage.SEARCH, share=0.9, anew=PLENTY)),)
+    Method("annealing", Kind.SEARCH, plain(anneal), rank=1, repeats=True),)

@@ -15,14 +15,14 @@ import numpy as np
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_of
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
+from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
   """[N] the better of two plans: as published, and with links (see `list_scheduling`)."""
-  return best_of(problem, np.stack([plan(problem, links=links) for links in (False, True)]), budget)
+  return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
@@ -117,6 +117,5 @@ class _EarliestFirst:
 
 
 METHODS = (
-    Method("m_etf", Kind.CONSTRUCTION, unseeded(m_etf), rank=2, start_rank=2,
-           auto=AutoPart(Stage.CONSTRUCTION)),
+    Method("m_etf", Kind.CONSTRUCTION, unseeded(m_etf), rank=2, start_rank=2),
 )

@@ -31,7 +31,7 @@ from placeto_tf.problem.candidates import (
   compute_devices,
   device_speeds,
 )
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, unseeded
+from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.layers import forward_edges, layer_positions
 
@@ -59,7 +59,8 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   if recurrent.any():
     place(_cut(problem, weight * recurrent, devices), devices)
   place(_branches(problem, layer, weight, devices), devices)
-  return best_of(problem, np.unique(placements, axis=0), budget)
+  _, first = np.unique(placements, axis=0, return_index=True)
+  return best_of(problem, np.array(placements)[np.sort(first)], budget)
 
 
 def _cut(problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
@@ -151,5 +152,5 @@ def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
 
 METHODS = (
     Method("expert", Kind.BASELINE, unseeded(place_by_hand), rank=2, start_rank=1,
-           title="expert (splits by hand)", auto=AutoPart(Stage.REFERENCE)),
+           title="expert (splits by hand)"),
 )

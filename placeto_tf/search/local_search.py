@@ -20,10 +20,9 @@ from placeto_tf.errors import check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate, over
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
-from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import shuffle, stream
 from placeto_tf.search.starts import best_start
@@ -67,7 +66,7 @@ class LocalSearchConfig:
 
 def search_locally(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: LocalSearchConfig = LocalSearchConfig(), island: Island = ALONE) -> np.ndarray:
+    config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
   """[N] the best placement that local search from the best simple one finds in the budget."""
   budget = budget or DEFAULT_BUDGET
   rng = stream(seed)
@@ -78,7 +77,6 @@ def search_locally(
     for count, passes in _levels(problem, config):
       if problem.account.exhausted(budget):
         break  # making units of a large graph takes seconds
-      placement, objective_us = island.exchange(placement, objective_us)
       units = placed_units(problem, placement, count)
       placement, objective_us = descend(
           problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
@@ -234,5 +232,4 @@ def _move(moves, rng, devices, placement, count):
 
 
 METHODS = (
-    Method("local_search", Kind.SEARCH, plain(search_locally), rank=3, islands=True,
-           auto=AutoPart(Stage.SEARCH, share=0.4)),)
+    Method("local_search", Kind.SEARCH, plain(search_locally), rank=3, repeats=True),)

@@ -21,7 +21,7 @@ from placeto_tf.problem.candidates import (
   compute_devices,
   device_speeds,
 )
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain
+from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 SEEDS = 4
@@ -78,8 +78,6 @@ def partitions(
 
 # METIS makes many partitions; it must not use up all of a small budget.
 METHODS = (
-    Method("metis", Kind.BASELINE, plain(partition_ops), title="METIS", rank=3, start_rank=5,
-           auto=AutoPart(Stage.REFERENCE, share=0.3)),
-    Method("metis_groups", Kind.CONSTRUCTION, plain(partition_groups), rank=4, start_rank=4,
-           auto=AutoPart(Stage.CONSTRUCTION, share=0.15)),
+    Method("metis", Kind.BASELINE, plain(partition_ops), title="METIS", rank=3, start_rank=5),
+    Method("metis_groups", Kind.CONSTRUCTION, plain(partition_groups), rank=4, start_rank=4),
 )

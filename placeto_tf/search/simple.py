@@ -14,7 +14,7 @@ from placeto_tf.problem.candidates import (
   compute_devices,
   fallback_devices,
 )
-from placeto_tf.problem.method import AutoPart, Kind, Method, Stage, plain, unseeded
+from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
@@ -87,8 +87,7 @@ def random(
 
 
 METHODS = (
-    Method("current", Kind.CURRENT, unseeded(current), auto=AutoPart(Stage.REFERENCE)),
-    Method("single", Kind.BASELINE, unseeded(single), title="single device", rank=1,
-           auto=AutoPart(Stage.REFERENCE)),
+    Method("current", Kind.CURRENT, unseeded(current)),
+    Method("single", Kind.BASELINE, unseeded(single), title="single device", rank=1),
     Method("random", Kind.STANDALONE, plain(random), rank=1),
 )

@@ -6,6 +6,7 @@ schedules on convolutional ones. An annealer keeps most of the lead that its sta
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Dict, List, Tuple
 
 import numpy as np
@@ -13,31 +14,46 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, Run, declared_in
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.search.simple import single
 
 # A generous time per op of the slowest of them, and the share of the time for starts.
 _SECONDS_AN_OP = 2e-4
 _SHARE_OF_TIME = 0.3
+_SHARE_OF_EVALUATIONS = 0.02  # for each start, at least 1
 _ROOM = "placeto_tf.search"
 
 
 def best_start(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> Tuple[np.ndarray, float]:
-  """The problem's best placement so far, [N], and its objective.
+  """Returns the problem's best placement so far, [N], and its objective.
 
   If nothing has been evaluated yet, single device and all methods with a `start_rank` are evaluated
   as far as the budget goes, in the order that makes best use of a small budget. METIS also
   partitions groups, because a search can then move what it cuts.
+
+  Args:
+    problem: evaluates.
+    budget: of the search that starts there.
+    seed: of the methods that sample.
   """
-  if problem.account.best_placement is None:
-    placement = single(problem, budget)
-    if problem.account.best_placement is None:  # the budget was used up before the first evaluation
+  log = problem.account
+  if log.best_placement is None:
+    placement = single(problem, of_a_start(log, budget))
+    if log.best_placement is None:  # the budget was used up before the first evaluation
       return placement, float("inf")
     for method in start_methods():
-      if problem.account.exhausted(budget) or not in_time(problem, budget):
+      if log.exhausted(budget) or not in_time(problem, budget):
         break
-      method.load()(problem, budget, seed)
-  return problem.account.best_placement.copy(), problem.account.best_objective_us
+      method.load()(problem, of_a_start(log, budget), seed)
+  return log.best_known.copy(), log.best_objective_us
+
+
+def of_a_start(log: SearchLog, budget: Budget) -> Budget:
+  """Returns the part of a budget for one start: a single evaluation where evaluations are few."""
+  return dataclasses.replace(
+      budget.share(log, _SHARE_OF_EVALUATIONS),
+      max_seconds=budget.share(log, _SHARE_OF_TIME / 2).max_seconds)
 
 
 def start_methods() -> List[Method]:

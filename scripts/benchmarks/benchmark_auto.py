@@ -15,7 +15,9 @@ Parts:
 from __future__ import annotations
 
 import os
+import pathlib
 import resource
+import sys
 import time
 from typing import Dict, List
 
@@ -115,9 +117,11 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
 
 def optimal() -> None:
   """Auto against proven optima."""
-  from placeto_tf.placing.auto import Auto
+  sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))  # the oracle is a test's
+  from exact import prove
+
+  from placeto_tf.placing.auto import run_auto
   from placeto_tf.problem import Budget
-  from placeto_tf.search.exact import prove
 
   ratios, unproven = [], 0
   for case in range(FLAGS.cases):
@@ -132,8 +136,7 @@ def optimal() -> None:
             flush=True)
       continue
     problem = generated_problem(seed, devices, FLAGS.max_groups)
-    run = Auto(problem, Budget(max_seconds=FLAGS.optimal_seconds), seed, policies=())
-    run.run()
+    run_auto(problem, Budget(max_seconds=FLAGS.optimal_seconds), seed, learned=False)
     ratios.append(problem.account.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
           f"{proof.objective_us / 1e3:.3f} ms (proof {proof_seconds:.1f} s), auto "
@@ -206,7 +209,7 @@ def single() -> None:
 
 def large() -> None:
   """Auto against METIS on a large graph."""
-  from placeto_tf.placing.auto import Auto
+  from placeto_tf.placing.auto import run_auto
   from placeto_tf.problem import Budget
   from placeto_tf.search.lower_bounds import lower_bound_us
   from placeto_tf.search.metis import partition_ops
@@ -216,9 +219,8 @@ def large() -> None:
   partition_ops(problem)
   metis_us, metis_seconds = problem.account.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
-  run = Auto(problem, Budget(max_seconds=FLAGS.seconds), FLAGS.seed, policies=())
-  run.run()
-  for row in run.ledger.entries:
+  run_auto(problem, Budget(max_seconds=FLAGS.seconds), FLAGS.seed, learned=False)
+  for row in problem.account.method_runs:
     print(f"  {row.name}: {row.evaluations} evaluations, {row.seconds:.1f} s, gained "
           f"{row.gain_us / 1e3:.2f} ms")
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -298,7 +298,6 @@ def best_placements(
   from placeto_tf.placements import Placement
   from placeto_tf.placing import measured_search, replica_candidates
   from placeto_tf.problem.budget import Budget
-  from placeto_tf.problem.ledger import Ledger
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource, data_parallel
   from placeto_tf.runtime import calibrating
@@ -319,11 +318,11 @@ def best_placements(
     problem = PlacementProblem.build(graph, calibration.cluster, costs=costs)
     if replicas > 1:
       problem = dataclasses.replace(problem, replicated=replicated)
-    candidate = replica_candidates.Candidate(replicas, model.batch, problem, Ledger(problem), own)
+    candidate = replica_candidates.Candidate(replicas, model.batch, problem, own)
     replica_candidates.search_replicas(
         [candidate], Budget(max_seconds=FLAGS.search_seconds))
-    known = {entry.name: entry.placement for entry in candidate.ledger.entries
-             if entry.placement is not None}
+    known = {each.name: each.placement for each in problem.account.method_runs
+             if each.placement is not None}
     known["best"] = problem.account.best_known
     with CoreSpeed.of(runtime, calibration.cluster.core_probe_us) as speed, Measurer(
         graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0),

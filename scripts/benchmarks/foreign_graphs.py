@@ -215,7 +215,7 @@ def training_graph(model: Any, batch: Tuple[Any, ...]) -> Any:
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import keras_batches
 
-  graph = load_graph(keras_batches.KerasStep(model).trace(batch))
+  graph = load_graph(keras_batches.trace_step(model, batch))
   assert graph.source is not None
   meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph.source.graph_def)
   ends = dict.fromkeys(name.partition(":")[0] for name in graph.fetches)
@@ -227,8 +227,7 @@ def training_graph(model: Any, batch: Tuple[Any, ...]) -> Any:
 def main() -> None:
   """Writes the graph of each model and says how large it is."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.files import outputs
-  from placeto_tf.graphs import load_graph
+  from placeto_tf.graphs import atomic, load_graph
 
   entry_point.import_tensorflow_quietly()
   os.makedirs(FLAGS.out, exist_ok=True)
@@ -240,7 +239,7 @@ def main() -> None:
     meta_graph = training_graph(
         *_MODELS[name](**{key: int(value) for key, value in options.items()}))
     path = os.path.join(FLAGS.out, f"{name}.meta")
-    outputs.write(path, meta_graph.SerializeToString(), error_type=PlacetoError)
+    atomic.write(path, meta_graph.SerializeToString(), error_type=PlacetoError)
     print(f"{path}: {load_graph(path).num_ops:,} ops", flush=True)
     gc.collect()  # a model's variables may be gigabytes
 

@@ -60,7 +60,7 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
       (method.name, len(problem.graph.op_names))))
   problem = make_problem([1.0] * 30, cluster=make_cluster(3, host=True))
   compile_ahead(problem, registry.find("auto_unlearned"), _stage(stages))
-  assert {"single", "metis", "heft", "annealing", "local_search"} <= {name for name, _ in ran}
+  assert {"single", "metis", "heft", "annealing"} <= {name for name, _ in ran}
   assert "placeto" not in {name for name, _ in ran}
   assert problem.account.evaluations == 0 and {ops for _, ops in ran} == {40}
 

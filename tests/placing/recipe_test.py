@@ -77,20 +77,17 @@ def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
   assert re.search(r"^last device  ", tables.table(result, verbose=True), re.MULTILINE)
 
 
-def test_a_search_and_a_policy_with_a_part_in_auto_run_there(add, graph):
-  text = example().replace(
-      "import Kind, Method, unseeded", "import AutoPart, Kind, Method, Stage, unseeded")
-  add("last_device", text.replace(
+def test_a_construction_and_a_policy_with_a_part_in_auto_run_there(add, graph):
+  add("last_device", example().replace(
       "Kind.CONSTRUCTION, unseeded(last_device)",
-      "Kind.SEARCH, unseeded(last_device), auto=AutoPart(Stage.SEARCH, repeats=False)"))
-  add("last_policy", text.replace('"last_device"', '"last_policy"').replace(
+      "Kind.CONSTRUCTION, unseeded(last_device), start_rank=0.5"))
+  add("last_policy", example().replace('"last_device"', '"last_policy"').replace(
       "Kind.CONSTRUCTION, unseeded(last_device)",
-      "Kind.POLICY, unseeded(last_device), auto=AutoPart(Stage.POLICY, share=0.1)"))
+      "Kind.POLICY, unseeded(last_device), rank=0.5, in_auto=unseeded(last_device)"))
   rows = place(graph, "k80:3", "auto_unlearned", max_evaluations=150, max_groups=30).baselines
   assert "last_device" in rows and "last_policy" not in rows
-  names = [method.name for stage in ("POLICY", "SEARCH")
-           for method in registry.parts_of_auto(getattr(registry.Stage, stage))]
-  assert "last_policy" in names and "last_device" in names
+  assert registry.policy_of_auto().name == "last_policy"
+  assert starts.start_methods()[0].name == "last_device"
 
 
 def test_weights_that_a_method_needs_are_asked_for_and_handed_on(add, graph, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
-from placeto_tf.problem.method import Kind, Stage
+from placeto_tf.problem.method import Kind
 
 
 def test_auto_and_the_references_are_listed_first():
@@ -15,13 +15,14 @@ def test_auto_and_the_references_are_listed_first():
   assert [method.name for method in registry.references()] == list(registry.names()[1:5])
 
 
-def test_the_stages_of_auto_have_their_methods_in_order():
-  names = {stage: [method.name for method in registry.parts_of_auto(stage)] for stage in Stage}
-  assert names == {
-      Stage.REFERENCE: ["current", "single", "expert", "metis"],
-      Stage.CONSTRUCTION: ["m_etf", "heft", "metis_groups"],
-      Stage.POLICY: ["placeto"],
-      Stage.SEARCH: ["annealing", "refine", "local_search"]}
+def test_auto_runs_references_constructions_the_policy_and_annealing():
+  constructed = ["current", "single", "expert", "metis", "m_etf", "heft", "metis_groups"]
+  policy = registry.policy_of_auto().name
+  assert [method.name for method in registry.parts_of_auto()] == [
+      *constructed, policy, "annealing"]
+  assert [method.name for method in registry.parts_of_auto(learned=False)] == [
+      *constructed, "annealing"]
+  assert not any(method.in_tensorflow for method in registry.parts_of_auto())
 
 
 def test_every_method_can_be_loaded_and_run_as_one():

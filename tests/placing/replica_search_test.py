@@ -14,7 +14,7 @@ from placeto_tf.placing.replica_candidates import Candidate
 from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import report
 from placeto_tf.placing.tables import replica_table, table
-from placeto_tf.problem.account import Account
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import ReplicaSource, load_replicas
 
 
@@ -222,9 +222,9 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
 
 
 def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
-  def candidate(replicas, fits, objective_us):
-    account = Account(best_fits=fits, best_objective_us=objective_us)
-    return Candidate(replicas, 8, types.SimpleNamespace(account=account), None)
+  def candidate(replicas, excess_bytes, objective_us):
+    log = SearchLog(best_excess_bytes=excess_bytes, best_objective_us=objective_us)
+    return Candidate(replicas, 8, types.SimpleNamespace(account=log))
 
-  candidates = [candidate(1, False, 90.0), candidate(2, False, 20.0), candidate(4, True, 400.0)]
+  candidates = [candidate(1, 9, 20.0), candidate(2, 5, 90.0), candidate(4, 0, 400.0)]
   assert [each.replicas for each in sorted(candidates, key=lambda each: each.rank)] == [4, 2, 1]

@@ -58,26 +58,26 @@ def test_charts_are_of_step_times_and_evaluations(written):
       "StepTime/best_ms", "Throughput/evaluations_a_second"}
 
 
-def test_evaluations_a_second_are_written_of_all_and_of_each_island(tmp_path):
+def test_evaluations_a_second_are_written_of_all_and_of_each_run(tmp_path):
   with contextlib.closing(PlacingSummaries(str(tmp_path))) as writer:
-    for seconds, evaluations, of_islands in (
+    for seconds, evaluations, of_runs in (
         (1.0, 50, ()), (4.0, 100, ()), (5.0, 150, (30, 20)), (14.0, 1100, (580, 420))):
       writer(types.SimpleNamespace(account=types.SimpleNamespace(
-          history=[], seconds=seconds, evaluations=evaluations, of_islands=of_islands)),
+          history=[], seconds=seconds, evaluations=evaluations, of_runs=of_runs)),
              "annealing")
   events = _reload(tmp_path)
   assert {tag: [(each.step, each.value) for each in events.Scalars(tag)]
           for tag in events.Tags()["scalars"]} == {
       "Throughput/evaluations_a_second": [(100, 25.0), (1100, 100.0)],
-      "Throughput/island_0_a_second": [(1100, 58.0)],
-      "Throughput/island_1_a_second": [(1100, 42.0)]}
+      "Throughput/run_0_a_second": [(1100, 58.0)],
+      "Throughput/run_1_a_second": [(1100, 42.0)]}
 
 
-def test_islands_are_counted_one_by_one_in_a_search():
+def test_independent_runs_are_counted_one_by_one():
   counts = []
   result = place(
       graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90, max_groups=8,
-      islands=2, progress=lambda problem, _: counts.append(problem.account.of_islands))
+      islands=2, progress=lambda problem, _: counts.append(problem.account.of_runs))
   assert len(counts[-1]) == 2 and min(counts[-1]) > 20
   assert sum(counts[-1]) < result.evaluations
 

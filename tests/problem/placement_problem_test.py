@@ -11,14 +11,15 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem import Budget, Evaluation, PlacementProblem
 
 
-def test_the_best_fits_then_has_the_lowest_objective_then_comes_first():
-  def best(objective_us, fits):
-    objective_us = np.array(objective_us, dtype=float)
-    return Evaluation(objective_us, np.zeros((len(fits), 1)), objective_us, np.array(fits)).best()
+def test_the_best_lacks_least_memory_then_has_the_lowest_objective_then_comes_first():
+  def best(objective_us, excess_bytes):
+    objective_us, excess = (np.array(each, dtype=float) for each in (objective_us, excess_bytes))
+    return Evaluation(objective_us, np.zeros((len(excess), 1)), objective_us, excess).best()
 
-  assert best([3, 1, 2], [True, False, True]) == 2
-  assert best([3, 1, 2], [False, False, False]) == 1
-  assert best([2, 2, 2], [False, True, True]) == 1
+  assert best([3, 1, 2], [0, 5, 0]) == 2
+  assert best([3, 1, 2], [5, 5, 5]) == 1
+  assert best([1, 2, 2], [9, 5, 5]) == 1
+  assert best([2, 2, 2], [5, 0, 0]) == 1
 
 
 def test_build_estimates_costs_and_groups_ops():

@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import user_files
+from placeto_tf.graphs import user_files
 
 Trial = Dict[str, Any]  # "kind", "number", "outcome", "text", "seconds"
 

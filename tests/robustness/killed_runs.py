@@ -29,7 +29,7 @@ import input_mutants
 import program_inputs
 import shortcuts
 
-from placeto_tf.files import outputs
+from placeto_tf.graphs import result_directory
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MOST_KILLS = 3  # of one trial, before the run that comes to its end
@@ -274,17 +274,19 @@ def _after_kill(
 def _published(reference: Reference, out: str, when: str, interrupted: bool) -> List[str]:
   """What is wrong with the results of a directory where a run was killed that was to replace them.
 
-  A kill between two renames leaves some of both; all are results, and the next run replaces them.
   `interrupted`: the run ended well, with what it had found by then.
   """
-  with outputs.ResultDirectory(out):
+  # The next run in the directory, whichever it is, sees to what was being moved.
+  with result_directory.ResultDirectory(out):
     pass
   files = forked.tree(out)
-  manifest = json.loads(files[outputs.MANIFEST])["files"]
+  manifest = json.loads(files[result_directory.MANIFEST])["files"]
+  absent = sorted(set(manifest) - set(files))
+  if absent:
+    return [f"{when} {absent[0]} is missing of the results"]
   old = {path: files.get(path) for path in reference.before} == reference.before
   new = reference.case.compared(files) == reference.compared
-  both = any(len(digests) > 1 for digests in manifest.values())
-  if not (old or new or both or interrupted):
+  if not (old or new or interrupted):
     return [f"{when} the results are neither the old ones nor the new ones"]
   left = [name for name in os.listdir(out) if name.startswith(".partial")]
   return [f"{when} {left[0]} is left"] if left else []

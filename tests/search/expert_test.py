@@ -40,7 +40,8 @@ def _tried(problem):
 
 
 def test_a_chain_is_cut_for_every_number_of_devices_and_best_left_whole(make_problem, make_cluster):
-  problem = make_problem([1.0] * 6, [(i, i + 1) for i in range(5)], cluster=make_cluster(3))
+  problem = make_problem(
+      [1.0] * 6, [(i, i + 1) for i in range(5)], [100] * 6, cluster=make_cluster(3))
   assert _tried(problem) == ({"000000", "000111", "001122"}, "000000")
 
 

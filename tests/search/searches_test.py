@@ -3,16 +3,17 @@
 
 import numpy as np
 import pytest
+from exact import prove
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units, level_counts, placed_units
 from placeto_tf.search.annealing import anneal
-from placeto_tf.search.exact import prove
 from placeto_tf.search.local_search import descend, search_locally
 from placeto_tf.search.moves import Moves, propose
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.simple import single
+from placeto_tf.search.starts import start_methods
 
 SEARCHES = [anneal, search_locally]
 
@@ -123,6 +124,9 @@ def test_compiled_searches_make_the_moves_they_made_in_python(
   problem = make_problem(
       rng.integers(1, 50, 60).astype(float), edges, rng.integers(0, 20_000, 60),
       cluster=make_cluster(3, True), max_groups=20, method="heavy_edge")
+  single(problem)
+  for method in start_methods():  # as many evaluations of each as starts took then
+    method.load()(problem, None, 1)
   search(problem, Budget(max_evaluations=500), 1)
   assert problem.account.evaluations == 500
   assert problem.account.best_objective_us == pytest.approx(expected_us, rel=1e-12)

@@ -11,10 +11,8 @@
 """
 
 from placeto_tf.problem.method import (
-    AutoPart,
     Kind,
     Method,
-    Stage,
     Weights,
     WithoutWeights,
     deferred,
@@ -28,10 +26,9 @@ _FLAGS = "--policy=placeto --preset=paper"
 METHODS = (
     # `auto` anneals itself, so that the policy need not.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
-           islands=True,
+           repeats=True,
            weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),
-           auto=AutoPart(
-               Stage.POLICY, share=0.7, load=deferred(_PLACERS, "place_in_auto"), trial=60)),
+           in_auto=deferred(_PLACERS, "place_in_auto")),
     Method("placeto_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=2,
            control_of=("placeto",)),
     Method("placeto_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=3,

@@ -28,7 +28,6 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluato
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
-from placeto_tf.search.islands import ALONE, Island
 from placeto_tf.simulation.compiling import compiled, part
 
 MOST_GROUPS = 256  # scored at once; another draw each time
@@ -90,9 +89,8 @@ class BestFirst(PlacedGroups):
 
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
-      config: Optional[BestFirstConfig] = None, seed: int = 0, island: Island = ALONE):
+      config: Optional[BestFirstConfig] = None, seed: int = 0):
     """Evaluates the placement [N] once."""
-    self._island = island
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
     self._weights = weights
@@ -140,16 +138,9 @@ class BestFirst(PlacedGroups):
     for i, (factor, share) in enumerate(levels):
       if self.problem.account.exhausted(budget):
         return
-      self._exchange()
       self.regroup(group_counts(self.problem, (factor,))[0])
       left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem.account, share / left), temperature)
-
-  def _exchange(self) -> None:
-    """Goes on from another island's placement, if there are islands and it is far better."""
-    placement, _ = self._island.exchange(self.placement, self.objective_us)
-    if placement is not self.placement and self.keep_if_no_worse(placement):
-      self.renew()
 
   def several_moves(self, budget: Budget) -> None:
     """Makes moves of several groups at once, as long as the search is young and they gain."""

@@ -18,24 +18,23 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
-from placeto_tf.search.islands import ALONE, Island
 
 _ANNEALING_SHARE = 0.5  # of what is left, where that is plenty
 
 
 def place(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    island: Island = ALONE) -> np.ndarray:
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None
+) -> np.ndarray:
   """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
-  return search(problem, problem.account.best_known, trained(weights), budget, seed, island=island)
+  return search(problem, problem.account.best_known, trained(weights), budget, seed)
 
 
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    island: Island = ALONE, start: Optional[np.ndarray] = None) -> np.ndarray:
+    start: Optional[np.ndarray] = None) -> np.ndarray:
   """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
   start = problem.account.best_known if start is None else start
-  return search(problem, start, trained(weights), budget, seed, annealing=False, island=island)
+  return search(problem, start, trained(weights), budget, seed, annealing=False)
 
 
 def place_untrained(
@@ -70,7 +69,6 @@ def search(
     *,
     config: Optional[BestFirstConfig] = None,
     annealing: bool = True,
-    island: Island = ALONE,
 ) -> np.ndarray:
   """[N] the best placement found from a start [N] within the budget; never worse than the start.
 
@@ -83,18 +81,16 @@ def search(
     config: how the scorer is put to work.
     annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
       begins at the start again, and the scorer goes on from the better of both.
-    island: where it runs.
   """
   placement = np.asarray(start, dtype=np.int32)
-  options: Dict[str, Any] = dict(config=config, seed=seed, island=island)
+  options: Dict[str, Any] = dict(config=config, seed=seed)
   if not problem.account.exhausted(budget):
     plenty = BestFirst(problem, placement, weights, **options).run(budget)
     if annealing and plenty and not problem.account.exhausted(budget):
       found = anneal(
-          problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement,
-          island=island)
+          problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement)
       if not problem.account.exhausted(budget):
         BestFirst(problem, found, weights, **options).long_round(budget)
   if annealing and not problem.account.exhausted(budget):
-    return anneal(problem, budget, seed, island=island)
+    return anneal(problem, budget, seed)
   return best_so_far(problem, placement)

@@ -1,4 +1,4 @@
-"""Evaluations and islands on Ray equal those made here, also when a process dies in the middle."""
+"""Independent runs of a search on Ray equal those on threads here."""
 
 import contextlib
 import gc
@@ -15,9 +15,8 @@ from placeto_tf.problem.budget import Budget
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-from placeto_tf.problem.executor import Executor  # noqa: E402
-from placeto_tf.problem.ray_executor import LOCAL, OnRay, connected  # noqa: E402
-from placeto_tf.search.islands import Islands  # noqa: E402
+from placeto_tf.problem.executors import LOCAL, InProcess, OnRay, executor_at  # noqa: E402
+from placeto_tf.search.independent_runs import Runs  # noqa: E402
 
 # Ray 2.51 leaves files open, and does not wait for processes that it has ended.
 pytestmark = [
@@ -32,7 +31,7 @@ def here_fixture():
   with contextlib.ExitStack() as stack:
     stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
     try:
-      stack.enter_context(connected(LOCAL))
+      stack.enter_context(executor_at(LOCAL))
     except SetupError as error:
       pytest.skip(f"Ray does not start on this machine: {error}")
     yield
@@ -41,16 +40,16 @@ def here_fixture():
 def _anneal(problem, executor, budget=None):
   placement = running.run(
       problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0,
-      islands=Islands(3, executor))
+      runs=Runs(3, executor))
   return (placement.tolist(), problem.account.evaluations,
           [(turn, objective_us) for turn, _, objective_us in problem.account.history])
 
 
-def test_islands_on_ray_find_what_they_find_on_threads(sixty_ops):
-  assert _anneal(sixty_ops(), OnRay(ray)) == _anneal(sixty_ops(), Executor())
+def test_runs_on_ray_find_what_they_find_on_threads(sixty_ops):
+  assert _anneal(sixty_ops(), OnRay(ray)) == _anneal(sixty_ops(), InProcess())
 
 
-def test_islands_on_ray_end_in_time_and_keep_what_they_found(sixty_ops):
+def test_runs_on_ray_end_in_time_and_keep_what_they_found(sixty_ops):
   for max_seconds in (1.0, 10.0, 100.0, 1000.0):
     problem = sixty_ops()
     _anneal(problem, OnRay(ray), Budget(max_seconds=max_seconds))
@@ -74,7 +73,7 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
   assert time.monotonic() - started < 3000 and problem.account.best_placement is not None
 
 
-def test_place_gives_the_same_placement_with_its_islands_on_ray(tmp_path):
+def test_place_gives_the_same_placement_with_its_runs_on_ray(tmp_path):
   graph = load_graph(graph_files.meta_graph_def())
   options = dict(method="annealing", max_evaluations=60, islands=2, max_groups=6)
   here = place(graph, "k80:2", progress=False, **options)

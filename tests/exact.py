@@ -24,15 +24,14 @@ import dataclasses
 from typing import List, Optional, Tuple
 
 import numpy as np
+from partial_bounds import PartialBounds
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
-from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.units import Units
 from placeto_tf.search.annealing import anneal_units
 from placeto_tf.search.earliest_starts import interchangeable
-from placeto_tf.search.partial_bounds import PartialBounds
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 
@@ -149,7 +148,12 @@ class _Incumbent:
   def __init__(self, problem: PlacementProblem, units: Units):
     self._problem, self._units = problem, units
     self.devices: Optional[np.ndarray] = None
-    self.objective_us, self.fits = float("inf"), False
+    self.objective_us, self.excess_bytes = float("inf"), float("inf")
+
+  @property
+  def fits(self) -> bool:
+    """Whether it fits in memory."""
+    return self.excess_bytes == 0
 
   def simulate(self, devices: np.ndarray, budget: Budget) -> int:
     """Simulates placements [B, G] as far as the budget goes; returns how many."""
@@ -159,9 +163,9 @@ class _Incumbent:
       return 0
     evaluation = self._problem.evaluate_ops(self._units.expand(devices))
     b = evaluation.best()
-    found = (not evaluation.fits[b], float(evaluation.objective_us[b]))
-    if found < (not self.fits, self.objective_us):
-      self.devices, self.fits, self.objective_us = devices[b].copy(), not found[0], found[1]
+    found = float(evaluation.excess_bytes[b]), float(evaluation.objective_us[b])
+    if found < (self.excess_bytes, self.objective_us):
+      self.devices, (self.excess_bytes, self.objective_us) = devices[b].copy(), found
     return len(devices)
 
   def open(self, lower_us: np.ndarray) -> np.ndarray:
@@ -185,6 +189,3 @@ def _branch(
     chosen[:, group] = d
     children.append(chosen)
   return np.concatenate(children)
-
-
-METHODS = (Method("exact", Kind.STANDALONE, plain(branch_and_bound), rank=2),)

@@ -1,0 +1,234 @@
+"""`SearchLog`: what a search has used of its budget, the best placement so far, and who found it.
+
+Every method asks its problem for step times, and the problem books them here. So budgets are
+counted in the same way for all: an evaluation is one computed step time of a placement, duplicates
+and starting points included. `N` is the number of ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacementError
+from placeto_tf.problem.budget import Budget
+
+NO_BUDGET = "no budget was left"
+NOTHING_LEFT = "nothing was left to gain"
+# Reasons not to run a method that are no errors.
+ORDINARY_REASONS = (NO_BUDGET, NOTHING_LEFT)
+
+
+class Improvement(NamedTuple):
+  """A change of the best placement.
+
+  Attributes:
+    evaluations, seconds: used when it was found.
+    objective_us: step time and penalty of the new best placement.
+    excess_bytes: memory that it lacks; 0 where it fits.
+  """
+
+  evaluations: int
+  seconds: float
+  objective_us: float
+  excess_bytes: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MethodRun:
+  """One method's part of a search, all its runs together.
+
+  Attributes:
+    name: of the method.
+    placement: [N] int32, the placement that a construction made, or the best that a search ended
+      with; None if it evaluated none.
+    evaluations: number of placements that it evaluated.
+    seconds: the time that it took.
+    gain_us: by how much it lowered the best objective so far; 0 for the first method.
+    skipped: why it evaluated no placement, or "".
+    start_us: the best objective when it began; None for the first method.
+  """
+
+  name: str
+  placement: Optional[np.ndarray]
+  evaluations: int = 0
+  seconds: float = 0.0
+  gain_us: float = 0.0
+  skipped: str = ""
+  start_us: Optional[float] = None
+
+
+@dataclasses.dataclass(eq=False)
+class SearchLog:
+  """Evaluations, the best so far, and the runs of methods; its clock begins when it is made.
+
+  One placement is better than another if it lacks less memory; then by its objective.
+
+  Attributes:
+    started: `time.monotonic()` when it was made.
+    evaluations: placements evaluated so far.
+    of_runs: how many of these each independent run made; empty where there were none.
+    best_placement: [N] int32 of the best placement so far, or None.
+    best_objective_us, best_excess_bytes: of that; infinite where there is none.
+    improvements: one each time the best placement changed.
+    method_runs: one per method, in the order in which methods first ran.
+    observer: called after each batch of evaluations, if any.
+    announce: called with the name of each method before it runs.
+    stopped: whether every budget counts as used up.
+    proven: whether the best placement is known to be optimal.
+    saturated: whether the search ended because more of it was not expected to gain enough.
+  """
+
+  started: float = dataclasses.field(default_factory=time.monotonic)
+  evaluations: int = 0
+  of_runs: Tuple[int, ...] = ()
+  best_placement: Optional[np.ndarray] = None
+  best_objective_us: float = math.inf
+  best_excess_bytes: float = math.inf
+  improvements: List[Improvement] = dataclasses.field(default_factory=list)
+  method_runs: List[MethodRun] = dataclasses.field(default_factory=list)
+  observer: Optional[Callable[[], None]] = None
+  announce: Optional[Callable[[str], None]] = None
+  stopped: bool = False
+  proven: bool = False
+  saturated: bool = False
+
+  def __getstate__(self) -> Dict[str, Any]:
+    """Returns the state for another machine, whose clock began at another time."""
+    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": None,
+            "announce": None}
+
+  def __setstate__(self, state: Dict[str, Any]) -> None:
+    self.__dict__.update(state, started=state["started"] + time.monotonic())
+
+  def copy(self) -> SearchLog:
+    """Returns the log as it is now, which nobody observes and nothing stopped."""
+    best = self.best_placement
+    return dataclasses.replace(
+        self, improvements=list(self.improvements), method_runs=list(self.method_runs),
+        observer=None, announce=None, stopped=False,
+        best_placement=None if best is None else best.copy())  # Ray's own cannot be written to
+
+  @property
+  def best_fits(self) -> bool:
+    """Whether the best placement fits in memory."""
+    return self.best_excess_bytes == 0
+
+  @property
+  def best_known(self) -> np.ndarray:
+    """[N] of the best placement so far.
+
+    Raises:
+      PlacementError: nothing has been evaluated.
+    """
+    if self.best_placement is None:
+      raise PlacementError("no placement has been evaluated yet; evaluate a start first")
+    return self.best_placement
+
+  @property
+  def history(self) -> List[Tuple[int, float, float]]:
+    """(evaluations, seconds, objective_us) at each improvement."""
+    return [each[:3] for each in self.improvements]
+
+  @property
+  def seconds(self) -> float:
+    """Seconds since the log was made."""
+    return time.monotonic() - self.started
+
+  def stop(self) -> None:
+    """Has every budget count as used up, so that searches end soon."""
+    self.stopped = True
+
+  def exhausted(self, budget: Budget) -> bool:
+    """Returns whether the budget is used up."""
+    return self.stopped or (
+        budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
+    ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (
+        budget.target_us is not None and self.best_fits
+        and self.best_objective_us <= budget.target_us)
+
+  def remaining_evaluations(self, budget: Budget) -> Optional[int]:
+    """Returns how many more placements may be evaluated; None where there is no such limit."""
+    if budget.max_evaluations is None:
+      return None
+    return max(0, budget.max_evaluations - self.evaluations)
+
+  def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
+    """Estimates how many more placements the budget allows; infinitely many without a limit.
+
+    Args:
+      budget: of the rest.
+      evaluations, seconds: the log's own when a stretch began whose rate is taken for the rest.
+    """
+    found = math.inf
+    if budget.max_evaluations is not None:
+      found = max(0, budget.max_evaluations - self.evaluations)
+    if budget.max_seconds is not None:
+      rate = (self.evaluations - evaluations) / max(1e-9, self.seconds - seconds)
+      found = min(found, rate * max(0.0, budget.max_seconds - self.seconds))
+    return found
+
+  def is_better(self, excess_bytes: float, objective_us: float) -> bool:
+    """Returns whether a placement is better than the best so far."""
+    return (excess_bytes, objective_us) < (self.best_excess_bytes, self.best_objective_us)
+
+  def book(
+      self, evaluations: int, best: Optional[Tuple[np.ndarray, float, float]] = None,
+      turn: Optional[int] = None) -> None:
+    """Counts evaluations.
+
+    Args:
+      evaluations: how many.
+      best: (placement [N], excess_bytes, objective_us) of the best one, where it is better than
+        the best so far.
+      turn: the number of that one among them, from 1; by default it was the last.
+    """
+    if best is not None:
+      self.best_placement, self.best_excess_bytes, self.best_objective_us = best
+      self.improvements.append(Improvement(
+          self.evaluations + (evaluations if turn is None else turn), self.seconds, best[2],
+          best[1]))
+    self.evaluations += evaluations
+    if self.observer is not None:
+      self.observer()
+
+  def run(self, name: str, method: Callable[[], np.ndarray]) -> None:
+    """Runs a method and records its part; one that is interrupted has its record too.
+
+    Args:
+      name: of the record.
+      method: returns the placement [N] that it made or ended with; its evaluations are booked here.
+    """
+    if self.announce is not None:
+      self.announce(name)
+    evaluations, seconds, placement = self.evaluations, self.seconds, None
+    start_us = None if self.best_placement is None else self.best_objective_us
+    try:
+      placement = method()
+    except KeyboardInterrupt:
+      placement = self.best_placement
+      raise
+    finally:
+      used = self.evaluations - evaluations
+      gain_us = 0.0 if start_us is None else max(0.0, start_us - self.best_objective_us)
+      self._add(MethodRun(
+          name, placement if used else None, used, self.seconds - seconds, gain_us,
+          "" if used else NO_BUDGET, start_us))
+
+  def skip(self, name: str, reason: str) -> None:
+    """Records a method that did not run."""
+    self._add(MethodRun(name, None, skipped=reason))
+
+  def _add(self, new: MethodRun) -> None:
+    for i, old in enumerate(self.method_runs):
+      if old.name == new.name:
+        placement = old.placement if new.placement is None else new.placement
+        self.method_runs[i] = MethodRun(
+            new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,
+            old.gain_us + new.gain_us, "" if placement is not None else new.skipped, old.start_us)
+        return
+    self.method_runs.append(new)
