@@ -144,7 +144,7 @@ def _answer(graph_def: Any, options: Any) -> bytes:
           name: [each.flops, each.moved_bytes, each.temporary_bytes]
           for name, each in found.estimates.items()},
       "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds,
-      "capped": list(found.capped)}
+      "capped": list(found.capped), "growing": list(found.growing)}
   return _framed(head) + outputs.SerializeToString()
 
 

@@ -224,8 +224,7 @@ def notes_of(
   if trip_count is not None:
     return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()
   return tuple(
-      f"loop {name!r} runs as often as in a look at the step" if seen and (
-          trips is None or name in capped)
+      f"loop {name!r} runs as often as it did then" if seen and (trips is None or name in capped)
       else f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if trips is None
       else f"loop {name!r} runs {'at most ' if name in capped else ''}{trips} times, by the bound "
       "of its condition"

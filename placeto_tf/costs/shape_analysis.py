@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
@@ -50,6 +50,8 @@ class Analysis:
     executions: name of an op of a loop -> how often it runs.
     rounds: loop -> rounds, None where they are not known.
     capped: loops of which those are the most.
+    growing: Merge ops of loop variables whose shape changes from round to round, and which are
+      taken to keep the shape that they enter with.
   """
 
   estimates: Mapping[str, OpEstimate]
@@ -58,6 +60,7 @@ class Analysis:
   executions: Mapping[str, float] = dataclasses.field(default_factory=dict)
   rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
   capped: Sequence[str] = ()
+  growing: Sequence[str] = ()
 
 
 def analyse(
@@ -75,6 +78,7 @@ def analyse(
   Raises:
     CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
+  rounds = _loop_variables(graph_def)
   loops = LoopRounds(graph_def.node) if any(node.op in ENTER for node in graph_def.node) else None
   straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
   guesser = Guesser(graph_def)
@@ -100,8 +104,9 @@ def analyse(
         loops.infer(functools.partial(_value, bound=bound, inference=inference))
         found.update(_numbers(loops, guesser, inference, outputs, bound))
       found.update(_lists(guesser, inference, outputs, bound))
+    growing = [(merge, 0) for merge in _growing(rounds, outputs) if (merge, 0) not in bound]
     if not found:
-      found = _seen_shapes(unknown, seen, outputs)
+      found = _seen_shapes([*unknown, *growing], seen, outputs)
     if not found:
       found = guesser.guess(outputs)
       guessed.extend(found)
@@ -112,7 +117,8 @@ def analyse(
       question.estimates() if counts else {}, outputs, tuple(guessed),
       loops.executions(trip_count) if loops is not None else {},
       dict(zip(loops.names, loops.trips)) if loops is not None else {},
-      [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else ())
+      [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else (),
+      [merge for merge, _ in growing])
 
 
 class _Inference:
@@ -256,6 +262,28 @@ def _numbers(
       found[node.name, port] = value
   return {tensor: value for tensor, value in found.items()
           if bound.get(tensor) != value and abs(value) < 1 << 31}
+
+
+def _loop_variables(graph_def: GraphDef) -> Dict[str, Tuple[Tensor, Tensor]]:
+  """Returns the Merge op of each loop variable -> the tensors that enter and that come round."""
+  nexts = {node.name: node for node in graph_def.node if node.op in NEXT}
+  return {
+      node.name: (parse(node.input[0]), parse(nexts[op_of(node.input[1])].input[0]))
+      for node in graph_def.node
+      if node.op in MERGE and len(node.input) > 1 and op_of(node.input[1]) in nexts}
+
+
+def _growing(
+    rounds: Mapping[str, Tuple[Tensor, Tensor]],
+    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]) -> List[str]:
+  """Returns the Merge ops of loop variables that come round with another shape than they enter."""
+  def dims(tensor: Tensor) -> Optional[List[int]]:
+    found = outputs.get(tensor[0], ())[tensor[1]:tensor[1] + 1]
+    known = found and tensor_bytes(found[0])[1]
+    return [dim.size for dim in found[0].shape.dim] if known else None
+
+  return [merge for merge, (entering, coming) in rounds.items()
+          if None not in (dims(entering), dims(coming)) and dims(entering) != dims(coming)]
 
 
 def _seen_shapes(

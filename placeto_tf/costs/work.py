@@ -157,6 +157,7 @@ def count_work(
       moved[i] = _SCALAR_BYTES
   notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
       graph, flops, launches, unestimated, counter, answer.guessed)
+  counter.unknown_shapes.update(dict.fromkeys(answer.growing))
   unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
   guessed = any(nodes[name].op not in _SURE_GUESSES for name, _ in answer.guessed) or bool(
       answer.capped and trip_count is None)

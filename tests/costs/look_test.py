@@ -144,3 +144,16 @@ def test_gradients_in_loops_are_counted_as_they_ran():
   graph, work, runs = _work(build, "auto")
   assert 1 <= runs["Tanh"] < 10 and runs["TanhGrad"] == runs["Tanh"]
   assert np.all(np.isfinite(work.output_bytes)) and not work.unknown
+
+
+def test_a_tensor_that_grows_from_round_to_round_has_its_size_in_the_middle():
+  def build(x):
+    return tf.while_loop(
+        lambda i, _: i < 20, lambda i, a: (i + 1, tf.concat([tf.tanh(a), x], 0)),
+        (0, x[:0]), shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])))[1]
+
+  graph, work, _ = _work(build, "auto")
+  tanh = graph.output_offsets[graph.op_types.index("Tanh")]
+  assert work.output_bytes[tanh] == 10 * 6 * 4 * 4 and not work.unknown
+  graph, work, _ = _work(build, "no")
+  assert "Merge" in work.unknown or "merge" in work.unknown
