@@ -8,7 +8,7 @@ A request is two messages: JSON ("options" of the analysis, or "step" in them fo
 "limit_s" of CPU time), and the GraphDef. The reply is three: JSON ("code": exit code or, below 0,
 the signal that ended the fork), the last that the fork wrote to stderr, and its answer, empty where
 it gave none. The answer is JSON ("error", or "estimates" as {name: [flops, moved, temporary]},
-"guessed", "executions", "rounds" and "capped"), a zero byte, and the outputs as an
+"guessed", and other fields of `Analysis`), a zero byte, and the outputs as an
 OpPerformanceList.
 """
 
@@ -144,7 +144,8 @@ def _answer(graph_def: Any, options: Any) -> bytes:
           name: [each.flops, each.moved_bytes, each.temporary_bytes]
           for name, each in found.estimates.items()},
       "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds,
-      "capped": list(found.capped), "growing": list(found.growing)}
+      "capped": list(found.capped), "growing": list(found.growing),
+      "sums": list(found.sums)}
   return _framed(head) + outputs.SerializeToString()
 
 

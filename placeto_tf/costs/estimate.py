@@ -156,7 +156,7 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
   """
   compute_us = np.stack(
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
-  compute_us += launches_between_us(compute_us, work.executions, cluster)
+  compute_us += launches_between_us(compute_us, work.launched, cluster)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
                  tuple(work.notes), work.executions, work.unknown)
 

@@ -245,7 +245,7 @@ def _decode(answer: bytes) -> shape_analysis.Analysis:
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},
       tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"],
-      head["capped"], head["growing"])
+      head["capped"], head["growing"], head["sums"])
 
 
 def _failure(code: int, limit_s: float, said: bytes) -> CostError:

@@ -16,18 +16,18 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 def launches_between_us(
-    compute_us: np.ndarray, executions: np.ndarray, cluster: Cluster) -> np.ndarray:
+    compute_us: np.ndarray, launched: np.ndarray, cluster: Cluster) -> np.ndarray:
   """Returns the time of the launches between the runs of each op in a step.
 
   Args:
     compute_us: [N, K] float64 time of the kernels, 0 where none is launched.
-    executions: [N] float64, how often each op runs.
+    launched: [N] float64, how often each op is launched.
     cluster: whose `op_overhead_us` a launch takes.
 
   Returns:
     [N, K] float64 us; the launch after the last run is the simulator's.
   """
-  between = np.maximum(executions - 1, 0)[:, None] * cluster.op_overhead_us
+  between = np.maximum(launched - 1, 0)[:, None] * cluster.op_overhead_us
   return np.where(compute_us > 0, between, 0.0)
 
 

@@ -50,6 +50,7 @@ class Analysis:
     executions: name of an op of a loop -> how often it runs.
     rounds: loop -> rounds, None where they are not known.
     capped: loops of which those are the most.
+    sums: ops that add up something over the rounds of a loop; see `LoopRounds.sums`.
     growing: Merge ops of loop variables whose shape changes from round to round, and which are
       taken to keep the shape that they enter with.
   """
@@ -61,6 +62,7 @@ class Analysis:
   rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
   capped: Sequence[str] = ()
   growing: Sequence[str] = ()
+  sums: Sequence[str] = ()
 
 
 def analyse(
@@ -118,7 +120,7 @@ def analyse(
       loops.executions(trip_count) if loops is not None else {},
       dict(zip(loops.names, loops.trips)) if loops is not None else {},
       [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else (),
-      [merge for merge, _ in growing])
+      [merge for merge, _ in growing], loops.sums() if loops is not None else ())
 
 
 class _Inference:

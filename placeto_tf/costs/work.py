@@ -69,6 +69,7 @@ class OpWork:
       other ops.
     temporary_bytes, persistent_bytes: [N] float64.
     executions: [N] float64, how often the op runs in a step.
+    launched: [N] float64, how often its kernel is launched: once for a sum over a loop's rounds.
     output_bytes: [O] float64.
     notes: sentences on what had to be assumed.
     unknown: the shapes and rounds that not even a guess gave, as part of a sentence; "" for none.
@@ -83,6 +84,7 @@ class OpWork:
   temporary_bytes: np.ndarray  # [N]
   persistent_bytes: np.ndarray  # [N]
   executions: np.ndarray  # [N]
+  launched: np.ndarray  # [N]
   output_bytes: np.ndarray  # [O]
   notes: Tuple[str, ...] = ()
   unknown: str = ""
@@ -165,8 +167,10 @@ def count_work(
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
   if seen is None:
     executions[untaken(graph, nodes, nominal_us * executions)] = 0
+  sums = set(answer.sums)
+  launched = np.where([name in sums for name in graph.op_names], 1, executions)
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                executions, output_bytes, notes, unknown, bool(unknown) or guessed)
+                executions, launched, output_bytes, notes, unknown, bool(unknown) or guessed)
 
 
 class _Counter:

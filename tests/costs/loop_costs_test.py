@@ -52,7 +52,8 @@ def _nested(x, w, unrolled):
 
 
 def _gradient(x, w, unrolled):
-  return tf.gradients(tf.reduce_sum(_while(x, w, unrolled)), [x])[0]
+  found = tf.gradients(tf.reduce_sum(_while(x, w, unrolled)), [x, w])
+  return tf.matmul(found[0], found[1])
 
 
 def _map_fn(x, w, unrolled):
