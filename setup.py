@@ -65,6 +65,11 @@ setup(
     # tf-agents and TensorFlow GNN, which train, stand in placeto_tf/training_requirements.txt.
     extras_require={
         "gym": [GYMNASIUM],
+        # What pip can resolve: elsewhere training_requirements.txt, which with_env installs without
+        # the dependencies that tf-agents declares and does not need.
+        "train": ["numpy<2; python_version < '3.12'",
+                  "tf-agents>=0.19,<0.20; python_version < '3.12'",
+                  "tensorflow-gnn>=1.0.3,<1.1; python_version < '3.12'"],
         "ray": [RAY],
         "test": [GYMNASIUM, "hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3.8", RAY,
                  "ruff>=0.12,<1"]},

@@ -46,6 +46,7 @@ flags.DEFINE_bool("controls", False, "Whether learned methods have beside them t
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
+shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
 flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
 flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
@@ -94,6 +95,7 @@ def main() -> None:
   from placeto_tf.placing import registry
 
   entry_point.import_tensorflow_quietly()
+  shared_flags.import_policies()
   if FLAGS.validate:
     differences = validate(FLAGS.validate)
     for difference in differences:

@@ -44,6 +44,7 @@ shared_flags.define_islands_flag(
     "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
     "--max_evaluations 1, so that the result is the same on any machine")
 shared_flags.define_ray_flag()
+shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
 shared_flags.define_look_flag()
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
@@ -58,6 +59,7 @@ def main() -> None:
   from placeto_tf.placing.observing import Terminal
 
   started = time.monotonic()
+  shared_flags.import_policies()
   config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       stop_within=FLAGS.stop_within, seed=FLAGS.seed, grouping=FLAGS.grouping,

@@ -53,7 +53,8 @@ _SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-flags.DEFINE_enum("policy", "placeto", list(policies.trainable()), "What is trained.")
+flags.DEFINE_string("policy", "placeto", f"What is trained: {', '.join(policies.trainable())}, "
+                    "or a policy of --import.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
 flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. placeto and gdp: "
@@ -69,6 +70,7 @@ flags.DEFINE_integer("seed", None, "Seed of everything random.",
                      lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("preset", None, "Placeto: 'paper', the published process.")
 shared_flags.define_ray_flag()
+shared_flags.define_import_flag()
 flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
                      "cores, or as many as can work at a time.", lower_bound=1)
 flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
@@ -79,7 +81,12 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf.training.runs import read_done
 
-  policy = policies.trainable()[FLAGS.policy]().preset(FLAGS.preset)
+  shared_flags.import_policies()
+  known = policies.trainable()
+  if FLAGS.policy not in known:
+    raise PlacetoError(
+        f"policy {FLAGS.policy!r} is not known; expected one of {', '.join(known)}, or --import")
+  policy = known[FLAGS.policy]().preset(FLAGS.preset)
   config = policy.configure(_given(), _settings())
   warm_start = FLAGS.warm_start
   if warm_start == "pretrained":

@@ -30,8 +30,8 @@ def check_training_packages() -> None:
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
     raise SetupError(
-        f"training needs {', '.join(missing)}, which pip does not install with placeto_tf: "
-        f"python -m pip install --no-deps -r {REQUIREMENTS}")
+        f"training needs {', '.join(missing)}: python -m pip install 'placeto_tf[train]' where "
+        f"Python is older than 3.12, or python -m pip install --no-deps -r {REQUIREMENTS}")
   check_legacy_keras()
   if "gym" not in sys.modules and importlib.util.find_spec("gym_notices") is not None:
     # tf-agents imports Gym, which tells at its import that it is unmaintained.

@@ -10,11 +10,13 @@ import dataclasses
 import difflib
 from typing import Optional, Sequence, Tuple
 
+from placeto_tf import policies
 from placeto_tf.errors import PlacementError
 from placeto_tf.problem.method import (
     Kind,
     Method,
     WithoutWeights,
+    declared_by,
     declared_in,
     deferred,
     in_order,
@@ -35,7 +37,7 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
   """All methods, by kind, rank and name. Args: controls: whether controls are among them."""
   return in_order(
       method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
-                            *declared_in("placeto_tf.policies", folders=True))
+                            *declared_by(policies.modules().values()))
       if controls or not method.control_of)
 
 

@@ -1,24 +1,71 @@
 """Policies, one folder each: network, agent, configuration, how it is trained, its methods.
 
-A folder declares METHODS (see `placeto_tf.problem.method`) and, where `scripts/train.py` trains it,
-TRAINABLE (see `placeto_tf.training.trainable`).
+A policy's module declares METHODS (see `placeto_tf.problem.method`) and, where `scripts/train.py`
+trains it, TRAINABLE (see `placeto_tf.training.trainable`). Besides the folders here these are
+policies of other packages: those that an installed package names as entry points of the group
+`placeto_tf.policies` (name of the policy -> module), and those that a program is told to `use`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import pkgutil
+from types import ModuleType
 from typing import Any, Callable, Dict
+
+from placeto_tf.errors import PlacetoError
+
+_used: Dict[str, ModuleType] = {}  # by name of the policy
+
+
+def use(module: str) -> None:
+  """Adds the policy of a module, by its dotted name, whose last part names the policy.
+
+  Raises:
+    PlacetoError: it cannot be imported, or declares nothing.
+  """
+  found = _imported(module, "give the module's full name, and its folder in PYTHONPATH")
+  if not hasattr(found, "METHODS") and not hasattr(found, "TRAINABLE"):
+    raise PlacetoError(
+        f"module {module!r} declares neither METHODS nor TRAINABLE; see docs/adding_a_policy.md")
+  _used[module.rpartition(".")[2]] = found
+
+
+def modules() -> Dict[str, ModuleType]:
+  """Returns the modules that declare policies, by the name of the policy.
+
+  Raises:
+    PlacetoError: the module of an installed package cannot be imported.
+  """
+  folders = {info.name: importlib.import_module(f"{__name__}.{info.name}")
+             for info in pkgutil.iter_modules(__path__) if info.ispkg}
+  return {**folders, **_installed(), **_used}
 
 
 def trainable() -> Dict[str, Callable[[], Any]]:
-  """Policy -> what imports its training and returns its `Trainable`, by name."""
-  folders = (info.name for info in pkgutil.iter_modules(__path__) if info.ispkg)
-  declared = {name: getattr(importlib.import_module(f"{__name__}.{name}"), "TRAINABLE", None)
-              for name in folders}
-  return {name: functools.partial(_record, declared[name])
-          for name in sorted(declared) if declared[name] is not None}
+  """Returns for each policy that can be trained what imports its training and gives its record."""
+  return {name: functools.partial(_record, module.TRAINABLE)
+          for name, module in sorted(modules().items()) if hasattr(module, "TRAINABLE")}
+
+
+@functools.cache
+def _installed() -> Dict[str, ModuleType]:
+  """Returns the policies of installed packages, by name."""
+  points: Any = importlib.metadata.entry_points()
+  # `select` came with Python 3.10.
+  group = points.select(group=__name__) if hasattr(points, "select") else points.get(__name__, ())
+  return {point.name: _imported(point.value, "mend or uninstall the package that names it")
+          for point in group}
+
+
+def _imported(module: str, remedy: str) -> ModuleType:
+  try:
+    return importlib.import_module(module)
+  except ImportError as error:
+    raise PlacetoError(f"the policy's module {module!r} cannot be imported ({error}); {remedy}"
+                       ) from error
 
 
 def _record(deferred: Any) -> Any:

@@ -19,6 +19,7 @@ import importlib
 import io
 import operator
 import pkgutil
+from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import numpy as np
@@ -178,22 +179,21 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
   return load
 
 
-def declared_in(package: str, *, folders: bool = False) -> Tuple[Method, ...]:
-  """The methods that the modules of a package declare, by kind, rank and name.
+def declared_in(package: str) -> Tuple[Method, ...]:
+  """Returns the methods that the modules of a package declare, by kind, rank and name."""
+  root = importlib.import_module(package)
+  return declared_by(importlib.import_module(f"{package}.{info.name}")
+                     for info in pkgutil.iter_modules(root.__path__))
 
-  Args:
-    package: its dotted name.
-    folders: whether only its packages are asked, not its other modules.
+
+def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
+  """Returns the methods that modules declare, by kind, rank and name.
 
   Raises:
     PlacementError: two of them have one name.
   """
-  root = importlib.import_module(package)
   found: Dict[str, Tuple[str, Method]] = {}
-  for info in pkgutil.iter_modules(root.__path__):
-    if folders and not info.ispkg:
-      continue
-    module = importlib.import_module(f"{package}.{info.name}")
+  for module in modules:
     for method in getattr(module, "METHODS", ()):
       if method.name in found:
         raise PlacementError(

@@ -103,6 +103,21 @@ def define_islands_flag(default: str) -> None:
       f"best placements; {default}.", lower_bound=1)
 
 
+def define_import_flag() -> None:
+  """--import."""
+  flags.DEFINE_multi_string(
+      "import", [], "Module of a policy of your own, such as my_package.my_policy; repeatable. Its "
+      "methods and its training are then known as those of the package are.")
+
+
+def import_policies() -> None:
+  """Imports the modules of --import. Raises: PlacetoError: one of them is no policy's."""
+  from placeto_tf import policies  # not needed by every program
+
+  for module in flags.FLAGS["import"].value:
+    policies.use(module)
+
+
 def define_ray_flag() -> None:
   """--ray."""
   flags.DEFINE_string(

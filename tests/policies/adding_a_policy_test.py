@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf import policies
+from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
@@ -68,3 +69,36 @@ def test_gradients_reach_all_of_its_weights_and_masks_hold(folder):
   assert len(policy.trainable_variables) == 3
   for gradient in tape.gradient(total, policy.trainable_variables):
     assert np.abs(gradient).max() > 0
+
+
+def test_a_policy_of_another_package_is_found_by_its_entry_point_or_by_name(
+    tmp_path, monkeypatch):
+  package = tmp_path / "theirs"
+  package.mkdir()
+  (package / "__init__.py").write_text("")
+  declared = """from placeto_tf.problem.method import Kind, Method, deferred
+METHODS = (Method("{0}", Kind.ONE_SHOT, deferred("theirs.{0}", "place")),)
+TRAINABLE = deferred("theirs.{0}", "record")
+record = lambda: "{0} is trained"
+"""
+  for name in ("installed", "given"):
+    (package / f"{name}.py").write_text(declared.format(name))
+  about = tmp_path / "theirs-1.0.dist-info"
+  about.mkdir()
+  (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+  (about / "entry_points.txt").write_text(
+      "[placeto_tf.policies]\ninstalled = theirs.installed\n")
+  monkeypatch.syspath_prepend(str(tmp_path))
+  monkeypatch.setattr(policies, "_used", {})
+  policies._installed.cache_clear()
+  try:
+    assert registry.find("installed").kind.learned
+    assert policies.trainable()["installed"]() == "installed is trained"
+    with pytest.raises(PlacetoError, match="'theirs.none' cannot be imported .*; give the module"):
+      policies.use("theirs.none")
+    with pytest.raises(PlacetoError, match="'theirs' declares neither METHODS nor TRAINABLE"):
+      policies.use("theirs")
+    policies.use("theirs.given")
+    assert {"given", "installed"} <= set(registry.names()) & set(policies.trainable())
+  finally:
+    policies._installed.cache_clear()
