@@ -31,10 +31,9 @@ from placeto_tf.replication import (
   replicated_costs,
 )
 from placeto_tf.replication.batches import is_spec, split_spec
-from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.replicated_graph import form_name, pipeline_form
-from placeto_tf.replication.replicating import replicate, with_order
-from placeto_tf.runtime.comparing import TrainingComparison, compare_training
+from placeto_tf.runtime.checking import check_replicas
+from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.independent_runs import Runs
 
 # (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
@@ -131,7 +130,7 @@ def place_replicas(
   checks: Dict[str, TrainingComparison] = {}
   failed = ""
   if config.check_replicas:
-    best, failed = _checked(source, candidates, best, cluster, config, stage, checks)
+    best, failed = _checked(source, candidates, best, config, stage, checks)
   rows = {each.form: _row(each, checks) for each in candidates}
   replication = Replication(
       made[best.replicas, best.mirrored, best.micro_batches][0], rows, baseline, baseline_batch,
@@ -159,14 +158,14 @@ def _is_reference(config: PlacingConfig, count: int, micro_batches: int) -> bool
 
 
 def _checked(
-    source: ReplicaSource, candidates: List[Candidate], best: Candidate, cluster: Cluster,
-    config: PlacingConfig, stage: Callable[[str], ContextManager],
+    source: ReplicaSource, candidates: List[Candidate], best: Candidate, config: PlacingConfig,
+    stage: Callable[[str], ContextManager],
     checks: Dict[str, TrainingComparison],
 ) -> Tuple[Candidate, str]:
   """The best candidate that trains what the graph trains, and why a better one was put aside.
 
   Args:
-    source, candidates, best, cluster, config, stage: see `place_replicas`. A check takes at most as
+    source, candidates, best, config, stage: see `place_replicas`. A check takes at most as
       long as the search may, but always has half a minute.
     checks: receives what each check gave, by form.
 
@@ -178,7 +177,7 @@ def _checked(
   while best.replicas > 1:
     try:
       with stage(f"Training {best.form} replicas beside the graph, to compare"):
-        checks[best.form] = _check(source, best, cluster, limit_s)
+        checks[best.form] = _check(source, best, limit_s)
       break
     except ReplicaMismatchError as problem:
       problems.append(problem)
@@ -191,25 +190,17 @@ def _checked(
 
 
 def _check(
-    source: ReplicaSource, best: Candidate, cluster: Cluster, limit_s: float
+    source: ReplicaSource, best: Candidate, limit_s: float
 ) -> TrainingComparison:
-  """Trains the graph and its replicas side by side; see `compare_training`."""
-  started, count, mirrored = time.monotonic(), best.replicas, best.mirrored
+  """Returns what `check_replicas` finds of a candidate; "not checked" where that raises."""
+  replicated = best.problem.replicated
+  assert replicated is not None
   try:
-    whole, part = source.small(count)
-    if part is None:
-      return TrainingComparison(
-          False, "the batch grew, so that there is no graph to compare with")
-    small = replicate(
-        part, count, whole=whole, mirrored=mirrored,
-        single=host_variables(part, cluster) if mirrored else frozenset(),
-        batch_norm=source.batch_norm, micro_batches=best.micro_batches)
-    placed = best.problem.replicated
-    if placed is not None:
-      small = with_order(small, placed.order)
+    return check_replicas(source, replicated, limit_s)
+  except ReplicaMismatchError:
+    raise
   except Exception as problem:  # pylint: disable=broad-except  of whatever builds smaller graphs
     return TrainingComparison(False, f"with a few examples: {_said(problem)}")
-  return compare_training(whole, small, time_limit_s=limit_s, started=started)
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:

@@ -95,17 +95,26 @@ class ReplicaSource:
       self._made[key] = made
     return self._made[key]
 
-  def small(self, count: int) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
-    """The graph with a few examples for each of `count` replicas, and the graph of one of them.
+  def small(
+      self, count: int, made: Optional[int] = None
+  ) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
+    """Returns the graph with a few examples for each replica, and the graph of one replica.
 
-    Both are what they are, (graph, part), where the batch cannot be smaller.
+    Args:
+      count: of replicas.
+      made: a number of replicas whose part has been made already; `count` by default.
+
+    Returns:
+      (graph, part). The batch is the global one where it cannot be smaller; part is None where
+      each replica has the whole batch.
     """
-    whole, part = self.graph, self.part(count)
+    made = count if made is None else made
+    whole, part = self.graph, self.part(made)
     if part is whole:
       return whole, None
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
-                  if shape and smaller.get(name, (0,))[:1] == (shape[0] // count,)), 0)
+                  if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
     for examples in (2, 3, 4):
       times = batch // (count * examples)
       if times < 2 or batch % (count * examples):
@@ -114,7 +123,7 @@ class ReplicaSource:
         return self.part(times), self.part(times * count)
       except GraphError:
         continue
-    return whole, part
+    return whole, self.part(count)
 
   def part(self, count: int) -> ComputationGraph:
     """One of `count` replicas, before it is replicated."""

@@ -38,6 +38,9 @@ class TrainingComparison:
       a bias before a normalization, whose gradient is zero, because they overflow, or because no
       step changes them by more than rounding though an op of the step updates them.
     seconds: that the check took.
+    replicas, of: how many replicas were compared, of how many; 0 if all were.
+    own_statistics: whether replicas were run with statistics of their own, where they have them;
+      the comparison is of synchronized statistics, and ends before the time does.
   """
 
   checked: bool
@@ -48,14 +51,19 @@ class TrainingComparison:
   largest_difference: float = 0.0
   untold: int = 0
   seconds: float = 0.0
+  replicas: int = 0
+  of: int = 0
+  own_statistics: bool = True
 
   def __str__(self) -> str:
     if not self.checked:
       return f"not checked: {self.reason}"
     untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
     steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
-    return (f"checked: {steps}, {self.variables} variables{untold}, largest difference "
-            f"{self.largest_difference:.0e}, {self.seconds:.0f} s")
+    some = f" with {self.replicas} of {self.of} replicas" if self.replicas < self.of else ""
+    own = "" if self.own_statistics else ", replicas' own statistics not run"
+    return (f"checked{some}: {steps}, {self.variables} variables{untold}, largest difference "
+            f"{self.largest_difference:.0e}{own}, {self.seconds:.0f} s")
 
 
 def compare_training(
@@ -112,9 +120,7 @@ def _compare(
   deadline = started + time_limit_s
   try:
     largest, done = comparison.run(steps, started, deadline)
-    if own is not None:
-      comparison.run_alone(own, deadline)
-      comparison.run_repeated(own, started, deadline)
+    own_run = own is None or comparison.run_own(own, started, deadline)
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
   except (tf.errors.OpError, MemoryError) as problem:
@@ -129,4 +135,5 @@ def _compare(
         "all variables overflow in the first step" if comparison.overflow_step == 0 else
         "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
-      True, "", done, len(pair.variables), len(pair.tensors), largest, len(comparison.untold))
+      True, "", done, len(pair.variables), len(pair.tensors), largest, len(comparison.untold),
+      own_statistics=own_run)

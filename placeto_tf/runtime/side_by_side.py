@@ -80,20 +80,31 @@ class SideBySide:
       found = self._run(steps, started, deadline)
     return found
 
-  def run_repeated(self, replicated: ReplicatedGraph, started: float, deadline: float) -> None:
-    """A step of replicas with their own statistics, of the same examples, if there is time."""
+  def run_own(self, replicated: ReplicatedGraph, started: float, deadline: float) -> bool:
+    """Runs replicas with statistics of their own, if there is time; returns whether there was.
+
+    One step of any examples shows that these replicas run. One more step, in which all replicas
+    have the same examples, is compared: their statistics are those of the whole batch.
+    """
     import tensorflow as tf
 
     try:
-      again = SideBySide(self.pair.graph, replicated, self._seed, repeated=True)
-      again.run(1, started, deadline)
-    except ReplicaMismatchError:
-      raise
-    except (NotRunnable, GraphError, MemoryError, tf.errors.OpError):
-      return
+      self._run_alone(replicated, deadline)
+    except tf.errors.DeadlineExceededError:
+      self.in_replicas = False
+      return False
+    with contextlib.suppress(NotRunnable, MemoryError, tf.errors.OpError):
+      try:
+        SideBySide(self.pair.graph, replicated, self._seed, repeated=True).run(
+            1, started, deadline)
+      except ReplicaMismatchError:
+        raise
+      except GraphError:
+        pass
+    return True
 
-  def run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
-    """A step of replicas with their own statistics, of any examples: whether they can do it."""
+  def _run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
+    """Runs a step of replicas with statistics of their own, of any examples."""
     self.in_replicas = True
     alone = TrainedPair(self.pair.whole.graph, replicated, self.pair.whole)
     examples = ComparedExamples(alone, self._seed)

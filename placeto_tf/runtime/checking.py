@@ -1,0 +1,77 @@
+"""`check_replicas`: trains replicas that were placed beside their graph, with few examples.
+
+Memory and time of the check grow with the number of replicas. A fault of the analysis (a sum for a
+mean, a mask that is forgotten) shows with two replicas as with eight. So two replicas of the same
+strategy are checked first, and all of them where that is cheap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Tuple
+
+from placeto_tf.errors import GraphError
+from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.replication.replicating import replicate, with_order
+from placeto_tf.runtime.comparing import TrainingComparison, compare_training
+
+_FEW_OPS = 4_000  # of the replicated graph: all replicas are checked at once
+
+
+def check_replicas(
+    source: ReplicaSource, replicated: ReplicatedGraph, limit_s: float) -> TrainingComparison:
+  """Trains a graph and its replicas side by side; see `compare_training`.
+
+  Args:
+    source: which made the replicas.
+    replicated: of more than one replica, with the order of its micro-batches.
+    limit_s: within which the check ends.
+
+  Returns:
+    The comparison with all replicas, or with the number that `TrainingComparison.replicas` says.
+
+  Raises:
+    ReplicaMismatchError: the replicas train something else than the graph.
+  """
+  started = time.monotonic()
+  few = _smallest(replicated)
+  found = TrainingComparison(False)
+  if few[0] < replicated.replicas and replicated.graph.num_ops > _FEW_OPS:
+    found = _compare(source, replicated, few, limit_s, started)
+    # All replicas take at least as many times as long as there are times as many.
+    all_s = found.seconds * replicated.replicas / few[0]
+    if not found.checked or time.monotonic() + all_s > started + limit_s / 2:
+      return found
+  every = _compare(source, replicated, (replicated.replicas, replicated.micro_batches), limit_s,
+                   started)
+  return every if every.checked or not found.checked else found
+
+
+def _smallest(replicated: ReplicatedGraph) -> Tuple[int, int]:
+  """Returns (replicas, micro-batches) of the smallest graph of the same strategy."""
+  batches = min(2, replicated.micro_batches)
+  return max(2, min(2, replicated.groups) * batches), batches
+
+
+def _compare(
+    source: ReplicaSource, replicated: ReplicatedGraph, strategy: Tuple[int, int], limit_s: float,
+    started: float) -> TrainingComparison:
+  """Compares (replicas, micro-batches) of the same strategy, with a few examples for each."""
+  count, micro_batches = strategy
+  try:
+    whole, part = source.small(count, replicated.replicas)
+    if part is None:
+      return TrainingComparison(
+          False, "the batch grew, so that there is no graph to compare with")
+    small = replicate(
+        part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
+        batch_norm=source.batch_norm, micro_batches=micro_batches)
+    if count == replicated.replicas:
+      small = with_order(small, replicated.order)
+  except GraphError as problem:
+    return TrainingComparison(False, f"with a few examples: {problem}")
+  return dataclasses.replace(
+      compare_training(whole, small, time_limit_s=limit_s, started=started),
+      replicas=count, of=replicated.replicas)
