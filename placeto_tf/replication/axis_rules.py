@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 
 import numpy as np
 
-from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, broadcast_reduction
+from placeto_tf.ops import registered, rule_of
+from placeto_tf.replication.dataflow import Dataflow, Tensor, broadcast_reduction
 from placeto_tf.replication.kinds import (
   MIXES_ROWS,
   SAME,
@@ -32,34 +33,8 @@ _NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed
 _NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
 _SUM = Partial("sum")
 
-# The first axis counts examples in every input of more than one dimension, and in every output.
-_FIRST_AXIS = frozenset((
-    "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad MaxPool3D "
-    "AvgPool3D MaxPool3DGrad AvgPool3DGrad LRN LRNGrad ResizeBilinear ResizeBilinearGrad "
-    "ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBicubic ResizeBicubicGrad DepthToSpace "
-    "ResizeArea AdjustContrastv2 RGBToHSV HSVToRGB AdjustHue AdjustSaturation "
-    "SpaceToDepth Conv2D Conv3D Conv DepthwiseConv2dNative Conv2DBackpropInput "
-    "Conv2DBackpropInputV2 Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Dilation2D "
-    "Dilation2DBackpropInput "
-    "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
-    "ExtractImagePatches DecodeRaw").split())
-# The last axes, of which there are so many in every input, are those of matrices.
-_MATRICES = {
-    **dict.fromkeys("MatrixDiag MatrixDiagV2 MatrixDiagV3".split(), 1),
-    **dict.fromkeys((
-        "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixInverse MatrixDeterminant "
-        "MatrixSolve Cholesky MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3").split(), 2)}
-_FILTERS = frozenset((
-    "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
-    "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter").split())
-_LAST_AXIS = frozenset("Softmax LogSoftmax".split())
-_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any",
-               "Prod": "", "EuclideanNorm": ""}
-# Through these, positions of examples stay such.
-_KEEPS_POSITIONS = frozenset(
-    "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo Switch "
-    "Enter Exit NextIteration".split())
-_MOVES_POSITIONS = frozenset("Add AddV2 Mul".split())
+_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
+_OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 _MANY = -1  # examples: more than one
 
 
@@ -98,7 +73,7 @@ class AxisRules:
       return list(view.kinds)
     power = result_power(flow, view)
     bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
-    if kind in ELEMENTWISE:
+    if rule_of(kind).axes == "elementwise":
       if self.compared and kind != "Select" and meets_all_examples([
           (each, flow.shape(tensor)) for each, given, tensor in zip(
               bare, view.given, flow.inputs[op]) if not isinstance(given, Own)]):
@@ -108,7 +83,7 @@ class AxisRules:
       rule = _RULES.get(kind)
       if rule is None:
         raise NotFollowed(_UNKNOWN)
-      found = rule(self, op, view.kinds if kind in _TELLS_POSITIONS else bare)
+      found = rule(self, op, view.kinds if rule_of(kind).positions == "tells" else bare)
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
     self._check_growth(op, found)
     return [_scaled(each, power, local) for each in found]
@@ -125,14 +100,15 @@ class AxisRules:
   def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
     """What becomes of positions of examples; they are global ones where an op needs that."""
     rows = [each for each in view.kinds if isinstance(each, Rows)]
-    if any(each.tagged for each in rows) and kind not in _TELLS_POSITIONS | _KEEPS_POSITIONS:
+    effect = rule_of(kind).positions
+    if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
       raise NotFollowed("computes with positions of examples in the batch")
     local = [i for i, each in enumerate(view.kinds) if isinstance(each, Rows) and each.local]
-    if not local or kind in _TELLS_POSITIONS:
+    if not local or effect == "tells":
       return None
-    if kind in _KEEPS_POSITIONS and self._flow.is_integer((view.op, 0)):
+    if effect == "keeps" and self._flow.is_integer((view.op, 0)):
       return rows[0].local
-    if kind in _MOVES_POSITIONS and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
+    if effect == "moves" and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
         self._is_index(view.op)):
       moved = self._moved(view, local[0], kind)
       if moved is not None:
@@ -165,11 +141,12 @@ class AxisRules:
     while stack:
       for consumer in flow.consumers[stack.pop()]:
         kind = flow.types[consumer]
-        if kind in _KEEPS_POSITIONS | _MOVES_POSITIONS | {"ConcatV2", "Pack"}:
+        effect = rule_of(kind).positions
+        if effect in ("keeps", "moves") or kind in ("ConcatV2", "Pack"):
           if consumer not in seen:
             seen.add(consumer)
             stack.append(consumer)
-        elif kind not in _TELLS_POSITIONS and kind not in ("Shape", "Size"):
+        elif effect != "tells" and kind not in ("Shape", "Size"):
           return False
     return True
 
@@ -286,7 +263,7 @@ class AxisRules:
     """Each example has matrices of its own."""
     kind = self._flow.types[op]
     for i, each in enumerate(kinds):
-      rank = 1 if i and kind.startswith("MatrixSetDiag") else _MATRICES[kind]
+      rank = 1 if kind in _OF_DIAGONALS or i and kind.startswith("MatrixSetDiag") else 2
       if isinstance(each, Rows) and each.axis >= len(self._shape(op, i)) - rank:
         raise NotFollowed(MIXES_ROWS)
     return self._first_axis(op, kinds)
@@ -336,8 +313,8 @@ class AxisRules:
     shape = self._shape(op, 0)
     axes = sorted({axis % len(shape) for axis in axes}) if shape else []
     if rows.axis in axes:
-      how = _REDUCTIONS[self._flow.types[op]]
-      if not how:
+      how = _REDUCTIONS.get(self._flow.types[op])
+      if how is None:
         raise NotFollowed(_NOT_LINEAR)
       return Partial(how, 1.0 if self._flow.types[op] == "Mean" else 0.0)
     if self._flag(op, "keep_dims"):
@@ -716,9 +693,6 @@ class AxisRules:
       raise NotFollowed(MIXES_ROWS)
     return Rows(0, rows.outer // size)
 
-  def _top_k(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    return self._last_axis(op, kinds)
-
 
 def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
   """A result at the power that the inputs give it."""
@@ -729,36 +703,7 @@ def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
   return kind
 
 
-_Rule = Callable[[AxisRules, int, Sequence[Kind]], Any]
-_RULES: Dict[str, _Rule] = {
-    **{kind: AxisRules._first_axis for kind in _FIRST_AXIS},
-    **{kind: AxisRules._matrices for kind in _MATRICES},
-    "ReverseSequence": AxisRules._reverse_sequence,
-    **{kind: AxisRules._last_axis for kind in _LAST_AXIS},
-    **{kind: AxisRules._filter for kind in _FILTERS},
-    **{kind: AxisRules._reduce for kind in _REDUCTIONS},
-    "GatherNd": AxisRules._gather_nd, "ScatterNd": AxisRules._scatter_nd,
-    **{f"FusedBatchNorm{grad}{version}": AxisRules._batch_norm
-       for grad in ("", "Grad") for version in ("", "V2", "V3")},
-    "L2Loss": AxisRules._l2_loss,
-    "ArgMax": AxisRules._arg_reduce, "ArgMin": AxisRules._arg_reduce,
-    "Reshape": AxisRules._reshape, "Squeeze": AxisRules._reshape,
-    "ExpandDims": AxisRules._reshape, "Transpose": AxisRules._transpose,
-    "MatMul": AxisRules._matmul, "BatchMatMul": AxisRules._matmul,
-    "BatchMatMulV2": AxisRules._matmul, "BatchMatMulV3": AxisRules._matmul,
-    "Einsum": AxisRules._einsum, "Concat": AxisRules._concat, "ConcatV2": AxisRules._concat,
-    "Split": AxisRules._split, "SplitV": AxisRules._split, "Pack": AxisRules._pack,
-    "Unpack": AxisRules._unpack, "Slice": AxisRules._slice,
-    "StridedSlice": AxisRules._strided_slice,
-    "StridedSliceGrad": AxisRules._strided_slice_grad, "Pad": AxisRules._pad,
-    "PadV2": AxisRules._pad, "MirrorPad": AxisRules._pad, "MirrorPadGrad": AxisRules._pad,
-    "Tile": AxisRules._tile, "GatherV2": AxisRules._gather, "Gather": AxisRules._gather,
-    "ResourceGather": AxisRules._gather, "UnsortedSegmentSum": AxisRules._segments,
-    "OneHot": AxisRules._one_hot, "Cumsum": AxisRules._along, "Cumprod": AxisRules._along,
-    "ReverseV2": AxisRules._along, "SpaceToBatchND": AxisRules._to_batch,
-    "BatchToSpaceND": AxisRules._to_batch, "SpaceToBatch": AxisRules._to_batch,
-    "BatchToSpace": AxisRules._to_batch, "TopKV2": AxisRules._top_k, "TopK": AxisRules._top_k,
-}
-# Which see whether rows are positions of examples.
-_TELLS_POSITIONS = frozenset((
-    "Gather GatherV2 ResourceGather GatherNd ScatterNd UnsortedSegmentSum Pack ConcatV2").split())
+# Op type -> its rule, which the registry names.
+_RULES: Dict[str, Callable[[AxisRules, int, Sequence[Kind]], Any]] = {
+    op_type: getattr(AxisRules, f"_{rule.axes}") for op_type, rule in registered().items()
+    if rule.axes and rule.axes != "elementwise"}

@@ -13,6 +13,8 @@ import numpy as np
 
 from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.ops import registered, types_with
+from placeto_tf.ops.op_rule import RANDOM
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
@@ -406,38 +408,10 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
     "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
-# Outputs as the inputs, broadcast if there are several; all of these treat examples one by one.
-ELEMENTWISE = frozenset((
-    "Identity IdentityN StopGradient PreventGradient CheckNumerics Snapshot Cast Abs Neg Exp Expm1 "
-    "Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
-    "Sigmoid Softplus Softsign Relu Relu6 Elu "
-    "Selu LeakyRelu Erf Erfc Erfinv Ndtri LogicalNot Round Rint Floor Ceil Reciprocal Inv IsFinite "
-    "IsNan IsInf NextAfter BesselI0e BesselI1e "
-    "ZerosLike OnesLike Add AddV2 AddN Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod "
-    "TruncateDiv TruncateMod Maximum Minimum Pow SquaredDifference Less LessEqual Greater "
-    "GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert "
-    "LeftShift RightShift Select SelectV2 ClipByValue MulNoNan Xdivy "
-    "Xlogy Xlog1py Atan2 ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad "
-    "SoftplusGrad SoftsignGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
-    "FakeQuantWithMinMaxVars "
-    "Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch "
-    "Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma Igamma Igammac Betainc "
-    "AccumulateNV2 "
-    "PlaceholderWithDefault Imag Real Conj Complex ComplexAbs Angle LookupTableFindV2 "
-    "LookupTableFind Bucketize PopulationCount "
-    "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
-    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace "
-    "EnsureShape BiasAdd BiasAddV1").split())
-# Op that draws -> its input that holds the shape of the draws.
-DRAW_SHAPE = {
-    **dict.fromkeys((
-        "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
-        "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal "
-        "StatelessRandomUniformInt StatelessRandomUniformFullInt StatelessRandomUniformV2 "
-        "StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 "
-        "StatelessRandomUniformFullIntV2").split(), 0),
-    "StatefulUniform": 2, "StatefulStandardNormalV2": 2}
-_BROADCAST = ELEMENTWISE.difference(
+# Random op -> its input that holds the shape of its result.
+DRAW_SHAPE = {name: rule.shape_input for name, rule in registered().items()
+              if rule.role.endswith(RANDOM) and rule.shape_input is not None}
+_BROADCAST = types_with(axes="elementwise").difference(
     "IdentityN PlaceholderWithDefault Bitcast Print Assert".split()) | {"Softmax", "LogSoftmax"}
 # Whose first result has the shape of the first input.
 _OF_FIRST_INPUT = frozenset((

@@ -11,64 +11,36 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import PLACEHOLDERS
+from placeto_tf.ops import op_rule, types_with
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# They draw from a state of their own, which the seeds in their attributes start.
-STATEFUL_NOISE = frozenset((
-    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomGamma RandomPoisson "
-    "RandomPoissonV2 ParameterizedTruncatedNormal Multinomial RandomShuffle RandomCrop "
-    "UniformCandidateSampler LogUniformCandidateSampler LearnedUnigramCandidateSampler "
-    "FixedUnigramCandidateSampler").split())
-# They draw from the seed in their first input.
-SEEDED_NOISE = frozenset((
-    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomUniform "
-    "StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
-    "StatelessRandomUniformFullInt StatelessRandomPoisson StatelessRandomBinomial "
-    "StatelessMultinomial").split())
-# They draw from a key and a counter, which other ops make of a seed.
-KEYED_NOISE = frozenset((
-    "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
-    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 StatelessRandomGammaV3").split())
-KEYS = frozenset(
-    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg RngReadAndSkip".split())
-# They draw from a variable, which each call advances: every replica may call them.
-VARIABLE_NOISE = frozenset(
-    "RngReadAndSkip RngSkip StatefulUniform StatefulStandardNormalV2".split())
-PIPELINES = frozenset((
-    "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
-    "QueueDequeueMany QueueDequeueUpTo").split())
-# Made again in each step: each replica needs its own.
-STEP_CONTAINERS = frozenset("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack".split())
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
-# Stateful, but of a variable alone, or of nothing that outlives the step.
-OF_VARIABLES = frozenset((*VARIABLES, *(
-    "ReadVariableOp ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp "
-    "IsVariableInitialized Assert").split()))
-_REF_UPDATES = frozenset("Assign AssignAdd AssignSub CountUpTo".split())
-_HARMLESS_STATE = frozenset((
-    "ReadVariableOp VarHandleOp VarIsInitializedOp VariableV2 Variable Assert Print PrintV2 "
-    "IteratorV2 Iterator IteratorFromStringHandleV2 MakeIterator OneShotIterator "
-    "AnonymousIteratorV2 AnonymousIteratorV3 LookupTableFindV2 LookupTableFind "
-    "LookupTableSizeV2 HashTableV2 MutableHashTableV2 ResourceGather ResourceGatherNd "
-    "VariableShape Placeholder PlaceholderV2 _Retval _Arg FakeParam StackPushV2 StackPopV2 "
-    "StackCloseV2 StackPush StackPop StackClose IsVariableInitialized").split())
+# Random ops, by what they draw from.
+STATEFUL_NOISE = types_with(role=op_rule.RANDOM)
+SEEDED_NOISE = types_with(role=op_rule.SEEDED_RANDOM)
+KEYED_NOISE = types_with(role=op_rule.KEYED_RANDOM)
+VARIABLE_NOISE = types_with(role=op_rule.VARIABLE_RANDOM)
+KEYS = types_with(key=True)
+NOISE = STATEFUL_NOISE | SEEDED_NOISE | KEYED_NOISE | VARIABLE_NOISE
+PIPELINES = types_with(role=op_rule.PIPELINE)
+STEP_CONTAINERS = types_with(role=op_rule.CONTAINER)
+VARIABLES = types_with(role=op_rule.VARIABLE)
+OF_VARIABLES = VARIABLES | types_with(role=op_rule.OF_VARIABLE)
+_UPDATES = types_with(role=op_rule.UPDATE)
+_MAY_BE_COPIED = NOISE | PIPELINES | STEP_CONTAINERS | OF_VARIABLES | types_with(
+    role=op_rule.HARMLESS)
 
 
 def is_update(op_type: str) -> bool:
-  """Whether the op changes a variable."""
-  if op_type in _REF_UPDATES or op_type in ("AssignVariableOp", "AssignAddVariableOp",
-                                            "AssignSubVariableOp"):
-    return True
-  if op_type.startswith(("ResourceApply", "ResourceSparseApply", "SparseApply")):
-    return True
-  if op_type.startswith("Apply"):
+  """Returns whether the op changes a variable."""
+  if op_type in _UPDATES or op_type.startswith(
+      ("ResourceApply", "ResourceSparseApply", "SparseApply", "Apply")):
     return True
   return op_type.startswith(("Scatter", "ResourceScatter")) and op_type not in (
-      "ScatterNd", "ScatterNdNonAliasingAdd") or op_type == "ResourceStridedSliceAssign"
+      "ScatterNd", "ScatterNdNonAliasingAdd")
 
 
 def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
@@ -148,8 +120,7 @@ def is_stateless(op_type: str) -> bool:
 
 def may_be_copied(kind: str) -> bool:
   """Whether replicas may each have an op of this type that reads their examples."""
-  if kind in (STATEFUL_NOISE | SEEDED_NOISE | KEYED_NOISE | VARIABLE_NOISE | PIPELINES
-              | STEP_CONTAINERS | _HARMLESS_STATE) or kind in PLACEHOLDERS:
+  if kind in _MAY_BE_COPIED:
     return True
   if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):
     return True

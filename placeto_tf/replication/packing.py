@@ -18,10 +18,11 @@ from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 import numpy as np
 
+from placeto_tf.ops import rule_of
 from placeto_tf.replication.cuts import FIRST, Cut
-from placeto_tf.replication.dataflow import ELEMENTWISE, Dataflow, Tensor, known_dims
+from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.powers import JOIN
-from placeto_tf.replication.propagation import OF_ANY_NUMBER, Spread
+from placeto_tf.replication.propagation import Spread
 
 PACK_BYTES = 4e6
 # Which of an op's inputs says how many rows it gives.
@@ -91,15 +92,16 @@ def find_packs(
 
 def _of_any_number(flow: Dataflow) -> Set[int]:
   """Ops whose results have as many rows as there are different values; shapes give the most."""
-  found = {op for op, kind in enumerate(flow.types) if kind in OF_ANY_NUMBER}
+  rules = [rule_of(kind) for kind in flow.types]
+  found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     kind, data = flow.types[op], flow.inputs[op]
     i = _NUMBER_FROM.get(kind)
     if i is not None:
       data = data[i:i + 1]
-    elif kind not in ELEMENTWISE and kind not in _SHAPED_AS_READ:
+    elif rules[op].axes != "elementwise" and kind not in _SHAPED_AS_READ:
       continue
-    if any(producer in found and port not in OF_ANY_NUMBER.get(flow.types[producer], ())
+    if any(producer in found and port not in (rules[producer].any_number or ())
            for producer, port in data):
       found.add(op)
   return found

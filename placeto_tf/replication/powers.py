@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from placeto_tf.ops import members, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.kinds import (
   FREE,
@@ -25,64 +26,13 @@ from placeto_tf.replication.kinds import (
   with_power,
 )
 
+BILINEAR = "bilinear"
 # What is done to an input before an op reads it.
 JOIN, SCALE, SLICE, OFFSET = "join", "scale", "slice", "offset"
 # (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, numbers of an example, its slots)
 Fix = Tuple[Any, ...]
 
-# Homogeneous of degree 1 in their first input.
-_FIRST = frozenset((
-    "Identity StopGradient PreventGradient CheckNumerics Snapshot Abs Neg Relu LeakyRelu Reshape "
-    "Squeeze ExpandDims Transpose Split SplitV Slice StridedSlice Pad Tile BroadcastTo Sum Mean "
-    "Max Min Enter RefEnter Exit RefExit NextIteration RefNextIteration Switch RefSwitch GatherV2 "
-    "Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 "
-    "AvgPool MaxPool3D AvgPool3D ResizeBilinear ResizeNearestNeighbor ResizeBicubic "
-    "ResizeBilinearGrad "
-    "ResizeNearestNeighborGrad ResizeBicubicGrad DepthToSpace SpaceToDepth ExtractImagePatches "
-    "MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag MatrixDiagV2 MatrixDiagV3 "
-    "MatrixBandPart ReverseSequence SpaceToBatchND BatchToSpaceND "
-    "SpaceToBatch BatchToSpace MirrorPad MirrorPadGrad BiasAddGrad Real Imag Conj EuclideanNorm "
-    "TopK TopKV2 SegmentSum SegmentMean Cast Roll IdentityN").split())
-# In the input of this number; the others are no factors.
-_IN: Dict[str, int] = {
-    "MaxPoolGrad": 2, "MaxPoolGradV2": 2, "AvgPoolGrad": 1, "MaxPool3DGrad": 2,
-    "AvgPool3DGrad": 1, "StridedSliceGrad": 4, "Split": 1, "ReluGrad": 0, "LeakyReluGrad": 0,
-    "MaxPoolGradGrad": 2, "ScatterNd": 1, "OneHot": 2, "TensorScatterUpdate": 0}
-# In the input of this number, with the others at their global value.
-_GRADIENTS: Dict[str, int] = {
-    "Relu6Grad": 0, "EluGrad": 0, "SeluGrad": 0, "TanhGrad": 1, "SigmoidGrad": 1,
-    "SoftplusGrad": 0, "SoftsignGrad": 0, "SqrtGrad": 1, "RsqrtGrad": 1, "ReciprocalGrad": 1,
-    "InvGrad": 1, "LRNGrad": 0, "FusedBatchNormGrad": 0, "FusedBatchNormGradV2": 0,
-    "FusedBatchNormGradV3": 0}
-# All of these inputs at one power, which is the result's.
-_SUMS = frozenset((
-    "Add AddV2 Sub AddN AccumulateNV2 Maximum Minimum BiasAdd BiasAddV1 ConcatV2 Concat Pack Merge "
-    "RefMerge FloorMod Mod TruncateMod").split())
-_COMPARISONS = frozenset("Less LessEqual Greater GreaterEqual Equal NotEqual".split())
 RESOURCE = 20  # DT_RESOURCE: the handle of a variable
-_PRODUCTS = frozenset((
-    "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Conv "
-    "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
-    "DepthwiseConv2dNativeBackpropInput Conv2DBackpropFilter Conv2DBackpropFilterV2 "
-    "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter").split())
-_QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
-_EXPONENTS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0,
-              "L2Loss": 2.0, "SquaredDifference": 2.0}
-_SHAPES = frozenset("Shape ShapeN Size Rank ZerosLike OnesLike BroadcastGradientArgs".split())
-# Linear as a whole: the sum over replicas goes through.
-LINEAR = frozenset((
-    "Identity StopGradient PreventGradient CheckNumerics Snapshot Cast Neg AddN AccumulateNV2 Add "
-    "AddV2 Sub Reshape Squeeze ExpandDims Transpose ConcatV2 Concat Pack Unpack Split SplitV "
-    "Slice StridedSlice StridedSliceGrad Pad Tile BroadcastTo Sum Mean Enter RefEnter Exit "
-    "RefExit NextIteration RefNextIteration GatherV2 Gather GatherNd UnsortedSegmentSum ReverseV2 "
-    "Cumsum EnsureShape BiasAddGrad MatrixDiagPart MatrixDiag MatrixDiagV2 MatrixDiagV3 "
-    "MatrixDiagPartV2 MatrixDiagPartV3 MatrixBandPart IdentityN Real Imag Conj Roll").split())
-BILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum".split())
-QUOTIENTS = _QUOTIENTS
-# The maximum, minimum, conjunction of replicas goes through.
-PASSING = frozenset((
-    "Identity StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims "
-    "Transpose Slice StridedSlice Unpack Split Enter Exit NextIteration EnsureShape Pack").split())
 
 
 class Inputs:
@@ -195,37 +145,20 @@ def _result_power(flow: Dataflow, view: Inputs) -> float:
     NotFollowed: whole numbers would have to be divided.
   """
   op, powers = view.op, view.powers()
-  kind = flow.types[op]
-  if not any(powers) or kind in _SHAPES:
+  scale = rule_of(flow.types[op]).scale
+  if not any(powers) or scale is not None and scale.kind == "shape":
     return 0.0
-  if kind == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0):
+  rounds = flow.types[op] == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0)
+  if scale is None or rounds:
     return _at_global_value(view)
-  if kind in _IN:
-    return powers[_IN[kind]]
-  if kind in _FIRST:
-    return powers[0]
-  if kind in _GRADIENTS:
-    return _at_global_value(view, frozenset((_GRADIENTS[kind],)))
-  if kind in _SUMS or kind in _COMPARISONS or kind == "SquaredDifference":
-    if kind in ("ConcatV2", "Concat"):
-      members = [i for i in range(len(powers)) if i != (len(powers) - 1 if kind[-1] == "2" else 0)]
-    else:
-      members = list(range(len(powers)))
-    power = _equal(view, members)
-    return 0.0 if kind in _COMPARISONS else 2 * power if kind == "SquaredDifference" else power
-  if kind in ("Select", "SelectV2"):
-    return _equal(view, [1, 2])
-  if kind == "ClipByValue":
-    return _equal(view, [0, 1, 2])
-  if kind in ("PadV2",):
-    return _equal(view, [0, 2])
-  if kind in _PRODUCTS:
-    return sum(powers)
-  if kind in _QUOTIENTS:
-    return powers[0] - powers[1]
-  if kind in _EXPONENTS:
-    return powers[0] * _EXPONENTS[kind]
-  return _at_global_value(view)
+  inputs = scale.members(len(powers))
+  if scale.kind == "factor":
+    return powers[inputs[0]] * scale.degree
+  if scale.kind == "gradient":
+    return _at_global_value(view, frozenset(inputs))
+  if scale.kind == "alike":
+    return _equal(view, inputs) * scale.degree
+  return sum(powers) if scale.kind == "product" else powers[0] - powers[1]
 
 
 def _equal(view: Inputs, members: Sequence[int]) -> float:
@@ -254,16 +187,7 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
   return found
 
 
-def linear_inputs(kind: str, count: int) -> Optional[List[int]]:
-  """The inputs in which an op is linear taken together, or None."""
-  if kind not in LINEAR:
-    return None
-  if kind in _IN:
-    return [_IN[kind]]
-  if kind in ("Add", "AddV2", "Sub", "AddN", "AccumulateNV2", "Pack", "IdentityN"):
-    return list(range(count))
-  if kind == "ConcatV2":
-    return list(range(count - 1))
-  if kind == "Concat":
-    return list(range(1, count))
-  return [0]
+def linear_inputs(kind: str, count: int) -> Optional[Sequence[int]]:
+  """Returns the inputs in which an op is linear taken together, or None."""
+  linear = rule_of(kind).linear
+  return None if linear in (None, BILINEAR) else members(linear, count)

@@ -14,6 +14,7 @@ from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Optional, Sequen
 
 import numpy as np
 
+from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles, powers
 from placeto_tf.replication.axis_rules import AxisRules
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
@@ -44,41 +45,13 @@ from placeto_tf.replication.sparse_updates import SparseUpdate
 
 _MERGES = ("Merge", "RefMerge")
 _SWITCHES = ("Switch", "RefSwitch")
-_WRITES = {  # containers: op type -> (container's input, tensor's input, by how much axes grow)
-    "TensorArrayWriteV3": (3, 2, 0), "TensorArrayScatterV3": (3, 2, -1),
-    "TensorArrayUnpackV3": (3, 2, -1), "TensorArraySplitV3": (2, 1, -1),
-    "TensorListPushBack": (0, 1, 0), "TensorListSetItem": (0, 2, 0),
-    "TensorListFromTensor": (None, 0, -1), "TensorListScatter": (None, 0, -1),
-    "TensorListScatterV2": (None, 0, -1), "TensorListScatterIntoExistingList": (0, 1, -1),
-    "OptionalFromValue": (None, 0, 0)}
-_READS = {  # op type -> (container's input, by how much axes grow, port of the tensor)
-    "TensorArrayReadV3": (2, 0, 0), "TensorArrayGatherV3": (2, 1, 0),
-    "TensorListPopBack": (0, 0, 1), "TensorListGetItem": (0, 0, 0), "TensorListStack": (0, 1, 0),
-    "TensorListGather": (0, 1, 0), "OptionalGetValue": (0, 0, 0)}
 _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
-# How many rows they give depends on the values; outputs that do not are numbered.
-OF_ANY_NUMBER: Dict[str, Tuple[int, ...]] = {
-    "Unique": (1,), "UniqueV2": (1,), "UniqueWithCounts": (1,), "UniqueWithCountsV2": (1,),
-    "Where": (), "ListDiff": (), "SetDiff1D": (), "DynamicPartition": (),
-    "NonMaxSuppressionV3": (), "DenseToDenseSetOperation": (), "SparseReshape": ()}
 _HANDLES = (powers.RESOURCE, 21)  # and variant
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
-_OF_SIZES = frozenset((
-    "Identity Cast Pack ConcatV2 Maximum Minimum Mul Add AddV2 Sub FloorDiv FloorMod Reshape "
-    "ExpandDims Squeeze DynamicStitch Slice Snapshot StopGradient Select SelectV2 Switch Merge "
-    "Enter Exit NextIteration Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
-    "BroadcastArgs").split())
-# Element by element.
-_KEEPS_ENTRIES = frozenset((
-    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge DynamicStitch Enter "
-    "Exit NextIteration").split())
-# Their shape is in an argument.
-_SHAPED = frozenset("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike".split())
-_BENDING = frozenset("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub".split())
 _OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
 _MAX_ROUNDS = 4
@@ -199,8 +172,7 @@ def _copied(
 
 def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
   """Ops that draw numbers for each example, with those that make the keys for them alone."""
-  noise = op_roles.STATEFUL_NOISE | op_roles.SEEDED_NOISE | op_roles.VARIABLE_NOISE | (
-      op_roles.KEYED_NOISE)
+  noise = op_roles.NOISE
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
   for op, kind in enumerate(flow.types):
@@ -376,7 +348,8 @@ class _Propagation:
       return self._merge(op, given, width)
     if kind in _CONTAINER_SHAPES:
       return [SAME] * width
-    if kind in _WRITES or kind in _READS or kind in _PUSHES or kind in _POPS:
+    rule = rule_of(kind)
+    if rule.puts or rule.takes or kind in _PUSHES or kind in _POPS:
       return self._container(op, given, width)
     unclear = next((each for each in given if isinstance(each, Unclear)), None)
     if unclear is not None and (kind not in _SHAPES or kind != "Rank" and any(
@@ -457,15 +430,16 @@ class _Propagation:
     if self._bends_counts(view):
       return [Same(powers.result_power(flow, view))] * width
     numbers = [self._scaling.number((op, port)) for port in range(width)]
+    shaped = rule_of(kind).shaped
     if not any(isinstance(each, (Partial, Own)) for each in kinds):
       if any(isinstance(each, Unclear) for each in numbers) and all(
-          isinstance(each, Same) for each in kinds) and kind not in _SHAPED:
+          isinstance(each, Same) for each in kinds) and not shaped:
         return [Same(powers.result_power(flow, view))] * width
       if all(each is not None for each in numbers):
         return [self._of_examples(each, op) for each in numbers if each is not None]
-      if kind not in _SHAPED and any(self._scaling.axes((op, port)) for port in range(width)):
+      if not shaped and any(self._scaling.axes((op, port)) for port in range(width)):
         return self._globally(view, width)
-      if any(isinstance(each, Sizes) for each in kinds) or kind in _SHAPED:
+      if any(isinstance(each, Sizes) for each in kinds) or shaped:
         return self._shaped(view, width)
       counted = [i for i, each in enumerate(kinds) if each == Same(-1.0)]
       if kind == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
@@ -475,7 +449,7 @@ class _Propagation:
       return [Same(power)] * width
     if any(isinstance(each, Own) for each in kinds):
       return self._own(view, width)
-    if kind in _SHAPED and self._scaling.axes((op, 0)) and any(
+    if shaped and self._scaling.axes((op, 0)) and any(
         isinstance(each, Sizes) or isinstance(each, Same) and each.power for each in kinds):
       return self._shaped(view, width)
     return self._of_partial(view, width)
@@ -487,8 +461,8 @@ class _Propagation:
     smaller last batch of an epoch.
     """
     flow, kinds = self._flow, view.kinds
-    if flow.types[view.op] not in _BENDING or not all(isinstance(each, Same) for each in kinds) or (
-        len(set(view.powers())) < 2):
+    if not rule_of(flow.types[view.op]).bends or len(set(view.powers())) < 2 or not all(
+        isinstance(each, Same) for each in kinds):
       return False
     if flow.types[view.op] == "FloorDiv" and kinds[0] == Same(-1.0):
       count, by = (flow.value(tensor) for tensor in flow.inputs[view.op])
@@ -658,7 +632,7 @@ class _Propagation:
       if rest or not examples:
         raise NotFollowed("counts another number than that of the examples")
       return [Rows(0, local=Positions(examples))]
-    if kind in _SHAPED:
+    if rule_of(kind).shaped:
       data = 1 if kind == "Fill" else 0
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
@@ -683,9 +657,10 @@ class _Propagation:
     entry = self._entries(view)
     if entry is not None:
       return [entry]
-    if kind in _OF_SIZES and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
+    sizes = rule_of(kind).sizes
+    if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
       counting = {each.axis for each in kinds if isinstance(each, Sizes)}
-      keeps = kind in _KEEPS_ENTRIES and len(counting) == 1
+      keeps = sizes == "entries" and len(counting) == 1
       return [Sizes(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
@@ -752,8 +727,8 @@ class _Propagation:
       view.join(i)
     found: List[Kind] = []
     for port in range(width):
-      if kind in OF_ANY_NUMBER and port not in OF_ANY_NUMBER[kind] or (
-          kind == "BroadcastGradientArgs"):
+      as_long = rule_of(kind).any_number
+      if as_long is not None and port not in as_long or kind == "BroadcastGradientArgs":
         found.append(SAME)
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:
@@ -786,7 +761,7 @@ class _Propagation:
       return [SAME] * width
     if hows == {"sum"}:
       found = self._of_sums(view, kind)
-    elif len(hows) == 1 and "weighted" not in hows and kind in powers.PASSING:
+    elif len(hows) == 1 and "weighted" not in hows and rule_of(kind).passes:
       rest = [each for each in kinds[1:] if each != SAME]
       if not rest and isinstance(kinds[0], Partial):
         found = kinds[0]
@@ -809,11 +784,13 @@ class _Propagation:
       return kinds[0]
     if kind == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
       return None
-    if kind in powers.BILINEAR or kind in powers.QUOTIENTS:
-      if len(sums) != 1 or kind in powers.QUOTIENTS and sums != [0]:
+    rule = rule_of(kind)
+    quotient = rule.scale is not None and rule.scale.kind == "quotient"
+    if rule.linear == powers.BILINEAR or quotient:
+      if len(sums) != 1 or quotient and sums != [0]:
         return None
       others = [view.powers()[i] for i in range(len(kinds)) if i != sums[0]]
-      sign = -1 if kind in powers.QUOTIENTS else 1
+      sign = -1 if quotient else 1
       return Partial("sum", view.powers()[sums[0]] + sign * sum(others))
     linear = powers.linear_inputs(kind, len(kinds))
     if linear is None or not set(sums) <= set(linear):
@@ -842,15 +819,15 @@ class _Propagation:
       return [inputs[1]]
     if kind in _POPS:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], SAME)]
-    if kind in _WRITES:
-      container, tensor, growth = _WRITES[kind]
+    if rule_of(kind).puts:
+      container, tensor, growth = rule_of(kind).puts
       before = inputs[container] if container is not None else SAME
       content = _moved(inputs[tensor], growth, op)
       if self._is_zero(flow.inputs[op][tensor]):
         content = with_power(content, FREE)
       old = [before.content] if isinstance(before, Box) else []
       return [Box(join((*old, content), op))] * width
-    container, growth, port = _READS[kind]
+    container, growth, port = rule_of(kind).takes
     box = inputs[container]
     content = _moved(box.content if isinstance(box, Box) else SAME, growth, op)
     return [content if i == port else box for i in range(width)]

@@ -22,14 +22,9 @@ from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def, load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
+from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import (
-  DRAW_SHAPE,
-  ELEMENTWISE,
-  Dataflow,
-  Tensor,
-  analyse_dataflow,
-)
+from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling, empty
@@ -41,20 +36,6 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
-# The input that states the shape of the result.
-_SHAPE_INPUT = {
-    "Reshape": 1, "BroadcastTo": 1, "Fill": 0, "Conv2DBackpropInput": 0,
-    "Conv2DBackpropInputV2": 0, "Conv3DBackpropInputV2": 0,
-    "DepthwiseConv2dNativeBackpropInput": 0, "AvgPoolGrad": 0, "AvgPool3DGrad": 0,
-    "StridedSliceGrad": 0, "ScatterNd": 2, "Slice": 2, "UnsortedSegmentSum": 2,
-    **DRAW_SHAPE}
-# The input that states the shape of a container's tensors.
-_ELEMENT_INPUT = {
-    "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListPopBack": 1, "TensorListStack": 1,
-    "TensorListFromTensor": 1, "TensorListGetItem": 2, "TensorListGather": 2}
-_PASSING = frozenset((
-    "Identity Switch Merge Enter Exit NextIteration StopGradient Cast Snapshot PreventGradient "
-    "CheckNumerics RefSwitch RefMerge RefEnter RefExit RefNextIteration EnsureShape").split())
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
 _JOINING = frozenset("ConcatV2 Concat Pack".split())
@@ -141,7 +122,7 @@ class Rebatching:
       if axis is not None:
         self._shape_argument(op, tensor, axis)
         self._beside(op, tensor, axis)
-    element = _ELEMENT_INPUT.get(kind)
+    element = rule_of(kind).element_input
     if element is not None:
       for tensor in (*self._outputs(op), *flow.inputs[op]):
         found = self._kind(tensor)
@@ -181,7 +162,8 @@ class Rebatching:
     kind = flow.types[op]
     if shape is None:
       return
-    if kind in ELEMENTWISE or kind in _PASSING or kind in _JOINING or kind == "Softmax":
+    rule = rule_of(kind)
+    if rule.axes == "elementwise" or rule.passes_on or kind in _JOINING or kind == "Softmax":
       for i, each in enumerate(flow.inputs[op]):
         given = flow.shape(each)
         if given is None or kind in ("Switch", "RefSwitch") and i == 1:
@@ -244,7 +226,7 @@ class Rebatching:
   def _shape_argument(self, op: int, tensor: Tensor, axis: int) -> None:
     flow = self._flow
     kind, data = flow.types[op], flow.inputs[op]
-    i = _SHAPE_INPUT.get(kind)
+    i = rule_of(kind).shape_input
     if i is not None:
       self._want_entry(data[i], None if kind == "UnsortedSegmentSum" else axis)
     elif kind == "Tile":

@@ -12,12 +12,10 @@ from __future__ import annotations
 import dataclasses
 from typing import FrozenSet, List, Set, Tuple
 
+from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
-_SCALING = frozenset((
-    "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 Maximum "
-    "Minimum ClipByValue Sqrt Rsqrt Pow StopGradient Abs Sign").split())
 _NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
@@ -113,7 +111,7 @@ def _way_of_rows(
       continue
     if kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
-    elif kind in _SCALING:
+    elif rule_of(kind).scales_rows:
       shape = flow.shape(tensor)
       before = [each for each in before
                 if shape is None or len(flow.shape(each) or shape) == len(shape)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import FrozenSet, Optional, Set
 
+from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
 _PASSING = frozenset((
     "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge").split())
-_AVERAGING = frozenset((*_PASSING, "Sub", "Mul", "Add", "AddV2", "Neg", "AddN"))
 _KEEPING = frozenset((
     "Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp").split())
 
@@ -92,7 +92,7 @@ def _is_kept(flow: Dataflow, op: int) -> bool:
     for consumer in flow.consumers[stack.pop()]:
       if flow.types[consumer] in _KEEPING:
         return True
-      if flow.types[consumer] in _AVERAGING and consumer not in seen and (
+      if rule_of(flow.types[consumer]).averages and consumer not in seen and (
           not op_roles.is_update(flow.types[consumer])):
         seen.add(consumer)
         stack.append(consumer)

@@ -1,0 +1,8 @@
+"""The facts about op types that analyses of graphs share: one registry, see `op_rule.OpRule`."""
+
+from placeto_tf.ops import rules as _rules  # registers the rows
+from placeto_tf.ops.op_rule import OpRule, Scale, members, registered, rule_of, types_with
+
+__all__ = ("OpRule", "Scale", "members", "registered", "rule_of", "types_with")
+
+del _rules

@@ -1,0 +1,267 @@
+"""The rows of the registry; see `op_rule.OpRule` for each fact.
+
+A row states one kind of fact about op types that share it: how batch axes move, how results scale,
+in which inputs an op is linear. An op type that is new to the project is added to these rows.
+"""
+
+from __future__ import annotations
+
+from placeto_tf.ops.op_rule import (
+  ALL,
+  BUT_FIRST,
+  BUT_LAST,
+  CONTAINER,
+  HARMLESS,
+  KEYED_RANDOM,
+  OF_VARIABLE,
+  PIPELINE,
+  RANDOM,
+  SEEDED_RANDOM,
+  UPDATE,
+  VARIABLE,
+  VARIABLE_RANDOM,
+  Scale,
+  register,
+)
+
+# Axes. Each element of a result depends on the elements beside it.
+register(
+    "Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 "
+    "Snapshot Cast Abs Neg Exp Expm1 Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh "
+    "Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Sigmoid Softplus Softsign Relu Relu6 Elu "
+    "Selu LeakyRelu Erf Erfc Erfinv Ndtri LogicalNot Round Rint Floor Ceil Reciprocal Inv "
+    "IsFinite IsNan IsInf NextAfter BesselI0e BesselI1e ZerosLike OnesLike Add AddV2 AddN "
+    "Sub Mul RealDiv Div DivNoNan FloorDiv FloorMod Mod TruncateDiv TruncateMod Maximum "
+    "Minimum Pow SquaredDifference Less LessEqual Greater GreaterEqual Equal NotEqual "
+    "LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift "
+    "Select SelectV2 ClipByValue MulNoNan Xdivy Xlogy Xlog1py Atan2 ReluGrad Relu6Grad "
+    "EluGrad SeluGrad LeakyReluGrad TanhGrad SigmoidGrad SoftplusGrad SoftsignGrad "
+    "SqrtGrad RsqrtGrad ReciprocalGrad InvGrad BroadcastTo Bitcast "
+    "FakeQuantWithMinMaxVars Enter RefEnter Exit RefExit NextIteration RefNextIteration "
+    "Switch RefSwitch Assert Print PrintV2 ApproximateEqual Lgamma Digamma Zeta Polygamma "
+    "Igamma Igammac Betainc AccumulateNV2 PlaceholderWithDefault Imag Real Conj Complex "
+    "ComplexAbs Angle LookupTableFindV2 LookupTableFind Bucketize PopulationCount "
+    "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
+    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace EnsureShape "
+    "BiasAdd BiasAddV1", axes="elementwise")
+# The first axis counts examples in every input of more than one dimension, and in every output.
+register(
+    "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad "
+    "MaxPool3D AvgPool3D MaxPool3DGrad AvgPool3DGrad LRN LRNGrad ResizeBilinear "
+    "ResizeBilinearGrad ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBicubic "
+    "ResizeBicubicGrad DepthToSpace ResizeArea AdjustContrastv2 RGBToHSV HSVToRGB "
+    "AdjustHue AdjustSaturation SpaceToDepth Conv2D Conv3D Conv DepthwiseConv2dNative "
+    "Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
+    "DepthwiseConv2dNativeBackpropInput Dilation2D Dilation2DBackpropInput "
+    "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
+    "ExtractImagePatches DecodeRaw", axes="first_axis")
+register("Softmax LogSoftmax", axes="last_axis")
+register("TopK TopKV2", axes="last_axis")
+# The last one or two axes of every input are those of matrices.
+register(
+    "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 "
+    "MatrixDiagPartV3 MatrixInverse MatrixDeterminant MatrixSolve Cholesky MatrixSetDiag "
+    "MatrixSetDiagV2 MatrixSetDiagV3", axes="matrices")
+# A gradient of weights: the sum over the examples, which are along the first axis.
+register(
+    "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
+    "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
+register("L2Loss", axes="l2_loss")
+register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
+register("ArgMax ArgMin", axes="arg_reduce")
+register("Cumsum Cumprod ReverseV2", axes="along")
+register("ReverseSequence", axes="reverse_sequence")
+register(
+    "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
+    "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm")
+register("Reshape Squeeze ExpandDims", axes="reshape")
+register("Transpose", axes="transpose")
+register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", axes="matmul")
+register("Einsum", axes="einsum")
+register("Concat ConcatV2", axes="concat")
+register("Split SplitV", axes="split")
+register("Pack", axes="pack")
+register("Unpack", axes="unpack")
+register("Slice", axes="slice")
+register("StridedSlice", axes="strided_slice")
+register("StridedSliceGrad", axes="strided_slice_grad")
+register("Pad PadV2 MirrorPad MirrorPadGrad", axes="pad")
+register("Tile", axes="tile")
+register("Gather GatherV2 ResourceGather", axes="gather")
+register("GatherNd", axes="gather_nd")
+register("ScatterNd", axes="scatter_nd")
+register("UnsortedSegmentSum", axes="segments")
+register("OneHot", axes="one_hot")
+register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
+
+# Scales. Homogeneous of degree 1 in one input; the others are no factors.
+register(
+    "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Abs Neg "
+    "Relu LeakyRelu Reshape Squeeze ExpandDims Transpose SplitV Slice StridedSlice Pad "
+    "Tile BroadcastTo Sum Mean Max Min Enter RefEnter Exit RefExit NextIteration "
+    "RefNextIteration Switch RefSwitch GatherV2 Gather GatherNd UnsortedSegmentSum "
+    "ReverseV2 Cumsum Unpack EnsureShape MaxPool MaxPoolV2 AvgPool MaxPool3D AvgPool3D "
+    "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad "
+    "ResizeNearestNeighborGrad ResizeBicubicGrad DepthToSpace SpaceToDepth "
+    "ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag "
+    "MatrixDiagV2 MatrixDiagV3 MatrixBandPart ReverseSequence SpaceToBatchND "
+    "BatchToSpaceND SpaceToBatch BatchToSpace MirrorPad MirrorPadGrad BiasAddGrad Real "
+    "Imag Conj EuclideanNorm TopK TopKV2 SegmentSum SegmentMean Cast Roll IdentityN "
+    "ReluGrad LeakyReluGrad TensorScatterUpdate", scale=Scale("factor", (0,)))
+register("AvgPoolGrad AvgPool3DGrad Split ScatterNd", scale=Scale("factor", (1,)))
+register(
+    "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradGrad OneHot", scale=Scale("factor", (2,)))
+register("StridedSliceGrad", scale=Scale("factor", (4,)))
+register("Square L2Loss", scale=Scale("factor", (0,), 2.0))
+register("Sqrt", scale=Scale("factor", (0,), 0.5))
+register("Rsqrt", scale=Scale("factor", (0,), -0.5))
+register("Reciprocal Inv", scale=Scale("factor", (0,), -1.0))
+# With one input, if the others have their own values.
+register(
+    "Relu6Grad EluGrad SeluGrad SoftplusGrad SoftsignGrad LRNGrad FusedBatchNormGrad "
+    "FusedBatchNormGradV2 FusedBatchNormGradV3", scale=Scale("gradient", (0,)))
+register(
+    "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad", scale=Scale("gradient", (1,)))
+# With several inputs at once.
+register(
+    "Add AddV2 Sub AddN AccumulateNV2 Maximum Minimum BiasAdd BiasAddV1 Pack Merge "
+    "RefMerge FloorMod Mod TruncateMod", scale=Scale("alike", ALL))
+register("ConcatV2", scale=Scale("alike", BUT_LAST))
+register("Concat", scale=Scale("alike", BUT_FIRST))
+register("Less LessEqual Greater GreaterEqual Equal NotEqual", scale=Scale("alike", ALL, 0.0))
+register("SquaredDifference", scale=Scale("alike", ALL, 2.0))
+register("Select SelectV2", scale=Scale("alike", (1, 2)))
+register("ClipByValue", scale=Scale("alike", (0, 1, 2)))
+register("PadV2", scale=Scale("alike", (0, 2)))
+register(
+    "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D "
+    "Conv DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropInputV2 "
+    "Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Conv2DBackpropFilter "
+    "Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
+    scale=Scale("product"))
+register("RealDiv Div DivNoNan", scale=Scale("quotient"))
+register("Shape ShapeN Size Rank ZerosLike OnesLike BroadcastGradientArgs", scale=Scale("shape"))
+
+# Linear as a whole: the sum over replicas goes through.
+register(
+    "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Cast "
+    "Neg Reshape Squeeze ExpandDims Transpose Unpack SplitV Slice StridedSlice Pad Tile "
+    "BroadcastTo Sum Mean Enter RefEnter Exit RefExit NextIteration RefNextIteration "
+    "GatherV2 Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum EnsureShape BiasAddGrad "
+    "MatrixDiagPart MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPartV2 "
+    "MatrixDiagPartV3 MatrixBandPart Real Imag Conj Roll", linear=(0,))
+register("Split", linear=(1,))
+register("StridedSliceGrad", linear=(4,))
+register("Add AddV2 Sub AddN AccumulateNV2 Pack IdentityN", linear=ALL)
+register("ConcatV2", linear=BUT_LAST)
+register("Concat", linear=BUT_FIRST)
+register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum", linear="bilinear")
+# The maximum, minimum, conjunction of replicas goes through.
+register(
+    "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Reshape "
+    "Squeeze ExpandDims Transpose Slice StridedSlice Unpack Split Enter Exit "
+    "NextIteration EnsureShape Pack", passes=True)
+
+# Positions of examples.
+register(
+    "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo "
+    "Switch Enter Exit NextIteration", positions="keeps")
+register("Add AddV2 Mul", positions="moves")
+register(
+    "Gather GatherV2 ResourceGather GatherNd ScatterNd UnsortedSegmentSum Pack ConcatV2",
+    positions="tells")
+
+# Random ops.
+register(
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal",
+    role=RANDOM, shape_input=0)
+register(
+    "RandomGamma RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal Multinomial "
+    "RandomShuffle RandomCrop UniformCandidateSampler LogUniformCandidateSampler "
+    "LearnedUnigramCandidateSampler FixedUnigramCandidateSampler", role=RANDOM)
+register(
+    "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal "
+    "StatelessRandomUniformInt StatelessRandomUniformFullInt", role=SEEDED_RANDOM, shape_input=0)
+register("StatelessRandomPoisson StatelessRandomBinomial StatelessMultinomial", role=SEEDED_RANDOM)
+register(
+    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg", role=SEEDED_RANDOM, key=True)
+register(
+    "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
+    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2", role=KEYED_RANDOM, shape_input=0)
+register("StatelessRandomGammaV3", role=KEYED_RANDOM)
+register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM, shape_input=2)
+register("RngSkip", role=VARIABLE_RANDOM)
+register("RngReadAndSkip", role=VARIABLE_RANDOM, key=True)
+
+# State.
+register(
+    "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
+    "QueueDequeueMany QueueDequeueUpTo", role=PIPELINE)
+register("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack", role=CONTAINER)
+register("VarHandleOp VariableV2 Variable", role=VARIABLE)
+register(
+    "ReadVariableOp ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp "
+    "IsVariableInitialized Assert", role=OF_VARIABLE)
+register(
+    "Assign AssignAdd AssignSub CountUpTo AssignVariableOp AssignAddVariableOp "
+    "AssignSubVariableOp ResourceStridedSliceAssign", role=UPDATE)
+register(
+    "Print PrintV2 IteratorV2 Iterator IteratorFromStringHandleV2 MakeIterator "
+    "OneShotIterator AnonymousIteratorV2 AnonymousIteratorV3 LookupTableFindV2 "
+    "LookupTableFind LookupTableSizeV2 HashTableV2 MutableHashTableV2 Placeholder "
+    "PlaceholderV2 _Retval _Arg FakeParam CheckNumerics CheckNumericsV2 StackPushV2 "
+    "StackPopV2 StackCloseV2 StackPush StackPop StackClose", role=HARMLESS)
+
+# Shapes that an input states.
+register("Reshape BroadcastTo", shape_input=1)
+register(
+    "Fill Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
+    "DepthwiseConv2dNativeBackpropInput AvgPoolGrad AvgPool3DGrad StridedSliceGrad", shape_input=0)
+register("ScatterNd Slice UnsortedSegmentSum", shape_input=2)
+register("TensorListReserve EmptyTensorList", element_input=0)
+register("TensorListPopBack TensorListStack TensorListFromTensor", element_input=1)
+register("TensorListGetItem TensorListGather", element_input=2)
+register("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike", shaped=True)
+
+# Containers.
+register("TensorArrayWriteV3", puts=(3, 2, 0))
+register("TensorArrayScatterV3 TensorArrayUnpackV3", puts=(3, 2, -1))
+register("TensorArraySplitV3", puts=(2, 1, -1))
+register("TensorListPushBack", puts=(0, 1, 0))
+register("TensorListSetItem", puts=(0, 2, 0))
+register("TensorListFromTensor TensorListScatter TensorListScatterV2", puts=(None, 0, -1))
+register("TensorListScatterIntoExistingList", puts=(0, 1, -1))
+register("OptionalFromValue", puts=(None, 0, 0))
+register("TensorArrayReadV3", takes=(2, 0, 0))
+register("TensorArrayGatherV3", takes=(2, 1, 0))
+register("TensorListPopBack", takes=(0, 0, 1))
+register("TensorListGetItem OptionalGetValue", takes=(0, 0, 0))
+register("TensorListStack TensorListGather", takes=(0, 1, 0))
+
+# Rows whose number depends on values; numbered outputs are as long as the input.
+register("Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2", any_number=(1,))
+register(
+    "Where ListDiff SetDiff1D DynamicPartition NonMaxSuppressionV3 "
+    "DenseToDenseSetOperation SparseReshape", any_number=())
+
+# Sizes of tensors.
+register(
+    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge "
+    "DynamicStitch Enter Exit NextIteration", sizes="entries")
+register(
+    "Pack ConcatV2 Mul Add AddV2 Sub FloorMod Reshape ExpandDims Squeeze Slice Select "
+    "SelectV2 Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
+    "BroadcastArgs", sizes="some")
+register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
+
+# Ops that hand on an input as it is, and ops of optimizers and moving averages.
+register(
+    "Identity Switch Merge Enter Exit NextIteration StopGradient Cast Snapshot "
+    "PreventGradient CheckNumerics CheckNumericsV2 RefSwitch RefMerge RefEnter RefExit "
+    "RefNextIteration EnsureShape", passes_on=True)
+register(
+    "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 "
+    "Maximum Minimum ClipByValue Sqrt Rsqrt Pow StopGradient Abs Sign", scales_rows=True)
+register(
+    "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge Sub Mul "
+    "Add AddV2 Neg AddN", averages=True)
