@@ -103,6 +103,7 @@ class ComputationGraph:
     feeds: names of the feeds.
     source: where the graph came from, or None for a graph made of arrays alone.
     notes: sentences on assumptions, for the user to read.
+    analyses: name of an analysis -> its result, which several users of this graph share.
   """
 
   op_names: Tuple[str, ...]  # [N]
@@ -121,6 +122,7 @@ class ComputationGraph:
   feeds: Tuple[str, ...] = ()
   source: Optional[GraphSource] = None
   notes: Tuple[str, ...] = ()
+  analyses: Dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __repr__(self) -> str:
     """Its size and its ends, because the arrays of a real graph fill pages."""

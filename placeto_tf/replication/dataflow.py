@@ -29,7 +29,7 @@ _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
-_KEPT = "_dataflow"
+_KEPT = "dataflow"
 _BATCH_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 _OPEN = 1 << 30  # stands for a size that is not known
 _DEPTH = 60  # ops that one constant may depend on
@@ -497,11 +497,10 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
   """
   from placeto_tf.costs import guarded
 
-  found = vars(graph).get(_KEPT)
-  if found is None:
-    found = vars(graph)[_KEPT] = Dataflow(
+  if _KEPT not in graph.analyses:
+    graph.analyses[_KEPT] = Dataflow(
         graph, guarded.analyse(analysis_graph_def(graph), counts=False).outputs)
-  return found
+  return graph.analyses[_KEPT]
 
 
 def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:

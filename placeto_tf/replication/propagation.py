@@ -819,15 +819,17 @@ class _Propagation:
       return [inputs[1]]
     if kind in _POPS:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], SAME)]
-    if rule_of(kind).puts:
-      container, tensor, growth = rule_of(kind).puts
+    rule = rule_of(kind)
+    if rule.puts is not None:
+      container, tensor, growth = rule.puts
       before = inputs[container] if container is not None else SAME
       content = _moved(inputs[tensor], growth, op)
       if self._is_zero(flow.inputs[op][tensor]):
         content = with_power(content, FREE)
       old = [before.content] if isinstance(before, Box) else []
       return [Box(join((*old, content), op))] * width
-    container, growth, port = rule_of(kind).takes
+    assert rule.takes is not None
+    container, growth, port = rule.takes
     box = inputs[container]
     content = _moved(box.content if isinstance(box, Box) else SAME, growth, op)
     return [content if i == port else box for i in range(width)]

@@ -80,9 +80,10 @@ def replicated_function(function: Any, written: Any) -> Any:
 def _open_unread(nodes: Any, used: Set[str]) -> None:
   """Leaves the first dimension of arguments open that nothing reads: it may be that of examples."""
   for node in nodes:
-    dims = node.attr["shape"].shape.dim if node.op in PLACEHOLDERS else ()
-    if len(dims) and node.name not in used:
-      dims[0].size = -1
+    if node.op not in PLACEHOLDERS or node.name in used:
+      continue
+    for first in node.attr["shape"].shape.dim[:1]:
+      first.size = -1
       if "_output_shapes" in node.attr:
         del node.attr["_output_shapes"]
 
