@@ -50,7 +50,7 @@ class AxisRules:
     self._kind_of = kind_of
 
   def outputs(self, view: Inputs) -> List[Kind]:
-    """Kinds of the outputs of an op that reads rows.
+    """Returns the sharding specs of the outputs of an op that reads rows.
 
     Args:
       view: its inputs; what the op needs of them is noted there.
@@ -89,7 +89,7 @@ class AxisRules:
     return [_scaled(each, power, local) for each in found]
 
   def _check_growth(self, op: int, found: Sequence[Kind]) -> None:
-    """What the rules say of shapes must be what the graph at the global batch shows."""
+    """Raises NotFollowed where a result contradicts the shapes at the global batch."""
     for port, kind in enumerate(found):
       axes = self._scaling.axes((op, port))
       if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
@@ -98,7 +98,7 @@ class AxisRules:
         raise NotFollowed(MIXES_ROWS)
 
   def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
-    """What becomes of positions of examples; they are global ones where an op needs that."""
+    """Returns the positions that a result holds; makes them global where an op needs that."""
     rows = [each for each in view.kinds if isinstance(each, Rows)]
     effect = rule_of(kind).positions
     if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
@@ -118,7 +118,7 @@ class AxisRules:
     return None
 
   def _moved(self, view: Inputs, i: int, kind: str) -> Optional[Positions]:
-    """Positions times a number or plus one, if each example keeps slots of its own.
+    """Returns positions times a number or plus one, if each example keeps slots of its own.
 
     What is added is taken to be an index into the slots of one example, unless it is known and is
     none, or there is but one slot.
@@ -136,7 +136,7 @@ class AxisRules:
     return dataclasses.replace(positions, room=1)
 
   def _is_index(self, op: int) -> bool:
-    """Whether a sum of positions and other whole numbers is used as indices alone."""
+    """Returns whether a sum of positions and other whole numbers is used as indices alone."""
     flow, seen, stack = self._flow, {op}, [op]
     while stack:
       for consumer in flow.consumers[stack.pop()]:
@@ -153,12 +153,12 @@ class AxisRules:
   # Helpers.
 
   def _width(self, op: int) -> int:
-    """The number of outputs of an op."""
+    """Returns the number of outputs of an op."""
     offsets = self._flow.graph.output_offsets
     return int(offsets[op + 1] - offsets[op])
 
   def _shape(self, op: int, i: int) -> Tuple[Optional[int], ...]:
-    """Of an op's i-th data input."""
+    """Returns the shape of an op's i-th data input."""
     return self._known(self._flow.shape(self._flow.inputs[op][i]))
 
   def _result(self, op: int, port: int = 0) -> Tuple[Optional[int], ...]:
@@ -180,7 +180,7 @@ class AxisRules:
     return found
 
   def _summed_axes(self, tensor: Tensor) -> Optional[np.ndarray]:
-    """What BroadcastGradientArgs gives where no size but that of the examples is unknown."""
+    """Returns the result of BroadcastGradientArgs where only the batch size is unknown."""
     sides = [sizes for sizes in map(self._sizes, self._flow.inputs[tensor[0]])
              if sizes is not None]
     if self._batch < 2 or len(sides) < 2:
@@ -196,7 +196,7 @@ class AxisRules:
     return broadcast_reduction(*filled)[tensor[1]]
 
   def _sizes(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
-    """The dimensions that a tensor holds; `_MANY` for examples, None for what is unknown."""
+    """Returns the dimensions that a tensor holds; `_MANY` for examples, None for unknown ones."""
     flow = self._flow
     known = flow.value(tensor)
     if known is not None:
@@ -220,7 +220,7 @@ class AxisRules:
     return attr is not None and attr.b
 
   def _rows(self, kind: Kind) -> Rows:
-    """The kind, which a rule can follow only if it is rows."""
+    """Returns the spec, which a rule can follow only if it is rows."""
     if not isinstance(kind, Rows):
       raise NotFollowed(_UNKNOWN)
     return kind
@@ -260,7 +260,7 @@ class AxisRules:
     return kind
 
   def _matrices(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    """Each example has matrices of its own."""
+    """Follows an op on matrices, of which each example has its own."""
     kind = self._flow.types[op]
     for i, each in enumerate(kinds):
       rank = 1 if kind in _OF_DIAGONALS or i and kind.startswith("MatrixSetDiag") else 2
@@ -269,7 +269,7 @@ class AxisRules:
     return self._first_axis(op, kinds)
 
   def _reverse_sequence(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    """Each example is turned around along another axis, to a length of its own."""
+    """Follows an op that reverses each example along another axis, to its own length."""
     if self._int(op, "batch_dim") or not all(isinstance(each, Rows) for each in kinds):
       raise NotFollowed(MIXES_ROWS)
     return self._first_axis(op, kinds)
@@ -345,7 +345,7 @@ class AxisRules:
     return self.reshaped(rows, given, self._result(op), grown)
 
   def _leaves_open(self, shape: Tensor) -> bool:
-    """Whether a shape that is the same for all replicas leaves a size open, with -1."""
+    """Returns whether a shape that all replicas share leaves a size open, with -1."""
     flow = self._flow
     known = flow.value(shape)
     if known is not None:
@@ -357,7 +357,7 @@ class AxisRules:
   def reshaped(
       self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
   ) -> Rows:
-    """Rows after a reshape: the number of elements before an example stays the same."""
+    """Returns rows after a reshape, which keeps the number of elements before an example."""
     if None in given[:rows.axis]:
       raise NotFollowed(_NO_SHAPE)
     before = math.prod(given[:rows.axis]) * rows.outer
@@ -470,7 +470,7 @@ class AxisRules:
     return Rows(rows.axis + (axis <= rows.axis), rows.outer, tagged=tagged)
 
   def _tag(self, kinds: Sequence[Kind], last: bool) -> bool:
-    """Whether positions of examples are the first column of several."""
+    """Returns whether positions of examples are the first column of several."""
     local = [isinstance(kind, Rows) and bool(kind.local) for kind in kinds]
     if not any(local):
       return False
@@ -512,14 +512,17 @@ class AxisRules:
 
   def _strided_axes(
       self, op: int, begin: int, rank: int) -> Tuple[List[Optional[int]], Set[int], Set[int]]:
-    """([rank] the axis of the result that each axis of the input becomes, None if it is removed;
-    the axes of the input of which all is taken, whatever their size; those that are taken one by
-    one, forwards).
+    """Follows the axes of a strided slice.
 
     Args:
       op: a StridedSlice or its gradient.
       begin: which data input is `begin`.
       rank: of the input.
+
+    Returns:
+      ([rank] the axis of the result that each axis of the input becomes, None if it is removed;
+      the axes of the input that are taken as a whole, whatever their size; the axes that are taken
+      one by one, forwards).
     """
     starts = self._flow.shape(self._flow.inputs[op][begin])
     if starts is None or starts[0] is None:
@@ -628,7 +631,7 @@ class AxisRules:
     return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
   def _has_slots(self, op: int, i: int, rows: Rows, positions: Positions) -> bool:
-    """Whether examples lie along the axis of rows one after the other, each in as many slots."""
+    """Returns whether examples lie one after the other along the axis, with equal slots."""
     size = self._shape(op, i)[rows.axis]
     return rows.outer <= 1 and size == self._batch * positions.span
 
@@ -676,7 +679,7 @@ class AxisRules:
     return Rows(rows.axis + (axis <= rows.axis), rows.outer)
 
   def _along(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    """Ops that work along the axes in their second input."""
+    """Follows an op that works along the axes in its second input."""
     rank = len(self._shape(op, 0))
     axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
     if self._rows(kinds[0]).axis in axes:
@@ -695,7 +698,7 @@ class AxisRules:
 
 
 def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
-  """A result at the power that the inputs give it."""
+  """Returns a kind of result at the power that the inputs give it."""
   if isinstance(kind, Rows):
     return Rows(kind.axis, kind.outer, power, kind.local or local, kind.tagged)
   if isinstance(kind, (Partial, Own)):

@@ -23,7 +23,7 @@ _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3
 
 
 def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> ComputationGraph:
-  """The graph with every fused batch normalization of training written out.
+  """Returns the graph with every fused batch normalization of training written out.
 
   Such an op keeps its name and its outputs.
 
@@ -52,7 +52,7 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
 
 
 def _written_out(graph_def: GraphDef, corrected: bool) -> Optional[GraphDef]:
-  """A new GraphDef, or None if there is nothing to write out."""
+  """Returns a new GraphDef, or None if there is nothing to write out."""
   if not any(_is_training(node) for node in graph_def.node):
     return None
   writer = NodeWriter(type(graph_def)())
@@ -75,7 +75,7 @@ def _is_training(node: NodeDef) -> bool:
 
 
 def _of_single_examples(node: NodeDef) -> bool:
-  """Whether the op stands for layer normalization: tf-keras has examples as channels of one."""
+  """Returns whether the op stands for a layer normalization (tf-keras: examples as channels)."""
   return "data_format" in node.attr and node.attr["data_format"].s == b"NCHW" and (
       "layer_norm" in node.name.lower())
 
@@ -107,7 +107,7 @@ class _Norm:
     self._normal = self._op("Mul", "normal", centred, self._inverse)
 
   def forward(self, corrected: bool) -> None:
-    """y, the batch's mean and variance, and what the gradient reads."""
+    """Writes y, the batch's mean and variance, and the inputs of the gradient."""
     data = data_inputs(self._node)
     scale, offset = (self._reshape(f"{name}_wide", tensor, self._wide)
                      for name, tensor in (("scale", data[1]), ("offset", data[2])))
@@ -122,7 +122,7 @@ class _Norm:
     self._finish([self._cast_back(y), *outputs, mean, variance], data)
 
   def _corrected(self, variance: str) -> str:
-    """With Bessel's correction, by the number of values in a channel."""
+    """Writes a variance with Bessel's correction for the values of a channel."""
     count = self._op("RealDiv", "count", self._size("values", self._x),
                      self._size("channel_count", self._mean))
     one = self._number("one", 1.0)
@@ -130,7 +130,7 @@ class _Norm:
     return self._op("Mul", "unbiased", variance, self._op("RealDiv", "bessel", count, rest))
 
   def backward(self) -> None:
-    """The gradients of x, scale and offset."""
+    """Writes the gradients of x, scale and offset."""
     data = data_inputs(self._node)
     grad = self._cast("grad", data[0])
     of_offset = self._reduce("Sum", "of_offset", grad)
@@ -148,7 +148,7 @@ class _Norm:
     self._finish([of_x, *flat, nothing, nothing], data)
 
   def _finish(self, outputs: List[str], data: List[str]) -> None:
-    """The op itself: an IdentityN of its outputs."""
+    """Writes the op itself: an IdentityN of its outputs."""
     types = [self._dtype] + [self._stats] * (len(outputs) - 1)
     if self._node.op == "FusedBatchNormV3":
       outputs.append(self._number("unused", 0.0))
@@ -188,7 +188,7 @@ class _Norm:
         self._sub(f"{name}_number"), "Cast", [size.name], SrcT=INT32, DstT=self._stats).name
 
   def _moving(self, name: str, before: str, now: str, factor: float) -> str:
-    """What the op gives as its mean or variance: the batch's, or a moving average of it."""
+    """Writes the mean or variance that the op gives: the batch's, or a moving average of it."""
     if factor == 1.0:
       return now
     kept = self._op("Mul", f"{name}_kept", before, self._number(f"{name}_keep", 1.0 - factor))

@@ -65,7 +65,7 @@ class ReplicaSource:
   def replicas(
       self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None,
       micro_batches: int = 1) -> ReplicatedGraph:
-    """The graph as `count` replicas, which share variables or have their own.
+    """Returns the graph as `count` replicas, which share variables or have their own.
 
     Args:
       count: R.
@@ -126,7 +126,7 @@ class ReplicaSource:
     return whole, self.part(count)
 
   def part(self, count: int) -> ComputationGraph:
-    """One of `count` replicas, before it is replicated."""
+    """Returns the graph of one of `count` replicas, before it is replicated."""
     if count not in self._parts:
       self._parts[count] = self._part(count)
     return self._parts[count]
@@ -155,7 +155,7 @@ class ReplicaSource:
 
 
 def divided(batch: int, replicas: int, what: str) -> int:
-  """Examples of one replica.
+  """Returns the examples of one replica.
 
   Raises:
     GraphError: the batch does not divide.
@@ -168,12 +168,12 @@ def divided(batch: int, replicas: int, what: str) -> int:
 
 
 def is_spec(source: object) -> bool:
-  """Whether the source is a text that names graphs of the zoo."""
+  """Returns whether the source is a text that names graphs of the zoo."""
   return isinstance(source, str) and source.startswith(_ZOO)
 
 
 def split_spec(spec: str) -> Tuple[str, Optional[int]]:
-  """A spec of the zoo without `:replicas=N`, and N or None."""
+  """Returns a spec of the zoo without `:replicas=N`, and N or None."""
   head, found, text = spec.partition(_REPLICAS)
   if not found:
     return spec, None
@@ -184,12 +184,12 @@ def split_spec(spec: str) -> Tuple[str, Optional[int]]:
 
 
 def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:
-  """A graph as R replicas; `options` are those of `load_graph`."""
+  """Loads a graph as R replicas; `options` are those of `load_graph`."""
   return ReplicaSource(source, options).replicas(replicas)
 
 
 def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
-  """`load_graph`, which also takes a spec of the zoo with replicas, "zoo:rnnlm:replicas=4"."""
+  """Loads a graph, which may be a spec of the zoo with replicas ("zoo:rnnlm:replicas=4")."""
   spec, replicas = split_spec(source) if is_spec(source) else (source, None)
   if replicas is None:
     return load_graph(spec, **options)
@@ -207,7 +207,7 @@ def check_specs(sources: Iterable[Any]) -> None:
 
 
 def _smaller_spec(spec: str, count: int) -> str:
-  """The spec of one of `count` replicas."""
+  """Returns the spec of one of `count` replicas."""
   from placeto_tf.zoo import registry
 
   prefix, _, rest = spec.partition(":")

@@ -158,7 +158,7 @@ class _Cutter:
         frozenset(self._shared), joined)
 
   def _own_constants(self) -> Set[int]:
-    """Constants that copies read, and what is computed of constants alone.
+    """Returns constants that copies read, and ops that compute from constants alone.
 
     Each replica has them where it is; one of each would be sent to all of them. What such a
     constant waits for, only to be in the branch or loop that it is read in, is each replica's own.
@@ -186,7 +186,7 @@ class _Cutter:
     return own
 
   def _own_barriers(self) -> Set[int]:
-    """NoOps that only order what one replica does, such as the `group_deps` of a gradient.
+    """Returns NoOps that only order the ops of one replica, such as `group_deps` of a gradient.
 
     Were there one of each, every replica would wait for the slowest at each of them.
     """
@@ -268,7 +268,7 @@ class _Cutter:
       self._need(tensor[0])
 
   def how(self, tensor: Tensor, consumer: int) -> Join:
-    """How a tensor is joined."""
+    """Returns how a tensor is combined across replicas."""
     kind: Kind = self._spread.kind(tensor)
     if getattr(kind, "power", 0.0) == FREE:
       kind = with_power(kind, 0.0)
@@ -295,7 +295,7 @@ class _Cutter:
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 
   def _is_linear_in_one(self, op: int) -> bool:
-    """Whether an op that is linear in what replicas have exists once, after the sum."""
+    """Returns whether an op that is linear in partial tensors exists once, after the sum."""
     flow, copied = self._flow, self._spread.copied
     if flow.frames[op]:
       return False

@@ -146,7 +146,7 @@ class _Mirrored:
     self._finish()
 
   def _joins(self):
-    """Ops that sum over replicas, and ops that gather their rows."""
+    """Returns the ops that all-reduce, and the ops that all-gather rows."""
     replicated, graph = self._replicated, self._replicated.graph
     sums, gathers = set(), set()
     for op in np.flatnonzero((replicated.original_of_op < 0)
@@ -158,7 +158,7 @@ class _Mirrored:
     return sums, gathers
 
   def _reduce(self, sums, reduced) -> Dict[int, List[Tuple[int, int]]]:
-    """Rings over buckets; op -> (op, port) of the sum in each mirror."""
+    """Simulates rings over buckets; returns op -> (op, port) of the sum in each mirror."""
     replicated, graph = self._replicated, self._replicated.graph
     results: Dict[int, List[Tuple[int, int]]] = {}
     depths, level = graph.depths, self._levels(sums)
@@ -184,7 +184,7 @@ class _Mirrored:
     return results
 
   def _levels(self, sums) -> np.ndarray:
-    """[N] how many sums lie on the way to an op."""
+    """Returns the number of all-reduces on the way to each op, [N]."""
     graph = self._replicated.graph
     level = np.zeros(graph.num_ops, dtype=np.int64)
     inputs: Dict[int, List[int]] = {}
@@ -220,7 +220,7 @@ class _Mirrored:
         results.setdefault(op, []).append((done, i))
 
   def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
-    """A ring in which each device passes on the rows it received."""
+    """Simulates a ring in which each device passes on the rows that it received."""
     count, graph = self._replicated.replicas, self._replicated.graph
     rows = self._bytes(op)[0] / count
     before: List[Tuple[int, int]] = [parts[r] for r in range(count)] if len(parts) == count else []

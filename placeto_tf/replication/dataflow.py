@@ -96,12 +96,12 @@ class Dataflow:
 
   @functools.cached_property
   def frame_parents(self) -> Dict[str, str]:
-    """Name of each loop's frame -> that of the loop around it, "" where there is none."""
+    """Returns the frame of each loop -> that of the loop around it, "" where there is none."""
     return self._frames[1]
 
   @property
   def frames(self) -> List[str]:
-    """[N] see the class."""
+    """Returns the frames of ops, [N]; see the class."""
     return self._frames[0]
 
   @functools.cached_property
@@ -119,7 +119,7 @@ class Dataflow:
     return frames, {name: parent for name, parent in parents.items() if name}
 
   def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
-    """The innermost frame that an input is in; an Exit passes its value to the frame outside."""
+    """Returns the innermost frame of an input; an Exit passes its value to the frame outside."""
     before = [producer for producer, _ in self.inputs[op]] + self.controls[op]
     for producer in before:
       frame = frames[producer]
@@ -160,7 +160,7 @@ class Dataflow:
     return self._shapes[tensor]
 
   def _computed_shape(self, tensor: Tensor) -> Shape:
-    """A shape that TensorFlow's inference leaves open, from what ops compute for it."""
+    """Computes a shape that TensorFlow's inference leaves open."""
     op, port = tensor
     kind, data = self.types[op], self.inputs[op]
     if (kind, port) in _ELEMENTS:
@@ -246,7 +246,7 @@ class Dataflow:
     return tuple(sizes[letter] for letter in result)
 
   def _element_shape(self, tensor: Tensor) -> Shape:
-    """The shape of what is taken from a list, from the shapes of all that is put into it."""
+    """Returns the shape of an element of a list, from the shapes of all that are put into it."""
     found: Optional[List[Optional[int]]] = None
     for each, is_list in self._added.get(self.list_of(self.inputs[tensor[0]][0]), ()):
       shape = self.shape(each)
@@ -260,14 +260,14 @@ class Dataflow:
     return None if found is None else tuple(found)
 
   def pushed(self, tensor: Tensor) -> Optional[Tensor]:
-    """What this tensor, if it is popped from a list, was when it was pushed; None if unknown."""
+    """Returns the tensor that was pushed to a list where this one is popped; None if unknown."""
     if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
       return None
     added = self._added.get(self.list_of(self.inputs[tensor[0]][0]), ())
     return added[0][0] if len(added) == 1 and not added[0][1] else None
 
   def list_of(self, tensor: Tensor) -> int:
-    """The op that made a list, followed back through loops and through what is put into it."""
+    """Returns the op that made a list, followed back through loops and writes."""
     seen: Set[int] = set()
     while self.types[tensor[0]] in _PASSES_LISTS and tensor[0] not in seen:
       seen.add(tensor[0])
@@ -301,29 +301,29 @@ class Dataflow:
     return tensor[1] < len(found) and found[tensor[1]].dtype in (_INT32, _INT64)
 
   def is_integer(self, tensor: Tensor) -> bool:
-    """Whether the tensor holds integers or booleans, which have no mean."""
+    """Returns whether the tensor holds integers or booleans, which have no mean."""
     from tensorflow.python.framework import dtypes
 
     dtype = dtypes.as_dtype(self.dtype(tensor) % 100)
     return dtype.is_integer or dtype.is_bool
 
   def dtype(self, tensor: Tensor) -> int:
-    """The DataType."""
+    """Returns the DataType."""
     return self._outputs[self.graph.op_names[tensor[0]]][tensor[1]].dtype
 
   def attr(self, op: int, name: str, default: Any = None) -> Any:
-    """The AttrValue of an op, or the default."""
+    """Returns the AttrValue of an op, or the default."""
     attrs = self.nodes[op].attr
     return attrs[name] if name in attrs else default
 
   def origin(self, tensor: Tensor) -> Tensor:
-    """The tensor that reaches this one through ops that only pass it on."""
+    """Returns the tensor that is handed on to this one as it is."""
     while self.types[tensor[0]] in _PASSING and self.inputs[tensor[0]]:
       tensor = self.inputs[tensor[0]][0]
     return tensor
 
   def value(self, tensor: Tensor) -> Optional[np.ndarray]:
-    """The small whole numbers that a tensor holds in every step, or None."""
+    """Returns the small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
       self._values[tensor] = None  # a value that depends on itself is not known
       if self._depth < _DEPTH:
@@ -366,7 +366,7 @@ class Dataflow:
     return np.asarray(rule(*[self._known(each) for each in data]))
 
   def _slice_index(self, op: int) -> Tuple[Any, ...]:
-    """What a StridedSlice takes, as numpy writes it."""
+    """Returns the index of a StridedSlice, as numpy writes it."""
     begin, end, step = (self._known(each) for each in self.inputs[op][1:])
     masks = {name: attr.i for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
              for attr in [self.attr(op, f"{name}_mask")] if attr is not None}
@@ -427,7 +427,7 @@ _SHAPED = frozenset((
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
-  """The shape of what these are broadcast to, with None for what is not known."""
+  """Returns the shape that shapes are broadcast to, with None for unknown dimensions."""
   rank = max(len(shape) for shape in shapes if shape is not None)
   found: List[Optional[int]] = []
   for axis in range(-rank, 0):
@@ -450,7 +450,7 @@ def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def known_dims(shape: Shape) -> Sequence[int]:
-  """The dimensions; ValueError where one is not known."""
+  """Returns the dimensions; raises ValueError where one is not known."""
   if shape is None or None in shape:
     raise ValueError
   return [size for size in shape if size is not None]
@@ -469,7 +469,7 @@ def _constant(node: Any) -> Optional[np.ndarray]:
 
 
 def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
-  """The axes over which the gradients of a broadcasting op are summed, for either operand."""
+  """Returns the axes over which the gradients of a broadcasting op are summed, by operand."""
   rank = max(len(first), len(second))
   a = [1] * (rank - len(first)) + first.tolist()
   b = [1] * (rank - len(second)) + second.tolist()
@@ -489,7 +489,7 @@ def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarra
 
 
 def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
-  """The dataflow of a graph, its shapes inferred; kept with the graph, which several forms share.
+  """Returns the dataflow of a graph with inferred shapes, which is made once for a graph.
 
   Raises:
     CostError: TensorFlow cannot infer the shapes.
@@ -504,7 +504,7 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
 
 
 def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
-  """The seeds and all that reads them, directly or not."""
+  """Returns the seeds and all ops that read them, directly or not."""
   found, stack = set(seeds), list(seeds)
   while stack:
     for consumer in consumers[stack.pop()]:

@@ -21,7 +21,7 @@ def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
 
 
 def unknown_batch(graph: ComputationGraph) -> bool:
-  """Whether all feeds with examples have a free batch.
+  """Returns whether all feeds with examples have a free batch.
 
   A feed of known shape beside one with a free batch is the same for all replicas (a learning rate).
   """

@@ -64,7 +64,7 @@ class Joins:
         self._by_op.setdefault(tensor[0], []).append(tensor)
 
   def own(self) -> FrozenSet[str]:
-    """Names of ops that sum only what each replica could do without; see `ReplicatedGraph`."""
+    """Returns the ops that sum only values that each replica could do without."""
     own: Set[str] = set()
     others: Set[str] = set()
     for tensor, join in self._cut.joined.items():
@@ -74,7 +74,7 @@ class Joins:
     return frozenset(own - others)
 
   def _read_as(self, tensor: Tensor) -> List[str]:
-    """[R] the joined value of a tensor that is in no pack."""
+    """Returns the global value of a tensor that is in no pack, as each replica reads it, [R]."""
     join = self._cut.joined[tensor]
     name = self._names.join(tensor)
     if join.how == cuts.FIRST:
@@ -87,7 +87,7 @@ class Joins:
     return self._names.for_each(name) if own else [name] * self._replicas
 
   def _factor(self, tensor: Tensor) -> Any:
-    """By what a joined tensor is multiplied to be the global value, or None."""
+    """Returns the factor that makes a combined tensor the global value, or None."""
     join = self._cut.joined[tensor]
     if join.how == cuts.FIRST and not join.power:
       factors = self._scaling.factors(tensor) if self._flow.is_integer(tensor) else None
@@ -98,7 +98,7 @@ class Joins:
     return int(factor) if self._flow.is_integer(tensor) else factor
 
   def _each(self, writer: NodeWriter, names: Sequence[str]) -> Iterator[Tuple[int, str]]:
-    """(replica, op to write) of what replicas have of their own, or (0, op) of a single one."""
+    """Yields (replica, op to write) where each replica has its own, or (0, op) of a single one."""
     found = list(dict.fromkeys(names))
     for r, name in enumerate(found):
       with writer.owned(r if len(found) > 1 else None):
@@ -135,7 +135,7 @@ class Joins:
         writer.reduce(name, parts, dtype, join.how, factor, anchor)
 
   def _running_sums(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
-    """What is left to add up: each group adds up as its micro-batches end, and keeps one sum."""
+    """Adds up in each group as its micro-batches end; returns the sums that are left to add."""
     left = []
     for first in range(0, len(parts), self._micro_batches):
       end = first + self._micro_batches - (len(parts) == self._micro_batches)

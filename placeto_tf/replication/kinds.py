@@ -149,7 +149,7 @@ MIXES_ROWS = "combines examples of the batch with one another"
 
 
 def with_power(kind: Kind, power: float) -> Kind:
-  """The kind at another power; one that has none as it is."""
+  """Returns the spec at another power; one that has none as it is."""
   if isinstance(kind, (Same, Rows, Partial, Own, Sparse)):
     return dataclasses.replace(kind, power=power)
   return kind
@@ -157,7 +157,7 @@ def with_power(kind: Kind, power: float) -> Kind:
 
 def meets_all_examples(
     tensors: Sequence[Tuple[Kind, Optional[Sequence[Optional[int]]]]]) -> bool:
-  """Whether rows are broadcast against what has the examples of all replicas, or may have.
+  """Returns whether rows are broadcast against the examples of all replicas, or may be.
 
   What is the same everywhere has one element, or no axis, where the rows have their examples.
 
@@ -176,14 +176,14 @@ def meets_all_examples(
 
 
 def is_unclear(kind: Kind) -> bool:
-  """Whether it is unclear, or a container of what is."""
+  """Returns whether a spec is unclear, or a container of an unclear one."""
   while isinstance(kind, Box):
     kind = kind.content
   return isinstance(kind, Unclear)
 
 
 def join(kinds: Iterable[Kind], op: int) -> Kind:
-  """The kind of a tensor that is one of several, as behind a Merge."""
+  """Returns the spec of a tensor that is one of several, as behind a Merge."""
   found = list(dict.fromkeys(kinds))
   if not found:
     return SAME
@@ -205,11 +205,11 @@ def join(kinds: Iterable[Kind], op: int) -> Kind:
 
 
 def _is_vague(kind: Kind) -> bool:
-  """Whether it may stand for other rows: all of its are equal, or zero."""
+  """Returns whether rows may stand for others: all of them are equal, or zero."""
   return isinstance(kind, Rows) and (kind.outer == 0 or kind.power == FREE)
 
 
 def _fits(vague: Kind, rows: Kind) -> bool:
-  """Whether rows that are all equal may stand for such rows."""
+  """Returns whether rows that are all equal may stand for such rows."""
   return isinstance(vague, Rows) and isinstance(rows, Rows) and vague.axis == rows.axis and (
       vague.power in (rows.power, FREE)) and vague.outer in (0, rows.outer)

@@ -21,7 +21,7 @@ _SCALAR_BYTES = 8.0
 
 
 def shares(devices: Sequence[int], replicas: int) -> List[List[int]]:
-  """The devices of each replica: consecutive ones, or in turn if there are fewer than R."""
+  """Returns the devices of each replica: consecutive ones, or in turn if there are fewer than R."""
   if replicas > len(devices):
     return [[devices[r % len(devices)]] for r in range(replicas)]
   size = len(devices) // replicas
@@ -32,7 +32,7 @@ def layouts(
     replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int],
     pieces: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """Placements by share, with what exists once on one device, on all, or on those with replicas.
+  """Returns placements by share, with single ops on one device, on all, or beside replicas.
 
   Args:
     replicated: the replicas.
@@ -71,7 +71,7 @@ def layouts(
 def _spread(
     replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int], placement: np.ndarray
 ) -> np.ndarray:
-  """[N] the device of ops that exist once, and of ops that must be with them; -1 elsewhere.
+  """Returns the devices of ops that exist once and of their mates, [N]; -1 elsewhere.
 
   Args:
     replicated, costs: see `layouts`.
@@ -126,7 +126,7 @@ def _spread(
 
 def _packed_together(
     replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
-  """[N] label of colocation -> one label for all variables whose gradients are one pack."""
+  """Returns label of colocation -> one label for all variables of a pack of gradients, [N]."""
   graph = replicated.graph
   head = np.arange(graph.num_ops)
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
@@ -156,7 +156,7 @@ def _packed_together(
 
 
 def _neighbours(ends: np.ndarray, others: np.ndarray, count: int):
-  """op -> the ops at the other end of its edges."""
+  """Returns a function from an op to the ops at the other ends of its edges."""
   order = np.argsort(ends, kind="stable")
   starts = np.searchsorted(ends[order], np.arange(count + 1)).tolist()
   found = others[order].tolist()

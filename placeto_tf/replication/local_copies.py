@@ -80,6 +80,6 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
 
 
 def _input(tensor: str) -> str:
-  """A tensor's name as an input of a node."""
+  """Returns a tensor's name as an input of a node."""
   name, _, port = tensor.rpartition(":")
   return name if port == "0" else tensor

@@ -79,7 +79,7 @@ def find_mirrors(
 
 
 def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
-  """Names of variables that must be on hosts though the cluster has other devices.
+  """Returns the variables that must be on hosts though the cluster has other devices.
 
   Replicas share hosts. Were these variables mirrored, one host would do each update R times.
   """
@@ -90,7 +90,7 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
 
 
 def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Set[int]:
-  """Ops of the step that every replica has, besides its copies."""
+  """Returns the ops of the step that every replica has, besides its copies."""
   several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
@@ -115,7 +115,7 @@ def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) 
 
 
 def _of_one_replica(kind: str) -> bool:
-  """Whether each replica may have an op of this type for its own variables."""
+  """Returns whether each replica may have an op of this type for its own variables."""
   return (op_roles.is_stateless(kind) or op_roles.is_update(kind)
           or kind in op_roles.OF_VARIABLES or kind in op_roles.STEP_CONTAINERS
           or kind.startswith(("TensorArray", "Stack")))
@@ -167,19 +167,19 @@ class _Outside:
     return found
 
   def _handles(self, node: NodeDef) -> List[str]:
-    """The inputs that are handles or references."""
+    """Returns the inputs that are handles or references."""
     return [text for text, dtype in zip(data_inputs(node), self._defs.signature(node).inputs)
             if _is_handle(dtype)]
 
   def _way(self, text: str) -> List[str]:
-    """The ops through which a handle comes, the variable last."""
+    """Returns the ops through which a handle comes, the variable last."""
     way = [_op(text)]
     while self._nodes[way[-1]].op in _CARRIERS:
       way.append(_op(self._nodes[way[-1]].input[0]))
     return way
 
   def _writing_functions(self, node: NodeDef) -> bool:
-    """Whether the op calls a function that changes a variable."""
+    """Returns whether the op calls a function that changes a variable."""
     pending, seen = [node], set()
     while pending:
       called = pending.pop()

@@ -28,37 +28,37 @@ class Names:
     self._flow, self._cut, self._mirrors = flow, cut, mirrors
 
   def is_copy(self, name: str) -> bool:
-    """Whether an op of the graph exists as copies alone."""
+    """Returns whether an op of the graph exists as copies alone."""
     op = self._flow.graph.op_index.get(name)
     return op in self._cut.copies and op not in self._cut.shared
 
   def owners(self, name: str) -> Sequence[int]:
-    """The replicas that have an op which is no copy; 0 alone if there is one of it."""
+    """Returns the replicas that have an op which is no copy; 0 alone if there is one of it."""
     return range(len(self.prefixes)) if name in self._mirrors else (0,)
 
   def once(self, name: str, r: int) -> str:
-    """An op that is no copy, as replica r reads it."""
+    """Returns the name of an op that is no copy, as replica r reads it."""
     if not r or name not in self._mirrors:
       return name
     copied = self._flow.graph.op_index.get(name) in self._cut.copies
     return f"{self.prefixes[r]}/" + (f"{self.joined}/{name}" if copied else name)
 
   def in_replica(self, name: str, r: int) -> str:
-    """An op as the copies of replica r read it."""
+    """Returns the name of an op as the copies of replica r read it."""
     op = self._flow.graph.op_index.get(name)
     return f"{self.prefixes[r]}/{name}" if op in self._cut.copies else self.once(name, r)
 
   def of_replica(self, tensor: Tensor, r: int) -> str:
-    """A tensor as the copies of replica r read it."""
+    """Returns the name of a tensor as the copies of replica r read it."""
     op, port = tensor
     return tensor_name(self.in_replica(self._flow.graph.op_names[op], r), port)
 
   def join(self, tensor: Tensor) -> str:
-    """The op that joins a tensor."""
+    """Returns the name of the op that combines a tensor across replicas."""
     return f"{self.joined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
 
   def for_each(self, name: str) -> List[str]:
-    """[R] a joining op as each replica reads it, of which each has its own if mirrored."""
+    """Returns the name of a combining op as each replica reads it, [R]."""
     return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self.prefixes]
 
 

@@ -36,7 +36,7 @@ class NodeWriter:
     self.original_of: Dict[str, str] = {}
 
   def beside(self) -> NodeWriter:
-    """Another writer, of nodes that are put elsewhere but belong to the same graph."""
+    """Returns another writer, of nodes that are put elsewhere but belong to the same graph."""
     other = NodeWriter(type(self.graph_def)())
     other.replica_of, other.original_of = self.replica_of, self.original_of
     return other
@@ -50,7 +50,7 @@ class NodeWriter:
       self.replica_of.update((node.name, r) for node in self.graph_def.node[first:])
 
   def copy(self, original: NodeDef, name: str, replica: Optional[int]) -> NodeDef:
-    """A node of the source under another name, without inputs."""
+    """Adds a node of the source under another name, without inputs."""
     node = self.graph_def.node.add()
     node.CopyFrom(original)
     del node.input[:]
@@ -61,7 +61,7 @@ class NodeWriter:
     return node
 
   def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> NodeDef:
-    """A node; `types` are its attributes that are types."""
+    """Adds a node; `types` are its attributes that are types."""
     node = self.graph_def.node.add(name=name, op=op, input=inputs)
     for key, dtype in types.items():
       node.attr[key].type = dtype
@@ -69,7 +69,7 @@ class NodeWriter:
 
   def constant(
       self, name: str, value: ArrayLike, dtype: int = INT32, anchor: Optional[str] = None) -> str:
-    """A Const; `anchor` is an op in whose loop or branch it is."""
+    """Adds a Const; `anchor` is an op in whose loop or branch it is."""
     import tensorflow as tf
 
     waits = [] if anchor is None else [f"^{op_of(anchor)}"]
@@ -81,7 +81,7 @@ class NodeWriter:
   def concat(
       self, name: str, axis_name: str, parts: Sequence[str], dtype: int, axis: int = 0,
       anchor: Optional[str] = None) -> str:
-    """Parts laid end to end."""
+    """Adds a concatenation of parts."""
     node = self.new(
         name, "ConcatV2", [*parts, self.constant(axis_name, axis, anchor=anchor)], T=dtype,
         Tidx=INT32)
@@ -89,7 +89,7 @@ class NodeWriter:
     return name
 
   def combine(self, name: str, parts: Sequence[str], dtype: int, how: str) -> str:
-    """The sum, maximum, ... of the parts."""
+    """Adds the sum, maximum, ... of the parts."""
     if how == "sum":
       node = self.new(name, "AddN", parts, T=dtype)
       node.attr["N"].i = len(parts)
@@ -105,7 +105,7 @@ class NodeWriter:
   def reduce(
       self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Optional[ArrayLike],
       anchor: Optional[str] = None) -> str:
-    """What the parts combine to, times a factor if it is not None; returns what combines them."""
+    """Combines the parts, times a factor if it is not None; returns the combining op."""
     total = self.combine(f"{name}/sum", parts, dtype, how)
     if factor is None:
       self.new(name, "Identity", [total], T=dtype)
@@ -115,14 +115,14 @@ class NodeWriter:
 
   def laid_out(
       self, name: str, tensors: Sequence[str], shapes: Sequence[Sequence[int]], dtype: int) -> str:
-    """Tensors of these shapes, laid end to end."""
+    """Lays tensors of these shapes end to end."""
     flat = [text if len(shape) == 1 else self.reshape(
         f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
             for i, (text, shape) in enumerate(zip(tensors, shapes))]
     return flat[0] if len(flat) == 1 else self.concat(name, f"{name}/axis", flat, dtype)
 
   def reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
-    """A Reshape."""
+    """Adds a Reshape."""
     wanted = self.constant(f"{name}/shape", list(shape))
     self.new(name, "Reshape", [tensor, wanted], T=dtype, Tshape=INT32)
     return name
@@ -130,14 +130,14 @@ class NodeWriter:
   def scale(
       self, name: str, tensor: str, factor: ArrayLike, dtype: int, anchor: Optional[str] = None
   ) -> str:
-    """A tensor times a constant."""
+    """Multiplies a tensor by a constant."""
     self.new(name, "Mul", [tensor, self.constant(f"{name}/scale", factor, dtype, anchor)], T=dtype)
     return name
 
   def part(
       self, name: str, tensor: str, index: int, count: int, axis: int, dtype: int,
       anchor: Optional[str] = None) -> str:
-    """One of equal parts along an axis; `name` is that of the Split."""
+    """Splits a tensor into equal parts along an axis, and returns one of them."""
     node = self.new(
         name, "Split", [self.constant(f"{name}/axis", axis, anchor=anchor), tensor], T=dtype)
     node.attr["num_split"].i = count
@@ -146,7 +146,7 @@ class NodeWriter:
   def offset(
       self, name: str, tensor: str, parts: int, numbers: int, span: int, dtype: int,
       anchor: Optional[str] = None) -> str:
-    """A tensor of positions plus those of `parts` times its examples.
+    """Adds to a tensor of positions those of `parts` times its examples.
 
     Args:
       name, dtype, anchor: of what is written.
@@ -165,7 +165,7 @@ class NodeWriter:
     return name
 
   def cut_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
-    """A tensor of one dimension in stretches of these sizes."""
+    """Splits a tensor of one dimension into stretches of these sizes."""
     if len(sizes) == 1:
       return [tensor]
     inputs = [tensor, self.constant(f"{name}/sizes", list(sizes), INT64),
@@ -176,5 +176,5 @@ class NodeWriter:
 
 
 def tensor_name(name: str, port: int) -> str:
-  """The name of a tensor as an input."""
+  """Returns the name of a tensor as an input."""
   return f"{name}:{port}" if port else name

@@ -44,7 +44,7 @@ def is_update(op_type: str) -> bool:
 
 
 def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
-  """(values, indices) of an update of some rows of a variable, or None for another op."""
+  """Returns (values, indices) of an update of rows of a variable, or None for another op."""
   if not is_update(flow.types[op]):
     return None
   names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
@@ -57,12 +57,12 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
 
 
 def seeded(node: NodeDef) -> bool:
-  """Whether an op that draws from its own state has a seed."""
+  """Returns whether an op that draws from its own state has a seed."""
   return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
 
 
 def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
-  """The batch and the ops that are fed with one, or get one from an input pipeline.
+  """Returns the batch and the ops that are fed with one or read an input pipeline.
 
   A feed that does not grow with the batch (a learning rate, a flag) is the same for all replicas.
 
@@ -106,20 +106,20 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
 
 
 def captured_ops(source: GraphSource) -> FrozenSet[str]:
-  """Captures of a function, which are inputs like arguments but the same for every batch."""
+  """Returns the captures of a function: inputs that are the same for every batch."""
   if source.format != "concrete_function":
     return frozenset()
   return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
 
 
 def is_stateless(op_type: str) -> bool:
-  """Whether an op gives the same for the same inputs, as far as TensorFlow says."""
+  """Returns whether an op gives the same for the same inputs, as far as TensorFlow says."""
   op_def = registered_op_def(op_type)
   return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
 
 
 def may_be_copied(kind: str) -> bool:
-  """Whether replicas may each have an op of this type that reads their examples."""
+  """Returns whether each replica may have an op of this type that reads its examples."""
   if kind in _MAY_BE_COPIED:
     return True
   if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):

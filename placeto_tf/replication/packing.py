@@ -44,7 +44,7 @@ def find_packs(
     flow: Dataflow, spread: Spread, cut: Cut, replicas: int, fetched: FrozenSet[Tensor],
     in_pieces: bool,
 ) -> List[Pack]:
-  """Means that are taken together, in the order in which they become ready, or in pieces.
+  """Returns the means that are taken together, in the order of readiness, or in pieces.
 
   Args:
     flow: the graph.
@@ -91,7 +91,7 @@ def find_packs(
 
 
 def _of_any_number(flow: Dataflow) -> Set[int]:
-  """Ops whose results have as many rows as there are different values; shapes give the most."""
+  """Returns ops with as many rows as there are different values; shapes give the most."""
   rules = [rule_of(kind) for kind in flow.types]
   found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
@@ -108,7 +108,7 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
 
 
 def _in_branches(flow: Dataflow) -> Set[int]:
-  """Ops that run in one of the branches of a conditional only, outside of loops."""
+  """Returns the ops that run in one branch of a conditional only, outside of loops."""
   depth = [0] * len(flow.types)  # how many conditionals an op is in
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
@@ -121,7 +121,7 @@ def _in_branches(flow: Dataflow) -> Set[int]:
 
 
 def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
-  """[N] how many joins lie on the way to an op; of equal levels no join waits for the other.
+  """Returns the all-reduce depth of each op, [N]; all-reduces of equal depth are independent.
 
   What leaves a loop has waited for all that went into it, also on the way round.
   """
@@ -152,7 +152,7 @@ def _reads_joined(spread: Spread, op: int, i: int) -> bool:
 
 
 def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
-  """Bytes of a tensor of known shape, or None."""
+  """Returns the bytes of a tensor of known shape, or None."""
   import tensorflow as tf
 
   try:

@@ -46,15 +46,15 @@ class Inputs:
     self._flow = flow
 
   def powers(self) -> List[float]:
-    """Of each input."""
+    """Returns the power of each input."""
     return [getattr(kind, "power", 0.0) for kind in self.kinds]
 
   def is_whole(self, i: int) -> bool:
-    """Whether it holds whole numbers or booleans."""
+    """Returns whether an input holds whole numbers or booleans."""
     return self._flow.is_integer(self._flow.inputs[self.op][i])
 
   def join(self, i: int) -> None:
-    """The global value instead of the replica's."""
+    """Makes an input the global value instead of the replica's."""
     kind = self.kinds[i]
     if kind == SAME or isinstance(kind, Whole):
       return
@@ -72,7 +72,7 @@ class Inputs:
     self.kinds[i] = Whole() if isinstance(kind, (Rows, Sparse)) else SAME
 
   def scale(self, i: int, by: float) -> None:
-    """`R^by` times the replica's value."""
+    """Multiplies the replica's value of an input by `R^by`."""
     kind = self.kinds[i]
     if not by:
       return
@@ -88,7 +88,7 @@ class Inputs:
       del self.fixes[i]
 
   def to_power(self, i: int, power: float) -> None:
-    """At this power, by a factor."""
+    """Brings an input to this power, by a factor."""
     kind = self.kinds[i]
     if self.powers()[i] == FREE:
       self.kinds[i] = with_power(kind, power)
@@ -96,7 +96,7 @@ class Inputs:
       self.scale(i, power - self.powers()[i])
 
   def as_partial(self, i: int, power: float) -> None:
-    """What is the same everywhere as a share of a sum over the replicas."""
+    """Makes a share of a sum over the replicas of an input that is the same everywhere."""
     kind = self.kinds[i]
     if isinstance(kind, Same):
       if kind.power != FREE:
@@ -104,12 +104,12 @@ class Inputs:
       self.kinds[i] = Partial("sum", power)
 
   def slice(self, i: int, axis: int) -> None:
-    """The replica's rows of the global value."""
+    """Makes an input the replica's rows of the global value."""
     self.fixes[i] = (SLICE, axis)
     self.kinds[i] = Rows(axis)
 
   def offset(self, i: int, batch: int) -> None:
-    """Positions among all examples instead of those of the replica, which has `batch`."""
+    """Makes positions of a replica, which has `batch` examples, positions among all examples."""
     kind = self.kinds[i]
     assert isinstance(kind, Rows) and kind.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
@@ -124,7 +124,7 @@ class NotFollowed(Exception):
 
 
 def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optional[int]:
-  """How many numbers a tensor holds for each example, or None if that is not known."""
+  """Returns how many numbers a tensor holds for each example, or None if not known."""
   shape = flow.shape(tensor)
   if shape is None or None in shape:
     return None
@@ -133,13 +133,13 @@ def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optiona
 
 
 def result_power(flow: Dataflow, view: Inputs) -> float:
-  """The power of an op's results; see `_result_power`."""
+  """Returns the power of an op's results; see `_result_power`."""
   power = _result_power(flow, view)
   return FREE if abs(power) > FREE / 4 else power
 
 
 def _result_power(flow: Dataflow, view: Inputs) -> float:
-  """The power of an op's results; inputs are multiplied where the op needs that.
+  """Returns the power of an op's results; inputs are multiplied where the op needs that.
 
   Raises:
     NotFollowed: whole numbers would have to be divided.

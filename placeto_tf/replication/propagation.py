@@ -101,7 +101,7 @@ class Spread:
   refused: Dict[int, Unclear]
 
   def kind(self, tensor: Tensor) -> Kind:
-    """The kind of any tensor of the graph."""
+    """Returns the spec of any tensor of the graph."""
     found = self.kinds.get(tensor[0])
     return SAME if found is None else found[tensor[1]]
 
@@ -133,7 +133,7 @@ def spread(
 
 
 def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
-  """A loop, the loops around it, and those inside of any of them."""
+  """Returns a loop, the loops around it, and those inside of any of them."""
   parents = flow.frame_parents
   outer = frame
   while parents.get(outer):
@@ -149,7 +149,7 @@ def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
 def _copied(
     flow: Dataflow, sources: Set[int], scaling: Scaling, merged: Set[str]
 ) -> Tuple[Set[int], Set[int]]:
-  """The ops of each replica, and those of them that draw random numbers for examples."""
+  """Returns the ops of each replica, and those of them that are random for examples."""
   containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
   drawn = _drawn_by_examples(flow, sources, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
@@ -171,7 +171,7 @@ def _copied(
 
 
 def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
-  """Ops that draw numbers for each example, with those that make the keys for them alone."""
+  """Returns random ops for examples, with the ops that make keys for them alone."""
   noise = op_roles.NOISE
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
@@ -249,7 +249,7 @@ class _Propagation:
       self._rounds(order, loops)
 
   def _rounds(self, order: Sequence[int], loops: bool) -> None:
-    """The same, with what is compared or without it.
+    """Follows the batch until specs have settled, with comparisons or without them.
 
     While kinds come round a loop for the first time, what depends on them can look unclear, and
     would then stay so, because it goes round itself. So it is followed once more when the rest is
@@ -281,7 +281,7 @@ class _Propagation:
         break
 
   def _is_ready(self, op: int) -> bool:
-    """Whether enough of an op's inputs is known; the others come round a loop."""
+    """Returns whether enough of an op's inputs is known; the others come round a loop."""
     kind = self._flow.types[op]
     known = [tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
@@ -455,7 +455,7 @@ class _Propagation:
     return self._of_partial(view, width)
 
   def _bends_counts(self, view: Inputs) -> bool:
-    """Whether what is computed of the number of examples may be no multiple of it.
+    """Returns whether a number computed from the batch size may be no multiple of it.
 
     At two batches it can look like one, as a quarter of 4 and of 16 does, and yet be none at the
     smaller last batch of an epoch.
@@ -470,7 +470,7 @@ class _Propagation:
     return True
 
   def _of_examples(self, kind: Kind, op: int) -> Kind:
-    """A row of numbers that are counted; how many slots an example has follows from its shape."""
+    """Returns rows of counted numbers; their shape tells how many slots an example has."""
     if not isinstance(kind, Rows) or kind.local is None:
       return kind
     numbers = powers.numbers_of_an_example(self._flow, (op, 0), self._batch)
@@ -479,7 +479,7 @@ class _Propagation:
     return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.room))
 
   def _of_boxes(self, view: Inputs, width: int) -> List[Kind]:
-    """The kinds of containers that are made of others."""
+    """Returns the specs of containers that are made of others."""
     boxes = [each for each in view.kinds if isinstance(each, Box)]
     if self._flow.types[view.op] == "ZerosLike":
       content = boxes[0].content
@@ -503,11 +503,11 @@ class _Propagation:
         view.slice(i, axes[0])
 
   def _grows(self, tensor: Tensor) -> bool:
-    """Whether what is the same everywhere has more elements the more examples there are."""
+    """Returns whether a tensor that all replicas share has more elements for more examples."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
   def _update(self, view: Inputs, width: int) -> List[Kind]:
-    """An op that writes has the global values of all inputs, but for a variable in rows."""
+    """Follows an op that writes: it reads global values, but for a variable in rows."""
     flow, op = self._flow, view.op
     if flow.origin(flow.inputs[op][0])[0] in self._scaling.sources:
       return [Rows(0)] * width
@@ -519,7 +519,7 @@ class _Propagation:
     return [SAME] * width
 
   def _drawn(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
-    """Draws of a replica for its examples."""
+    """Follows a random op of a replica for its examples."""
     found: List[Kind] = []
     for port in range(width):
       axes = self._scaling.axes((op, port))
@@ -567,7 +567,7 @@ class _Propagation:
     return result
 
   def _either(self, op: int, given: Sequence[Kind]) -> Optional[Box]:
-    """A container that either branch of a cond fills in its own way, for its own gradient."""
+    """Returns a container that both branches of a cond fill, each for its own gradient."""
     flow = self._flow
     predicate = self._predicate(op)
     if predicate is None or len(given) != 2 or flow.frames[op]:
@@ -576,7 +576,7 @@ class _Propagation:
     return Box(Either(predicate, true, false))
 
   def _predicate(self, op: int) -> Optional[Tensor]:
-    """What decides which input of the Merge of a cond is taken; None where the inputs disagree.
+    """Returns the predicate of the Merge of a cond; None where its inputs disagree.
 
     The first input is that of the true branch (as TensorFlow lowers an `If`).
     """
@@ -612,7 +612,7 @@ class _Propagation:
     return proto.dtype != 7 and not tf.make_ndarray(proto).any()
 
   def _sizes(self, op: int, kind: Kind, port: int) -> Kind:
-    """The kind of a tensor's shape or size."""
+    """Returns the spec of a tensor's shape or size."""
     what = self._flow.types[op]
     if what == "Rank" or not isinstance(kind, (Rows, Sparse)):
       return SAME
@@ -623,7 +623,7 @@ class _Propagation:
         kind.axis if isinstance(kind, Rows) and kind.outer <= 1 else None)
 
   def _shaped(self, view: Inputs, width: int) -> List[Kind]:
-    """Results of dimensions: other dimensions, or tensors of such a shape."""
+    """Follows an op on dimensions: its results are dimensions, or tensors of such a shape."""
     flow, op, kinds = self._flow, view.op, view.kinds
     kind = flow.types[op]
     if kind == "Range" and kinds == [SAME, Same(-1.0), SAME] and (
@@ -665,14 +665,14 @@ class _Propagation:
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
-    """The tensor of which this one holds the shape, or None."""
+    """Returns the tensor of which this one holds the shape, or None."""
     tensor = self._flow.origin(self._flow.pushed(tensor) or tensor)
     if self._flow.types[tensor[0]] not in ("Shape", "ShapeN"):
       return None
     return self._flow.inputs[tensor[0]][tensor[1]]
 
   def _entries(self, view: Inputs) -> Optional[Kind]:
-    """Some of the dimensions of which one is known to count examples, or their product."""
+    """Follows some dimensions of which one is known to count examples, or their product."""
     flow, sizes = self._flow, view.kinds[0]
     if not isinstance(sizes, Sizes) or sizes.axis is None:
       return None
@@ -691,7 +691,7 @@ class _Propagation:
     return None
 
   def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Kind]:
-    """A tensor of a shape that is only known to hold examples along one axis."""
+    """Follows a tensor whose shape is only known to hold examples along one axis."""
     kind, shape = self._flow.types[view.op], self._flow.shape(
         self._flow.inputs[view.op][data])
     if isinstance(view.kinds[data], (Partial, Own)):
@@ -703,7 +703,7 @@ class _Propagation:
     raise NotFollowed("makes a tensor whose examples cannot be found")
 
   def _of_sparse(self, view: Inputs, width: int) -> List[Kind]:
-    """After rows of a gradient: everything once, from those of all replicas."""
+    """Follows an op behind rows of a gradient: it exists once, for those of all replicas."""
     for i, each in enumerate(view.kinds):
       if isinstance(each, Rows):
         view.join(i)
@@ -715,7 +715,7 @@ class _Propagation:
     return [SAME] * width
 
   def _globally(self, view: Inputs, width: int) -> List[Kind]:
-    """An op that is run once, on the global values of its inputs."""
+    """Follows an op that is run once, on the global values of its inputs."""
     flow, op = self._flow, view.op
     kind = flow.types[op]
     if kind in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
@@ -740,7 +740,7 @@ class _Propagation:
     return found
 
   def _own(self, view: Inputs, width: int) -> List[Kind]:
-    """What a replica computes of its own statistics."""
+    """Follows an op that a replica runs on its own statistics."""
     for i, each in enumerate(view.kinds):
       if isinstance(each, Own):
         view.kinds[i] = Same(each.power - 1)
@@ -752,7 +752,7 @@ class _Propagation:
     return [Own(powers.result_power(self._flow, view) + 1)] * width
 
   def _of_partial(self, view: Inputs, width: int) -> List[Kind]:
-    """Parts of global values go on as parts where the op is linear, else they are joined."""
+    """Follows parts of global values: they go on where the op is linear."""
     flow, kinds = self._flow, view.kinds
     kind = flow.types[view.op]
     hows = {each.how for each in kinds if isinstance(each, Partial)}
@@ -836,7 +836,7 @@ class _Propagation:
 
 
 def _moved(kind: Kind, growth: int, op: int) -> Kind:
-  """The kind of an element put into a container, or taken out: one axis less, or one more."""
+  """Returns the spec of an element put into a container, or taken out, by its axes."""
   if isinstance(kind, Either):
     return Unclear(op, "takes what one branch or another has kept")
   if not isinstance(kind, Rows) or not growth:

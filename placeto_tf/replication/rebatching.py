@@ -87,7 +87,7 @@ class Rebatching:
             "the graph; leave the first dimension of the feeds open, with None")
 
   def _resized(self, size: int) -> int:
-    """A dimension that holds examples, at the other batch."""
+    """Returns a dimension that holds examples, at the other batch."""
     if size < 0:
       return size
     if size * self._times % self._per:
@@ -114,7 +114,7 @@ class Rebatching:
       self._pending.append((tensor, axis))
 
   def _look_at(self, op: int) -> None:
-    """What an op that holds examples needs of its inputs."""
+    """Changes the inputs of an op that holds examples."""
     flow = self._flow
     kind = flow.types[op]
     for tensor in self._outputs(op):
@@ -157,7 +157,7 @@ class Rebatching:
         self._want(other, summed[1 - i])
 
   def _beside(self, op: int, tensor: Tensor, axis: int) -> None:
-    """Inputs that must have the examples that an op's result has."""
+    """Makes inputs have the examples that an op's result has."""
     flow, shape = self._flow, self._flow.shape(tensor)
     kind = flow.types[op]
     if shape is None:
@@ -282,7 +282,7 @@ class Rebatching:
         index -= size
 
   def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
-    """Of which entry of a vector a StridedSlice takes the one that is wanted, or the only one."""
+    """Returns the entry of a vector that a StridedSlice takes, or None if it is not one."""
     begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
     if begin is None or step is None or np.size(begin) != 1:
       return None
@@ -334,7 +334,7 @@ class Rebatching:
     self._set(node, np.take(repeated, np.arange(size), axis=axis))
 
   def _count(self, op: int) -> None:
-    """A divisor of what was found over the examples that is their number grows with them."""
+    """Changes a divisor that is the number of examples, of a sum over them."""
     flow = self._flow
     if flow.types[op] not in _QUOTIENTS and flow.types[op] != "Mul":
       return
@@ -409,7 +409,7 @@ class Rebatching:
 
 
 def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict[int, NodeDef]:
-  """op -> its NodeDef at another batch; for the arguments see `Rebatching`.
+  """Returns op -> its NodeDef at another batch; for the arguments see `Rebatching`.
 
   Where examples cannot be followed, as through a function, shapes at twice the batch, as far as it
   is known, tell more of what depends on it.
@@ -435,7 +435,7 @@ def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict
 
 
 def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
-  """The dataflow of a graph of which some ops have another NodeDef.
+  """Returns the dataflow of a graph of which some ops have another NodeDef.
 
   Raises:
     CostError: TensorFlow's shape inference fails.
@@ -454,7 +454,7 @@ def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
 
 
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
-  """The dataflow of a graph as it would be with a batch that is so many times as large.
+  """Returns the dataflow of a graph at a batch that is so many times as large.
 
   Raises:
     GraphError: it cannot be told.
@@ -469,7 +469,7 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
 
 
 def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[ComputationGraph]:
-  """The graph of one replica of a fixed batch, or None where its ops do not take a smaller one.
+  """Returns the graph of one replica of a fixed batch, or None if its ops take no smaller one.
 
   Args:
     graph: with the whole batch, of a `tf.Graph`, GraphDef or MetaGraphDef.
@@ -527,7 +527,7 @@ def check_shapes(graph_def: GraphDef) -> None:
 
 
 def frozen(graph: ComputationGraph) -> ComputationGraph:
-  """A live graph as the MetaGraphDef of it, whose function calls are inlined."""
+  """Returns a live graph as a MetaGraphDef, whose function calls are inlined."""
   import tensorflow as tf
 
   with graph.origin.tf_graph.as_default():
@@ -545,7 +545,7 @@ def frozen(graph: ComputationGraph) -> ComputationGraph:
 
 
 def live_graph(meta_graph: MetaGraphDef) -> tf.Graph:
-  """A `tf.Graph` of a MetaGraphDef, with its collections."""
+  """Returns a `tf.Graph` of a MetaGraphDef, with its collections."""
   import tensorflow as tf
 
   graph = tf.Graph()

@@ -32,7 +32,7 @@ _FREE = ("Reshape",)  # moves nothing
 
 def replicated_costs(
     replicated: ReplicatedGraph, cluster: Cluster, source: str = "grappler") -> OpCosts:
-  """Costs of the replicas on a cluster.
+  """Returns the costs of the replicas on a cluster.
 
   Args:
     replicated: the replicas.
@@ -62,7 +62,7 @@ def replicated_costs(
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
-  """The work of the replicas from the work of one."""
+  """Returns the work of the replicas from the work of one."""
   graph, original = replicated.graph, replicated.original
   origin = replicated.original_of_op
   known = origin >= 0
@@ -126,7 +126,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
 
 
 def divided_feeds(replicated: ReplicatedGraph) -> list:
-  """The feeds that take the whole batch, and the ops that divide it."""
+  """Returns the feeds that take the whole batch, and the ops that divide it."""
   graph = replicated.graph
   feeds = {graph.op_index[name.rpartition(":")[0]] for name in graph.feeds}
   found = []
@@ -139,7 +139,7 @@ def divided_feeds(replicated: ReplicatedGraph) -> list:
 
 
 def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:
-  """What share of its input each output of a SplitV of ours has."""
+  """Returns the share of its input that each output of a SplitV of ours has."""
   source = graph.origin
   assert source.positions is not None
   sizes = _constant(graph, source.graph_def.node[source.positions[op]].input[1])
@@ -147,7 +147,7 @@ def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:
 
 
 def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
-  """The value of a Const."""
+  """Returns the value of a Const."""
   import tensorflow as tf
 
   source = graph.origin
@@ -157,7 +157,7 @@ def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
 
 
 def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
-  """Ops that work on the rows of all replicas, up to the updates of variables."""
+  """Returns the ops that work on the rows of all replicas, up to updates of variables."""
   graph, owner = replicated.graph, replicated.replica_of_op
   reached = np.zeros(graph.num_ops, dtype=bool)
   found = []

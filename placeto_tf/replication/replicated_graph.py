@@ -18,14 +18,14 @@ SHARED = -1
 
 
 def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
-  """A number of replicas and what they share, as tables and reports name it."""
+  """Returns the name of a replication strategy in tables and reports."""
   if micro_batches > 1:
     return f"{replicas // micro_batches} x {micro_batches}"
   return f"{replicas} mirrored" if mirrored else str(replicas)
 
 
 def pipeline_form(text: object) -> Optional[Tuple[int, int]]:
-  """(groups, micro-batches) of "2 x 8"; None for what is no such form."""
+  """Returns (groups, micro-batches) of "2 x 8"; None for a text of another kind."""
   found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
   if found is None or int(found[1]) < 1 or int(found[2]) < 2:
     return None
@@ -75,22 +75,22 @@ class ReplicatedGraph:
 
   @property
   def form(self) -> str:
-    """See `form_name`."""
+    """Returns the name of the replication strategy; see `form_name`."""
     return form_name(self.replicas, self.mirrored, self.micro_batches)
 
   @property
   def groups(self) -> int:
-    """The number of groups."""
+    """Returns the number of groups."""
     return self.replicas // self.micro_batches
 
   @property
   def micro_batch_of_op(self) -> np.ndarray:
-    """[N] the micro-batch of an op within its group, -1 for what exists once."""
+    """Returns the micro-batch of an op within its group, [N]; -1 for ops that exist once."""
     return np.where(self.replica_of_op == SHARED, -1, self.replica_of_op % self.micro_batches)
 
   @functools.cached_property
   def nearest_original(self) -> np.ndarray:
-    """[N] `original_of_op`, and for an op that copies none that of an op whose results it takes.
+    """Returns `original_of_op`, with an op's producer where the op copies none, [N].
 
     Constants of such an op have that of their reader.
     """
@@ -111,12 +111,12 @@ class ReplicatedGraph:
     return np.maximum(found, 0)
 
   def feed(self, batch: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-    """Arrays of the global batch by the original's feeds -> arrays by the feeds of this graph."""
+    """Returns arrays by this graph's feeds from arrays of the global batch by the original's."""
     return {self.feeds[name if name in self.feeds else f"{name}:0"][0]: np.asarray(array)
             for name, array in batch.items()}
 
   def describe(self) -> Mapping[str, Any]:
-    """The entry in a report, in plain values."""
+    """Returns the entry in a report, in plain values."""
     return {
         "form": self.form, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,

@@ -62,7 +62,7 @@ _TAKING = ("StridedSlice", "StridedSliceGrad", "Slice", "Gather", "GatherV2", "G
 
 
 def check_replicas(replicas: Any) -> int:
-  """The number of replicas.
+  """Returns the number of replicas.
 
   Raises:
     GraphError: it is no whole number of at least 1.
@@ -167,7 +167,7 @@ def replicate(
 
 def with_order(
     replicated: ReplicatedGraph, edges: Sequence[Tuple[str, str]]) -> ReplicatedGraph:
-  """The same replicas with control edges, which say in which order ops run.
+  """Returns the same replicas with control edges, which say in which order ops run.
 
   Ops of a live graph may be numbered otherwise than before.
 
@@ -199,7 +199,7 @@ def with_order(
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
-  """The unchanged graph; what the batch reaches belongs to replica 0."""
+  """Returns the unchanged graph; ops behind the batch belong to replica 0."""
   batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
   reached = closure(set(sources), flow.consumers)
   count = np.arange(graph.num_ops, dtype=np.int32)
@@ -211,7 +211,7 @@ def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
 def _at_whole_batch(
     graph: ComputationGraph, flow: Dataflow, whole: Optional[ComputationGraph], replicas: int
 ) -> Dataflow:
-  """The dataflow of the graph at the global batch."""
+  """Returns the dataflow of the graph at the global batch."""
   if whole is not None:
     return analyse_dataflow(frozen(whole) if whole.origin.format == "tf_graph" else whole)
   if unknown_batch(graph):
@@ -246,7 +246,7 @@ def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
-  """Fetched tensors, and ops that are run for their effects."""
+  """Returns fetched tensors, and ops that are run for their effects."""
   fetched, run = [], []
   for name in graph.fetches:
     op_name, colon, port = name.rpartition(":")
@@ -260,7 +260,7 @@ def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
 def _load(
     graph: ComputationGraph, written: rewriting.Rewritten, replicas: int, live: bool
 ) -> ComputationGraph:
-  """The written graph in the format of the source."""
+  """Loads the written graph in the format of the source."""
   source = graph.origin
   shapes = {}
   for name, shape in source.feed_shapes.items():
@@ -282,7 +282,7 @@ def _load(
 
 
 def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
-  """The MetaGraphDef with the written nodes; what it names is the first replica's where copied."""
+  """Returns the MetaGraphDef with the written nodes; it names the first replica's copies."""
   result = type(original)()
   result.CopyFrom(original)
   result.graph_def.CopyFrom(written.graph_def)

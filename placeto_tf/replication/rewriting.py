@@ -135,7 +135,7 @@ class _Writer:
   # Copies.
 
   def _own_frame(self, op: int) -> bool:
-    """Whether an op is in a loop that each replica runs for itself."""
+    """Returns whether an op is in a loop that each replica runs for itself."""
     return bool(self._flow.frames[op]) and self._flow.frames[op] not in self._spread.merged
 
   def _copy(self, op: int, r: int) -> None:
@@ -185,7 +185,7 @@ class _Writer:
         node.attr[key].s = f"{self._names.prefixes[r]}/".encode() + node.attr[key].s
 
   def _copy_input(self, op: int, i: int, text: str, r: int) -> str:
-    """What replica r's copy of an op reads."""
+    """Returns the input of replica r's copy of an op."""
     name, port = parse(text)
     tensor = (self._flow.graph.op_index[name], port)
     fix = self._spread.fixes.get((op, i))
@@ -215,7 +215,7 @@ class _Writer:
     return self._fixed[key]
 
   def _divide_feed(self, op: int, r: int) -> None:
-    """The global batch, cut in equal parts."""
+    """Divides a feed of the global batch in equal parts."""
     name, dtype = self._op_names[op], self._flow.dtype((op, 0)) % 100
     if not r:
       tensor = f"{name}:0"
@@ -264,7 +264,7 @@ class _Writer:
   def _no_copy(
       self, original: NodeDef, r: int, translate: Callable[[str], Sequence[str]]
   ) -> NodeDef:
-    """The only one of an op, or replica r's."""
+    """Writes the only one of an op, or replica r's."""
     name, owners = original.name, self._names.owners(original.name)
     node = self._writer.copy(original, self._names.once(name, r), r if len(owners) > 1 else None)
     if "_output_shapes" in node.attr:
@@ -282,7 +282,7 @@ class _Writer:
     return node
 
   def _input(self, op: int, r: int, text: str) -> Sequence[str]:
-    """An input of an op of the step, of replica r if it is mirrored."""
+    """Returns an input of an op of the step, of replica r if the op is mirrored."""
     if self._op_names[op] in self._flow.graph.origin.cut_ops:
       return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
@@ -294,7 +294,7 @@ class _Writer:
     return (joined[r] if joined else tensor_name(self._names.once(name, r), port),)
 
   def _outside(self, node: NodeDef, frames: Set[bytes]) -> None:
-    """An op that the fetches do not need, with its twins."""
+    """Writes an op that the fetches do not need, once for each replica that has it."""
     handles = self._mirrors.outside.get(node.name, frozenset())
     for r in self._names.owners(node.name):
       own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
@@ -304,7 +304,7 @@ class _Writer:
         self._rename(own, 0, ("frame_name",))  # into the first replica's loop
 
   def _input_outside(self, handles: FrozenSet[str], r: int, text: str) -> Sequence[str]:
-    """For ops that the fetches do not need: the first replica's values, replica r's handles."""
+    """Returns an input of an op outside the step: replica r's handles, else the first's."""
     if text.startswith("^"):
       awaited = text[1:]
       if self._names.is_copy(awaited):

@@ -54,11 +54,11 @@ class Scaling:
 
   @property
   def compares(self) -> bool:
-    """Whether what is the same in both graphs is known to be so for any number of examples."""
+    """Returns whether sizes that are equal in both graphs are so for any number of examples."""
     return self.replicas > 1 and self.known
 
   def other(self, tensor: Tensor) -> Optional[Tensor]:
-    """The tensor at the global batch."""
+    """Returns the tensor at the global batch."""
     op = self._there.get(self._names[tensor[0]])
     if op is None or self._whole.types[op] != self._part.types[tensor[0]] and not (
         self._is_constant_and_fill(tensor[0], op)):
@@ -76,7 +76,7 @@ class Scaling:
         and whole.value(whole.inputs[other][0]) is not None)
 
   def axes(self, tensor: Tensor) -> Optional[List[int]]:
-    """The axes that are R times as long at the global batch.
+    """Returns the axes that are R times as long at the global batch.
 
     None where that is not known; `ODD` where an axis differs, but is not R times as long.
     """
@@ -95,7 +95,7 @@ class Scaling:
     return found if all(pairs[axis][0] * self.replicas == pairs[axis][1] for axis in found) else ODD
 
   def number(self, tensor: Tensor) -> Optional[Kind]:
-    """The kind of whole numbers that are known, or None."""
+    """Returns the spec of whole numbers that are known, or None."""
     value = self._part.value(tensor)
     other = self.other(tensor)
     if value is None or other is None:
@@ -106,7 +106,7 @@ class Scaling:
     return self._of_numbers(tensor[0], np.asarray(value), np.asarray(at_whole))
 
   def factors(self, tensor: Tensor) -> Optional[np.ndarray]:
-    """By what each of known whole numbers is multiplied at the global batch, or None."""
+    """Returns the factors of known whole numbers at the global batch, or None."""
     other = self.other(tensor)
     one = self._part.value(tensor)
     all_ = None if other is None else self._whole.value(other)
@@ -126,7 +126,7 @@ class Scaling:
     return self._of_rows(op, one, all_)
 
   def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:
-    """The kind of a constant array with an axis that grows."""
+    """Returns the spec of a constant array with an axis that grows."""
     if one.ndim != all_.ndim:
       return Unclear(op, _ODD)
     axes = [axis for axis in range(one.ndim) if one.shape[axis] != all_.shape[axis]]
@@ -175,7 +175,7 @@ class Scaling:
     return self._of_numbers(op, *values)
 
   def _attr_axis(self, op: int) -> Optional[int]:
-    """The axis along which a variable keeps examples."""
+    """Returns the axis along which a variable keeps examples."""
     other = self.other((op, 0))
     if other is None:
       return None
@@ -189,10 +189,10 @@ class Scaling:
 
   @functools.cached_property
   def known(self) -> bool:
-    """Whether the two graphs have the same ops."""
+    """Returns whether the two graphs have the same ops."""
     return all(name in self._there for name in self._names)
 
 
 def empty(flow: Dataflow) -> Scaling:
-  """For one replica: nothing grows."""
+  """Returns the scaling of a single replica: nothing grows."""
   return Scaling(flow, flow, 1)

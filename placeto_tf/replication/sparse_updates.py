@@ -36,7 +36,7 @@ class SparseUpdate:
 
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
-  """The rows of all updates of single rows."""
+  """Returns the rows of all updates of single rows."""
   updates = {}
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
@@ -60,14 +60,14 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
 
 
 def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
-  """The indices before equal ones were joined."""
+  """Returns the indices before equal ones were made one."""
   while flow.types[tensor[0]] in (*_UNIQUE, "Identity", "Cast"):
     tensor = flow.inputs[tensor[0]][0]
   return tensor
 
 
 def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
-  """The ops that read indices and that an update alone reads."""
+  """Returns the ops that read indices and that an update alone reads."""
   found: Set[int] = set()
   stack = list(flow.consumers[indices[0]])
   while stack:
@@ -85,7 +85,7 @@ def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
 
 def _gradient_rows(
     flow: Dataflow, tensor: Tensor, update: int, every: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
-  """The rows before the optimizer scaled and joined them, and the ops that did so."""
+  """Returns the rows before the optimizer scaled and added them, and the ops that did so."""
   others: Set[int] = set()
   while True:
     rows, way = _way_of_rows(flow, tensor, others)
@@ -100,7 +100,7 @@ def _gradient_rows(
 
 def _way_of_rows(
     flow: Dataflow, tensor: Tensor, others: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
-  """The same, not looking behind `others`."""
+  """Returns the rows and ops of `_gradient_rows`, not looking behind `others`."""
   rows, way, stack, seen = set(), set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
@@ -129,7 +129,7 @@ def _way_of_rows(
 
 
 def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int]) -> bool:
-  """Whether rows are made for updates alone, or else for what they are clipped by.
+  """Returns whether rows are made for updates, or for a norm that clips them.
 
   A step may also write examples that its loss reads: these are no gradient.
 

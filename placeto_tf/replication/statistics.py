@@ -15,7 +15,7 @@ _KEEPING = frozenset((
 
 
 def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
-  """Means and variances over the same axes of which moving averages are kept, both of them.
+  """Returns means and variances over equal axes of which moving averages are kept.
 
   The variance is the mean of squared differences from the mean, or the mean of squares of which the
   mean's square is subtracted. What is normalized depends on variables: a layer's input, not the
@@ -34,7 +34,7 @@ def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
 
 
 def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
-  """The mean that belongs to a variance, or None for any other op."""
+  """Returns the mean that belongs to a variance, or None for any other op."""
   square = _passed(flow, flow.inputs[op][0])[0]
   x: Optional[Tensor] = None
   candidates: Set[int] = set()
@@ -62,7 +62,7 @@ def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
 
 
 def _is_difference(flow: Dataflow, squares: int, means: Set[int]) -> bool:
-  """Whether the square of one of the means is subtracted from the mean of squares."""
+  """Returns whether a mean's square is subtracted from the mean of squares."""
   for consumer in flow.consumers[squares]:
     if flow.types[consumer] == "Sub":
       other = _passed(flow, flow.inputs[consumer][1])[0]
@@ -86,7 +86,7 @@ def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
 
 
 def _is_kept(flow: Dataflow, op: int) -> bool:
-  """Whether a moving average is kept of the op's result."""
+  """Returns whether a moving average is kept of the op's result."""
   seen, stack = {op}, [op]
   while stack:
     for consumer in flow.consumers[stack.pop()]:

@@ -101,7 +101,7 @@ def _forget_colocation(node: Any, captures: Any) -> None:
 
 
 def _function_type(function: Any, graph: Any) -> Any:
-  """The parameters of the original, for the global batch."""
+  """Returns the parameters of the original, for the global batch."""
   from tensorflow.core.function import trace_type
   from tensorflow.core.function.polymorphism import function_type as function_types
 

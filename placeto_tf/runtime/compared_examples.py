@@ -45,7 +45,7 @@ class ComparedExamples:
       self._examples = min(self._examples, _EXAMPLES_PER_REPLICA * self._divisions)
 
   def feed(self, step: int) -> Dict[str, np.ndarray]:
-    """Name of a fed tensor of the graph -> its value."""
+    """Returns name of a fed tensor of the graph -> its value."""
     seed = 1000 * self._seed + step
     found = with_masks(
         make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
@@ -59,12 +59,12 @@ class ComparedExamples:
     return found
 
   def is_other(self, step: int) -> bool:
-    """Whether the step has negative numbers, and draws the other ones."""
+    """Returns whether the step has negative numbers, and draws the other ones."""
     return self.alternates and step % 2 == 1
 
 
 def _parts_of_feeds(graph: ComputationGraph) -> int:
-  """Into how many parts a graph divides its batch itself: more than 1 if replicas are inside."""
+  """Returns the number of parts into which a graph divides its batch itself."""
   feeds = {name.partition(":")[0] for name in graph.feeds}
   return max([1, *(
       node.attr["num_split"].i for node in graph.origin.graph_def.node

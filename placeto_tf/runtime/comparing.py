@@ -101,7 +101,7 @@ def compare_training(
 def _compare(
     graph: ComputationGraph, replicated: ReplicatedGraph, steps: int, started: float,
     time_limit_s: float, seed: int) -> TrainingComparison:
-  """`compare_training`, which raises NotRunnable where it cannot be run."""
+  """Compares as `compare_training`; raises NotRunnable where that cannot be run."""
   import tensorflow as tf
 
   own = replicated if replicated.own_statistics else None

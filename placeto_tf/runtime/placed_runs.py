@@ -175,7 +175,7 @@ def _config(runtime: Runtime, optimizations: bool) -> Any:
 
 
 def open_with_beat(beat: Callable[[], None], *args: Any, **options: Any) -> PlacedRun:
-  """A `PlacedRun`, reporting signs of life once it is there."""
+  """Opens a `PlacedRun`, reporting signs of life once it is there."""
   beat()
   run = PlacedRun(*args, **options)
   beat()

@@ -36,7 +36,7 @@ class RoundingNoise:
     self._noise: Dict[str, float] = {}  # the largest so far of each fetch and variable
 
   def restart(self) -> None:
-    """To be called before the pair begins again."""
+    """Forgets the second training; to be called before the pair begins again."""
     self._other, self._steps = None, 0
 
   def close(self) -> None:
@@ -47,7 +47,7 @@ class RoundingNoise:
   def allowed(
       self, seen: Sequence[SeenDifference], fetched: Sequence[Sequence[np.ndarray]], step: int,
       deadline: float) -> List[SeenDifference]:
-    """The same differences, with tolerances for the noise of those that are wrong.
+    """Returns the same differences, with tolerances for the noise of those that are wrong.
 
     Args:
       seen: after a step.

@@ -66,11 +66,11 @@ class SideBySide:
 
   @property
   def untold(self) -> Set[str]:
-    """Variables that tell nothing: that hold little but rounding, overflow, or are not changed."""
+    """Returns the variables that hold little but rounding, overflow, or are not changed."""
     return self._blurred | (self.pair.updated - self._moved)
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """(largest difference, steps compared); see `compare_training`."""
+    """Returns (largest difference, steps compared); see `compare_training`."""
     found = self._run(steps, started, deadline)
     if self.overflow_step == 0:
       self.pair.small = True
@@ -116,7 +116,7 @@ class SideBySide:
     self.in_replicas = False
 
   def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """`run` with values as they are now; ends early where numbers overflow."""
+    """Runs steps with values as they are now; ends early where numbers overflow."""
     import tensorflow as tf
 
     pair, examples = self.pair, self._examples
@@ -172,7 +172,7 @@ class SideBySide:
       self._noise.close()
 
   def _in_double(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """`run` in double precision, made once; no steps where that cannot be run.
+    """Runs steps in double precision, once; no steps where that cannot be run.
 
     Raises:
       ReplicaMismatchError: the replicas train something else there, too.

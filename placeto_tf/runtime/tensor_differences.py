@@ -32,22 +32,22 @@ class SeenDifference(NamedTuple):
 
   @property
   def is_wrong(self) -> bool:
-    """Whether it is more than rounding."""
+    """Returns whether the difference is more than rounding."""
     return self.difference > self.tolerance
 
   @property
   def tells(self) -> bool:
-    """Whether another value would have been noticed."""
+    """Returns whether another value would have been noticed."""
     return self.is_finite and self.tolerance <= _UNTOLD
 
   @property
   def moves(self) -> bool:
-    """Whether steps change it by much more than rounding."""
+    """Returns whether steps change the tensor by much more than rounding."""
     return self.is_finite and self.tolerance <= _UNTOLD * self.change
 
 
 def difference(one: ArrayLike, other: ArrayLike) -> float:
-  """The largest difference relative to the largest element; infinite for other shapes."""
+  """Returns the largest difference over the largest element; infinite for other shapes."""
   one, other = _real(one), _real(other)
   if one.shape != other.shape:
     return float("inf")
@@ -75,7 +75,7 @@ def _real(value: ArrayLike) -> np.ndarray:
 
 
 def tolerance(value: ArrayLike, change: float = 1.0) -> float:
-  """The largest difference that is taken for rounding in any graph.
+  """Returns the largest difference that is taken for rounding in any graph.
 
   Args:
     value: a tensor.
@@ -90,14 +90,14 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
 
 
 def is_finite(value: ArrayLike) -> bool:
-  """Whether all elements are numbers; two tensors that are not agree whatever was computed."""
+  """Returns whether all elements are numbers; others agree whatever was computed."""
   value = _real(value)
   return (value.dtype.kind != "f" and "float" not in str(value.dtype)) or bool(
       np.isfinite(value).all())
 
 
 def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> np.ndarray:
-  """A first value, with elements that differ.
+  """Returns a first value with elements that differ.
 
   What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
   and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
@@ -117,7 +117,7 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
 
 
 def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """A value changed by as much as some roundings would."""
+  """Returns a value changed by as much as some roundings would."""
   if value.dtype.kind != "f":
     return value
   change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS

@@ -87,7 +87,7 @@ class TrainableGraph:
     self.session: tf.compat.v1.Session = None
 
   def again(self) -> TrainableGraph:
-    """The same graph for another session."""
+    """Returns the same graph for another session."""
     other = copy.copy(self)
     other.session = None
     return other
@@ -128,7 +128,7 @@ class TrainableGraph:
         self._readers[name], self._setters[name] = read, (write, value)
 
   def read(self, names: Sequence[str]) -> List[np.ndarray]:
-    """The values of variables."""
+    """Returns the values of variables."""
     return self.session.run([self._readers[name] for name in names])
 
   def write(self, values: Mapping[str, np.ndarray]) -> None:
@@ -140,7 +140,7 @@ class TrainableGraph:
   def step(
       self, feed: Mapping[str, np.ndarray], deadline: float = math.inf, otherwise: bool = False
   ) -> List[np.ndarray]:
-    """One run of the fetches; the values of those that are tensors.
+    """Runs the fetches once; returns the values of those that are tensors.
 
     Args:
       feed: of the step.
@@ -163,7 +163,7 @@ class TrainableGraph:
     return self.session.run([tensors, ops], feed, options=options)[0]
 
   def _draw_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
-    """(op, its feed, both numbers) for each variable that holds what is drawn."""
+    """Returns (op, its feed, both numbers) for each variable that holds a drawn number."""
     import tensorflow as tf
 
     handles = {op.get_attr("shared_name"): op for op in self.tf_graph.get_operations()

@@ -98,7 +98,7 @@ class TrainedPair:
     self.chunks = self._in_chunks()
 
   def again(self, plain: bool = False) -> TrainedPair:
-    """The same for other sessions.
+    """Returns the same pair for other sessions.
 
     Args:
       plain: whether batch normalizations of the graph, not of the replicas, are written out.
@@ -121,7 +121,7 @@ class TrainedPair:
       self._write(values)
 
   def begin_rounded(self, seed: int) -> None:
-    """The same, with variables that differ by some roundings."""
+    """Initialises both with variables that differ by some roundings."""
     self.parts.open()
     rng = np.random.default_rng(seed + 1)
     for values in self._first_values(seed):
@@ -133,7 +133,7 @@ class TrainedPair:
     self.parts.close()
 
   def compared(self, names: Sequence[str]) -> List[SeenDifference]:
-    """Some variables of the graph beside their copies."""
+    """Compares some variables of the graph with their copies."""
     found = iter(self.parts.read([each for name in names for each in self.copies[name]]))
     seen = []
     for name, value in zip(names, self.whole.read(names)):
@@ -144,7 +144,7 @@ class TrainedPair:
     return seen
 
   def wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
-    """The first tensors that are joined to another value than the graph's, from equal variables."""
+    """Returns the first tensors whose all-reduce gives another value than the graph's."""
     for names in self.chunks:
       self._write_parts(dict(zip(names, self.whole.read(names))))
     joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
@@ -220,12 +220,12 @@ class TrainedPair:
                       for copy_, part in self._by_copy(name, value).items()})
 
   def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
-    """The replicas' copies of a variable -> what they should hold."""
+    """Returns the replicas' copies of a variable -> the values they should hold."""
     copies = self.copies[name]
     return dict(zip(copies, self._rows(name, value) or [value] * len(copies)))
 
   def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
-    """The rows of each replica, of a variable that keeps examples."""
+    """Returns the rows of each replica, of a variable that keeps examples."""
     op = self.parts.tf_graph.get_operation_by_name(self.copies[name][0])
     shape = [dim.size for dim in op.node_def.attr["shape"].shape.dim]
     if len(shape) != value.ndim:
@@ -242,14 +242,14 @@ def _captured_variables(graph: ComputationGraph) -> Dict[str, int]:
 
 
 def _is_generator(graph: ComputationGraph, name: str) -> bool:
-  """Whether the variable is the state of a random generator, which each replica advances."""
+  """Returns whether the variable is the state of a random generator."""
   op = graph.op_index[name]
   readers = graph.edge_consumers[graph.edge_producers == op].tolist()
   return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
 
 
 def _updated(graph: ComputationGraph, tf_graph: tf.Graph) -> Set[str]:
-  """Variables that an op of the step changes, in branches and loops, too."""
+  """Returns the variables that an op of the step changes, in branches and loops, too."""
   import tensorflow as tf
 
   found = set()

@@ -45,7 +45,7 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
 
 
 def _bytes_of_tensors(graph: ComputationGraph) -> float:
-  """Of all tensors of a step, as if none were freed; infinite where a shape is not known.
+  """Returns the bytes of all tensors of a step; infinite where a shape is not known.
 
   Much sooner known than what is alive at a time.
   """
@@ -66,7 +66,7 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
 
 def variable_bytes(node: NodeDef) -> float:
-  """Of the variable that an op is the handle of; unknown dimensions count as one."""
+  """Returns the bytes of a variable's handle op; unknown dimensions count as one."""
   import tensorflow as tf
 
   dims = [max(1, dim.size) for dim in node.attr["shape"].shape.dim]
@@ -74,7 +74,7 @@ def variable_bytes(node: NodeDef) -> float:
 
 
 def _free_bytes() -> float:
-  """Memory that other programs leave, where the system tells; else any amount."""
+  """Returns the bytes that other programs leave, where the system tells; else infinity."""
   try:
     with open("/proc/meminfo", encoding="ascii") as file:
       found = dict(line.split(":", 1) for line in file)
