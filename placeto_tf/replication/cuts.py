@@ -138,6 +138,13 @@ class _Cutter:
         self._spread.kind(tensor) != SAME for tensor in flow.inputs[op])]
     learning += [op for op in updates if any(
         tensor[0] in self._spread.once for tensor in flow.inputs[op])]
+    collecting = [op for op in sorted(copied) if "AccumulatorApply" in flow.types[op]]
+    if not learning and collecting:
+      raise GraphError(
+          f"op {flow.graph.op_names[collecting[0]]!r} ({flow.types[collecting[0]]}) collects the "
+          "gradients of several workers, as SyncReplicasOptimizer does, so that the step updates "
+          "no variable itself; build the graph with the optimizer inside it (its minimize), of "
+          "which replicas are made here, or place one replica")
     if not learning:
       raise GraphError(
           "no variable is updated from what is fed, so there is no training to replicate; hand "

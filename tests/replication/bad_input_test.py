@@ -77,6 +77,24 @@ def test_state_that_is_no_variable_is_changed_once_with_what_all_have_found(trai
   assert nodes["enqueue"].input[1].startswith("joined/")
 
 
+def test_gradients_that_several_workers_collect_and_the_optimizer_inside():
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+
+  def train(wrap):
+    graph = tf.Graph()
+    with graph.as_default():
+      loss = tf.reduce_mean(linear(v1.placeholder(tf.float32, [None, 5], name="x")))
+      optimizer = v1.train.GradientDescentOptimizer(0.1)
+      optimizer = v1.train.SyncReplicasOptimizer(optimizer, 2, 2) if wrap else optimizer
+      name = optimizer.minimize(loss, v1.train.get_or_create_global_step()).name
+    return load_graph(graph.as_graph_def(), fetches=[name], batch_size=4)
+
+  refused(train(True), "SyncReplicasOptimizer", "optimizer inside")
+  assert replicate(train(False), 2).replicas == 2  # the remedy
+
+
 def test_examples_that_change_places(training):
   import tensorflow as tf
 
