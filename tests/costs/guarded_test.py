@@ -53,7 +53,7 @@ def test_recursion_is_found_before_the_analysis_that_it_ends(graph_def, monkeypa
 
 
 def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, analysed_by):
-  def crash(*_):
+  def crash(*_, **__):
     os.write(2, b"I0000 fine so far\nF0000 tensor.cc:9] Check failed: 1 == 2\n")
     os.kill(os.getpid(), signal.SIGABRT)
 
@@ -64,7 +64,7 @@ def test_a_crash_is_an_error_that_says_what_tensorflow_said(graph_def, analysed_
 
 
 def test_a_hang_is_ended(graph_def, monkeypatch, analysed_by):
-  def spin(*_):
+  def spin(*_, **__):
     while True:
       pass
 
@@ -77,9 +77,9 @@ def test_a_hang_is_ended(graph_def, monkeypatch, analysed_by):
 def test_a_busy_machine_does_not_end_an_analysis(graph_def, monkeypatch, analysed_by):
   expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
 
-  def wait_for_a_core(*arguments):
+  def wait_for_a_core(*arguments, **options):
     time.sleep(1.5)
-    return analyse(*arguments)
+    return analyse(*arguments, **options)
 
   analysed_by(wait_for_a_core)
   monkeypatch.setattr(guarded, "_LIMIT_S", 0.5)
@@ -88,7 +88,7 @@ def test_a_busy_machine_does_not_end_an_analysis(graph_def, monkeypatch, analyse
 
 def test_an_analysis_that_waits_for_ever_is_an_error(graph_def, monkeypatch, analysed_by):
   expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
-  analysed_by(lambda *_: time.sleep(600))
+  analysed_by(lambda *_, **__: time.sleep(600))
   monkeypatch.setattr(guarded, "_LIMIT_S", 0.0)
   monkeypatch.setattr(guarded, "_SILENT_S", 0.3)
   with pytest.raises(CostError, match="waits for something that does not come"):
@@ -146,7 +146,7 @@ def test_a_fork_ends_with_its_parent_whatever_that_dies_of():
 @pytest.mark.parametrize("error, shown", [
     (CostError("no costs"), "^no costs$"), (ValueError("bad\nshape"), "ValueError: bad shape")])
 def test_errors_come_back_as_errors_of_costs(graph_def, analysed_by, error, shown):
-  def fail(*_):
+  def fail(*_, **__):
     raise error
 
   analysed_by(fail)
