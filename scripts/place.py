@@ -56,7 +56,7 @@ def main() -> None:
   """Places, writes and prints."""
   from placeto_tf.placing import publishing, replica_search, tables, what_now
   from placeto_tf.placing.config import PlacingConfig
-  from placeto_tf.placing.observing import Terminal
+  from placeto_tf.placing.observing import Observer
 
   started = time.monotonic()
   shared_flags.import_policies()
@@ -78,7 +78,7 @@ def main() -> None:
   result = publishing.place_into(
       FLAGS.out, FLAGS.graph, FLAGS.cluster,
       replica_search.with_replicas_of_spec(config, FLAGS.graph),
-      loading=shared_flags.graph_options(), observer=Terminal())
+      loading=shared_flags.graph_options(), observer=Observer(shown=True))
   print(tables.table(result, verbose=FLAGS.verbose))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
   print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)

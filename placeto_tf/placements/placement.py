@@ -8,6 +8,7 @@
    "method": "auto", "seed": 0, "evaluations": 1234, "step_time_us": 1234.5,
    "lower_bound_us": 900.0, "peak_memory_bytes": {"/GPU:0": 1},
    "baselines": {"current": {"step_time_us": 2000.0, "fits": true}},
+   "options": {"existing_devices": "start", "pins": {"embedding/.*": "/CPU:0"}},
    "digest": "SHA-256 of the rest"}
 
 Readers accept a file with only `devices` and `placement`, and no file that was changed after it was
@@ -57,6 +58,7 @@ class Placement(collections.abc.Mapping):
     peak_memory_bytes: device name -> bytes.
     baselines: method -> {"step_time_us": ..., "fits": ...}.
     replicas: among which the batch is divided, where the placement is of several.
+    options: what the search was asked to keep: its pins, and the graph's own devices.
   """
 
   op_devices: Mapping[str, str]
@@ -73,6 +75,7 @@ class Placement(collections.abc.Mapping):
   peak_memory_bytes: Mapping[str, float] = dataclasses.field(default_factory=dict)
   baselines: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
   replicas: Optional[int] = None
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:
     known = set(self.devices)

@@ -50,7 +50,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   for name in ("seed", "evaluations", "step_time_us", "lower_bound_us", "replicas"):
     if fields[name] is not None:
       found[name] = _plain(fields[name])
-  for name in ("peak_memory_bytes", "baselines"):
+  for name in ("peak_memory_bytes", "baselines", "options"):
     if fields[name]:
       found[name] = _plain(fields[name])
   if set(found) - set(_BY_HAND):
@@ -126,6 +126,7 @@ def from_json(found: Any) -> Dict[str, Any]:
       method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
       peak_memory_bytes=peaks,
       baselines=baselines,
+      options=_expect("\"options\"", found.get("options", {}), dict, "an object"),
       **numbers,
   )
   if written and found.get("digest") != digest_of(found):

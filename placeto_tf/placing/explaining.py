@@ -1,14 +1,15 @@
-"""What bounds a simulated step: its critical path, told in one line.
+"""Explains what bounds a simulated step by its critical path, in one line.
 
 The path is followed back from the op that ends last. An op began when its device was free, or when
 its last input was there, whichever was later; a transfer began when its producer ended or the bus
 was free. So each microsecond of the step belongs to computing, sending, launching or waiting.
 
-Legend: N ops, D devices, T transfers.
+Dimensions: N ops, D devices, T transfers.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Dict, Mapping, Optional, Tuple
 
@@ -20,7 +21,6 @@ from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.simulation import SimulationResult
 
 _SHOWN = 3  # devices, links and ops that are named
-_Pair = Tuple[int, int]
 
 
 def ms_text(us: float, digits: int = 1) -> str:
@@ -91,7 +91,7 @@ class Explanation:
 def explain(
     graph: ComputationGraph, simulated: SimulationResult, bound_us: Optional[float] = None
 ) -> Explanation:
-  """What bounds a step.
+  """Returns what bounds a step.
 
   Args:
     graph: N ops.
@@ -99,8 +99,8 @@ def explain(
     bound_us: the lower bound of any placement's step.
   """
   names = [short_name(name) for name in simulated.cluster.device_names]
-  path = _Path(graph, simulated)
-  path.follow()
+  path = _Path(simulated.cluster.num_devices)
+  path.follow(graph, simulated)
   ops = sorted(path.op_us, key=lambda op: -path.op_us[op])[:_SHOWN]
   alone, alone_us = _alone(simulated)
   return Explanation(
@@ -113,115 +113,90 @@ def explain(
 
 
 class _Path:
-  """The critical path of a step, and what its time was spent on."""
+  """The times on the critical path of a step."""
 
-  def __init__(self, graph: ComputationGraph, simulated: SimulationResult):
-    self.compute_us = [0.0] * simulated.cluster.num_devices
-    self.transfer_us: Dict[_Pair, float] = {}
+  def __init__(self, num_devices: int):
+    self.compute_us = [0.0] * num_devices
+    self.transfer_us: Dict[Tuple[int, int], float] = collections.defaultdict(float)
     self.op_us: Dict[int, float] = {}
     self.launches_us = self.waiting_us = 0.0
-    self._graph, self._step = graph, simulated
-    self._place = simulated.placement
-    sent = simulated.transfers
-    self._transfer_of = {
-        (op, port, d): t for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
-        for d in np.flatnonzero(sent.destinations[t]).tolist()}
-    rank = topological_rank(graph)
-    self._before_op = _previous(self._place, simulated.start_us, simulated.end_us, rank)
-    # Transfers of one bus; of unlimited ones each has its own.
-    buses = sent.sources.astype(np.int64) * (simulated.cluster.num_devices + 1)
-    if simulated.cluster.transfers != "device":
-      buses += sent.destinations.argmax(axis=1) + 1
-    if simulated.cluster.transfers == "unlimited":
-      buses = np.arange(len(sent))
-    self._before_transfer = _previous(buses, sent.start_us, sent.end_us, rank[sent.ops])
-    order = np.argsort(graph.edge_consumers, kind="stable")
-    self._edges = order
-    self._first_edge = np.searchsorted(
-        graph.edge_consumers[order], np.arange(graph.num_ops + 1))
 
-  def follow(self) -> None:
-    """Goes back from the op that ends last to the beginning of the step."""
-    step = self._step
-    if not len(step.end_us):
+  def follow(self, graph: ComputationGraph, step: SimulationResult) -> None:
+    """Goes back from the op that ends last to the beginning of the step.
+
+    Items are the ops, 0 to N - 1, and after them the transfers. An item began when the last of its
+    inputs was there or when its device or bus was free: the item that ended last is before it.
+    """
+    num_ops, place, sent = graph.num_ops, step.placement, step.transfers
+    if not num_ops:
       return
-    op, transfer = int(np.argmax(step.end_us)), -1
+    start_us = np.concatenate([step.start_us, sent.start_us])  # [N + T]
+    end_us = np.concatenate([step.end_us, sent.end_us])
+    rank = topological_rank(graph)
+    before = _previous(  # devices and buses are numbered together
+        np.concatenate([place, step.cluster.num_devices + _buses(step)]), start_us, end_us,
+        np.concatenate([rank, rank[sent.ops]]))
+    transfer_of = {
+        (op, port, d): num_ops + t
+        for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
+        for d in np.flatnonzero(sent.destinations[t]).tolist()}
+    edges = np.argsort(graph.edge_consumers, kind="stable")  # of op i: edges[first[i]:first[i + 1]]
+    first = np.searchsorted(graph.edge_consumers[edges], np.arange(num_ops + 1))
+
+    item = int(np.argmax(step.end_us))
+    to = int(place[item])  # the device that an item is for
     seen = set()
-    while (op, transfer) not in seen:
-      seen.add((op, transfer))
-      op, transfer = (
-          self._through_transfer(op, transfer) if transfer >= 0 else self._through_op(op))
-      if op < 0:
-        return
-    # Only what takes no time could go round; what is left of the step was before that.
-    self.waiting_us += float(step.start_us[op])
-
-  def _through_op(self, op: int) -> _Pair:
-    """Counts an op; returns what it waited for: an op, or the op that a transfer was for."""
-    step, d = self._step, int(self._place[op])
-    took = float(step.end_us[op] - step.start_us[op])
-    launches = float(step.launches_us[op])  # between the runs of an op in a loop
-    self.launches_us += launches
-    self.compute_us[d] += took - launches
-    self.op_us[op] = took
-    best, found = -1.0, (-1, -1)
-    graph = self._graph
-    for edge in self._edges[self._first_edge[op]:self._first_edge[op + 1]].tolist():
-      producer, port = int(graph.edge_producers[edge]), int(graph.edge_ports[edge])
-      if self._place[producer] == d:
-        came, item = float(step.end_us[producer]), (producer, -1)
+    while item not in seen:  # only items that take no time could go round
+      seen.add(item)
+      took_us = float(end_us[item] - start_us[item])
+      if item < num_ops:
+        launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
+        self.launches_us += launches_us
+        self.compute_us[to] += took_us - launches_us
+        self.op_us[item] = took_us
+        came = [producer if place[producer] == to else transfer_of[producer, port, to]
+                for producer, port in zip(
+                    graph.edge_producers[edges[first[item]:first[item + 1]]].tolist(),
+                    graph.edge_ports[edges[first[item]:first[item + 1]]].tolist())]
       else:
-        t = self._transfer_of[producer, port, d]
-        latency_us = step.cluster.latency_us[self._place[producer], d]
-        came, item = float(step.transfers.end_us[t] + latency_us), (op, t)
-      if came > best:
-        best, found = came, item
-    start = float(step.start_us[op])
-    before = int(self._before_op[op])
-    if before >= 0 and step.end_us[before] > best:
-      gap = start - float(step.end_us[before])
-      launch = min(gap, self._step.cluster.op_overhead_us)
-      self.launches_us += launch
-      self.waiting_us += gap - launch
-      return before, -1
-    if found[0] < 0:
-      self.waiting_us += start
-      return found
-    if found[1] >= 0:  # what comes after a transfer's end is unpacking and delivery
-      sent_us = float(step.transfers.end_us[found[1]])
-      self._add_transfer(int(step.transfers.sources[found[1]]), d, start - sent_us)
-      return found
-    # The device may have been in the overhead of an op that ended before.
-    launch = min(start - best, self._step.cluster.op_overhead_us)
-    self.launches_us += launch
-    self.waiting_us += start - best - launch
-    return found
+        source = int(sent.sources[item - num_ops])
+        self.transfer_us[source, to] += took_us
+        came = [int(sent.ops[item - num_ops])]
+      # A transfer is there its pair's latency after its end.
+      there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
+          sent.sources[other - num_ops], to] for other in came]
+      last = came[int(np.argmax(there_us))] if came else -1
+      prior = int(before[item])
+      if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):
+        last = prior
+      if last < 0:
+        break
+      gap_us = float(start_us[item] - end_us[last])
+      if item >= num_ops:  # packing, or the gap between two transfers of a bus
+        self.transfer_us[source, to] += gap_us
+      elif last >= num_ops:  # latency, delivery and unpacking
+        self.transfer_us[int(sent.sources[last - num_ops]), to] += gap_us
+      else:  # the device may have been in the overhead of the op that ended before
+        launch_us = min(gap_us, step.cluster.op_overhead_us)
+        self.launches_us += launch_us
+        self.waiting_us += gap_us - launch_us
+      if last < num_ops:
+        to = int(place[last])
+      elif not sent.destinations[last - num_ops][to]:  # the bus was busy with a transfer elsewhere
+        to = int(np.flatnonzero(sent.destinations[last - num_ops])[0])
+      item = last
+    self.waiting_us += float(start_us[item])
 
-  def _through_transfer(self, op: int, transfer: int) -> _Pair:
-    """Counts a transfer to an op; returns what it waited for."""
-    sent, step = self._step.transfers, self._step
-    source, target = int(sent.sources[transfer]), int(self._place[op])
-    start = float(sent.start_us[transfer])
-    self._add_transfer(source, target, float(sent.end_us[transfer]) - start)
-    producer, before = int(sent.ops[transfer]), int(self._before_transfer[transfer])
-    ended = float(step.end_us[producer])
-    if before >= 0 and sent.end_us[before] > ended:  # the bus was busy
-      self._add_transfer(source, target, start - float(sent.end_us[before]))
-      to = np.flatnonzero(sent.destinations[before])[0]
-      return self._consumer(before, int(to)), before
-    self._add_transfer(source, target, start - ended)
-    return producer, -1
 
-  def _consumer(self, transfer: int, device: int) -> int:
-    """An op on a device that a transfer is for."""
-    sent, graph = self._step.transfers, self._graph
-    out = (graph.edge_producers == sent.ops[transfer]) & (
-        graph.edge_ports == sent.ports[transfer])
-    to = graph.edge_consumers[out]
-    return int(to[self._place[to] == device][0])
-
-  def _add_transfer(self, source: int, target: int, us: float) -> None:
-    self.transfer_us[source, target] = self.transfer_us.get((source, target), 0.0) + us
+def _buses(step: SimulationResult) -> np.ndarray:
+  """[T] the bus of each transfer: of its source, of its pair, or its own where none waits."""
+  sent = step.transfers
+  if step.cluster.transfers == "unlimited":
+    return np.arange(len(sent))
+  buses = sent.sources.astype(np.int64)
+  if step.cluster.transfers == "pair":
+    buses = buses * step.cluster.num_devices + sent.destinations.argmax(axis=1)
+  return buses
 
 
 def _previous(

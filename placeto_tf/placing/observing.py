@@ -1,11 +1,11 @@
-"""`Observer`: is told how a placing run goes; one that shows it on a terminal or in a notebook."""
+"""`Observer`: is told how a placing run goes, and shows it on a terminal or in a notebook."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from typing import Any, Callable, ContextManager, Iterator, Optional, Union
+from typing import Callable, Iterator, Optional, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
@@ -21,125 +21,80 @@ Progress = Callable[[PlacementProblem, str], None]
 
 
 class Observer:
-  """Is told how placing goes; this one tells nobody."""
+  """Is told how placing goes."""
+
+  def __init__(self, shown: bool = False, progress: Optional[Progress] = None):
+    """Args: shown: on stderr; progress: a function of the user's that is told in its place."""
+    self._shown = shown and progress is None
+    self._progress = progress
 
   def say(self, text: str) -> None:
-    """Is told something for the user to read, in a line."""
+    """Tells the user something, in a line."""
+    if self._shown:
+      print(text, file=sys.stderr, flush=True)
 
-  def stage(self, name: str) -> ContextManager[None]:
-    """Entered around long work that is no search."""
-    return contextlib.nullcontext()
+  @contextlib.contextmanager
+  def stage(self, name: str) -> Iterator[None]:
+    """Shows the name of long work that is no search, and at its end the time that it took."""
+    started = time.monotonic()
+    if self._shown:
+      print(f"{name} ...", end="", flush=True, file=sys.stderr)
+    ended = ""
+    try:
+      yield
+      ended = f" {time.monotonic() - started:.1f} s"
+    finally:
+      if self._shown:
+        print(ended, file=sys.stderr)
 
-  def search(self, budget: Budget) -> ContextManager[Progress]:
-    """Entered around a search; gives what is called from time to time, often thousands a second.
+  @contextlib.contextmanager
+  def search(self, budget: Budget) -> Iterator[Progress]:
+    """Gives what a search calls from time to time, often thousands of times a second.
 
     Args: budget: of the search.
     """
-    return contextlib.nullcontext(_nobody)
+    if not self._shown:
+      yield self._progress or (lambda problem, placer: None)
+      return
+    by_seconds = budget.max_seconds is not None
+    with tqdm_auto.tqdm(
+        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
+        unit="s" if by_seconds else "placements", mininterval=0.5, desc="Placing",
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:
+      shown = ("", 0.0)  # the placer, and when
 
+      def show(problem: PlacementProblem, placer: str) -> None:
+        nonlocal shown
+        if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
+          return
+        shown = placer, time.monotonic()
+        account = problem.account
+        bar.n = min(account.seconds if by_seconds else account.evaluations, bar.total)
+        bar.set_description_str(f"Placing ({placer})", refresh=False)
+        if np.isfinite(account.best_objective_us):
+          bar.set_postfix_str(
+              f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
+              refresh=False)
+        bar.update(0)
 
-def _nobody(problem: PlacementProblem, placer: str) -> None:
-  """Tells nobody."""
+      yield show
 
 
 SILENT = Observer()
 
 
-class Called(Observer):
-  """Has a function of the user's told how far searches are."""
-
-  def __init__(self, progress: Progress):
-    self._progress = progress
-
-  def search(self, budget: Budget) -> ContextManager[Progress]:
-    """See `Observer`."""
-    return contextlib.nullcontext(self._progress)
-
-
-class Terminal(Observer):
-  """Shows on stderr what happens."""
-
-  def say(self, text: str) -> None:
-    """See `Observer`."""
-    print(text, file=sys.stderr, flush=True)
-
-  def stage(self, name: str) -> ContextManager[None]:
-    """See `Observer`."""
-    return _stage(name)
-
-  def search(self, budget: Budget) -> ContextManager[Progress]:
-    """See `Observer`."""
-    return _ProgressBar(budget)
-
-
 def observer_of(progress: Union[bool, Progress, None]) -> Observer:
-  """The observer of a `progress` argument: True shows, False does not, None where it is seen."""
+  """Returns the observer of a `progress` argument: True shows, None shows where it is seen."""
   if callable(progress):
-    return Called(progress)
-  shown = is_watched() if progress is None else progress
-  return Terminal() if shown else SILENT
-
-
-@contextlib.contextmanager
-def _stage(name: str) -> Iterator[None]:
-  """Shows the name of what is done, and at its end how long it took."""
-  started = time.monotonic()
-  print(f"{name} ...", end="", flush=True, file=sys.stderr)
-  try:
-    yield
-  except BaseException:
-    print(file=sys.stderr)
-    raise
-  print(f" {time.monotonic() - started:.1f} s", file=sys.stderr)
-
-
-class _ProgressBar:
-  """A bar over the budget of a search."""
-
-  def __init__(self, budget: Budget):
-    self._budget = budget
-    self._by_seconds = self._budget.max_seconds is not None
-    self._bar: Optional[Any] = None
-    self._shown = ("", 0.0)  # stage, when
-
-  def __enter__(self) -> _ProgressBar:
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    if self._bar is not None:
-      self._bar.close()
-
-  def __call__(self, problem: PlacementProblem, stage_name: str) -> None:
-    """Shows the progress of the search, a few times per second."""
-    now = time.monotonic()
-    if stage_name == self._shown[0] and now - self._shown[1] < _REFRESH_SECONDS:
-      return  # called after every evaluation, thousands of times per second
-    self._shown = stage_name, now
-    if self._bar is None:
-      total = self._budget.max_seconds if self._by_seconds else self._budget.max_evaluations
-      unit = "s" if self._by_seconds else "placements"
-      self._bar = tqdm_auto.tqdm(
-          total=total, unit=unit, file=sys.stderr, leave=True, mininterval=0.5,
-          bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")
-    account = problem.account
-    done = account.seconds if self._by_seconds else account.evaluations
-    self._bar.n = min(done, self._bar.total)
-    self._bar.set_description_str(f"Placing ({stage_name})", refresh=False)
-    if np.isfinite(account.best_objective_us):
-      self._bar.set_postfix_str(
-          f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
-          refresh=False)
-    self._bar.update(0)
+    return Observer(progress=progress)
+  return Observer(is_watched() if progress is None else progress)
 
 
 def is_watched() -> bool:
-  """Whether somebody sees what is shown: stderr is a terminal, or this is a notebook."""
-  return sys.stderr.isatty() or _in_notebook()
+  """Returns whether somebody sees stderr: it is a terminal, or this is a notebook."""
+  if "ipykernel" in sys.modules:
+    from IPython import get_ipython
 
-
-def _in_notebook() -> bool:
-  if "ipykernel" not in sys.modules:
-    return False
-  from IPython import get_ipython
-
-  return type(get_ipython()).__name__ == "ZMQInteractiveShell"
+    if type(get_ipython()).__name__ == "ZMQInteractiveShell":
+      return True
+  return sys.stderr.isatty()

@@ -44,6 +44,6 @@ def place_into(
     observer.say(f"To watch the search: tensorboard --logdir={board}")
     result = run.place_with(loaded, devices, config, root_dir=board, observer=observer)
     with observer.stage("Writing"):
-      reports.write_result(result, workspace)
+      reports.write_result(result, workspace, graph, cluster)
     workspace.publish()
   return result

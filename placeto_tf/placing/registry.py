@@ -68,6 +68,11 @@ def find(name: str) -> Method:
   return known[name]
 
 
+def starts_elsewhere(name: str) -> bool:
+  """Returns whether a placer improves a placement that others made."""
+  return name != DATA_PARALLEL and find(name).kind.takes_start
+
+
 def references() -> Tuple[Method, ...]:
   """The methods that are evaluated before any other: "current", then the baselines."""
   return tuple(method for method in methods() if method.kind.reference)

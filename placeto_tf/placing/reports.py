@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from placeto_tf.placements.writing import placed_name
 from placeto_tf.placing import tables, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
-from placeto_tf.simulation import SimulationResult, Simulator
+from placeto_tf.simulation import timeline
 
 # Besides these there is the placed graph, in the format that came in.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
@@ -44,36 +44,28 @@ class Workspace(ResultDirectory):
     return os.path.join(self.path, "tensorboard")
 
 
-def write_result(result: PlacingResult, workspace: Workspace) -> None:
-  """Writes everything but TensorBoard's events into the workspace."""
+def write_result(
+    result: PlacingResult, workspace: Workspace, graph: str = "GRAPH", cluster: str = "CLUSTER"
+) -> None:
+  """Writes everything but TensorBoard's events into the workspace.
+
+  Args:
+    result: of the run.
+    workspace: whose directory takes it.
+    graph, cluster: as they were given, for the commands of README.md.
+  """
   path = workspace.path
   result.placement.save(os.path.join(path, "placement.json"))
   write_placed(result.graph, result.placement, path)
-  with open(os.path.join(path, "README.md"), "w", encoding="utf-8") as file:
-    file.write(what_now.readme(result.graph, result.placement.devices))
-  with open(os.path.join(path, "report.json"), "w", encoding="utf-8") as file:
-    file.write(json.dumps(report(result), indent=1) + "\n")
-  _write_timelines(result, path)
-
-
-def _write_timelines(result: PlacingResult, path: str) -> None:
-  """Writes the step as a Chrome trace, and as a picture below the step as the graph was."""
-  from placeto_tf.simulation import timeline
-
-  shown = result.graph, result.costs, result.simulated
-  timeline.write_timeline(*shown, os.path.join(path, "timeline.json"))
-  with open(os.path.join(path, "timeline.png"), "wb") as file:
-    file.write(timeline.timeline_png(
-        result.simulated, graph=result.graph, costs=result.costs, title=tables.title(result),
-        before=_before(result)))
-
-
-def _before(result: PlacingResult) -> Optional[SimulationResult]:
-  """Returns the step of the graph as it was; None for replicas, which are another graph."""
-  current = result.baselines["current"].placement
-  if current is None or len(current) != result.graph.num_ops:
-    return None
-  return Simulator(result.graph, result.costs, result.cluster).simulate(current)
+  timeline.write_timeline(
+      result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
+  for name, content in (
+      ("README.md", what_now.readme(
+          result.graph, result.placement.devices, graph, cluster).encode("utf-8")),
+      ("report.json", (json.dumps(report(result), indent=1) + "\n").encode("utf-8")),
+      ("timeline.png", tables.picture(result))):
+    with open(os.path.join(path, name), "wb") as file:
+      file.write(content)
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
@@ -83,6 +75,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "graph": _graph(result.graph),
       "cluster": result.cluster.to_json(), "costs": config.costs,
       "method": config.method, "seed": config.seed, "grouping": config.grouping,
+      "pins": dict(config.pins), "existing_devices": config.existing_devices,
       "max_groups": config.max_groups, "max_seconds": config.budget.max_seconds,
       "max_evaluations": config.budget.max_evaluations, "islands": config.num_islands,
       "step_time_us": result.step_time_us,
@@ -97,8 +90,8 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "interrupted": result.interrupted, "ended": result.ended,
       "baselines": {
           name: {
-              "step_time_us": row.step_time_us, "fits": row.fits, "evaluations": row.evaluations,
-              "seconds": row.seconds, "gain_us": row.gain_us, "skipped": row.skipped,
+              **_fields(row, "step_time_us", "fits", "evaluations", "seconds", "gain_us",
+                        "start_us", "skipped"),
               "peak_memory_bytes": None if row.step_time_us is None else dict(zip(
                   result.cluster.device_names, row.peak_memory_bytes.tolist()))}
           for name, row in result.baselines.items()},
@@ -126,12 +119,18 @@ def _graph(graph: ComputationGraph) -> Dict[str, Any]:
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
   """The measurements; the history has the fastest step after each number of them."""
   return {
-      "step_time_us": found.step.step_time_us, "low_us": found.step.low_us,
-      "high_us": found.step.high_us, "steady": found.step.steady,
+      **_fields(found.step, "step_time_us", "low_us", "high_us", "steady"),
       "measurements": found.measurements, "failures": found.failures,
       "history": [{"measurements": m, "step_time_us": us} for m, us in found.history],
       "placers": {name: None if step.failure else step.step_time_us
                   for name, step in found.by_placer.items()}}
+
+
+def _fields(record: Any, *names: str) -> Dict[str, Any]:
+  """Attributes of a record as JSON."""
+  values = {name: getattr(record, name) for name in names}
+  return {name: value.tolist() if isinstance(value, np.ndarray) else value
+          for name, value in values.items()}
 
 
 def step_line(graph: ComputationGraph) -> str:
@@ -150,18 +149,15 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {
           form: {
-              "replicas": row.replicas, "mirrored_variables": row.mirrored,
-              "micro_batches": row.micro_batches,
-              "step_time_us": row.step_time_us, "global_batch": row.global_batch,
-              "examples_per_second": row.examples_per_second, "fits": row.fits,
-              "peak_memory_bytes": row.peak_memory_bytes.tolist(),
-              "evaluations": row.evaluations, "dropped": row.dropped, "check": row.check}
+              "mirrored_variables": row.mirrored,
+              **_fields(row, "replicas", "micro_batches", "step_time_us", "global_batch",
+                        "examples_per_second", "fits", "peak_memory_bytes", "evaluations",
+                        "dropped", "check")}
           for form, row in replication.rows.items()},
       "data_parallel": None if found is None else {
-          "step_time_us": found.step_time_us, "global_batch": replication.data_parallel_batch,
-          "fits": found.fits, "peak_memory_bytes": found.peak_memory_bytes.tolist(),
+          "global_batch": replication.data_parallel_batch,
           "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
-          "reduced_bytes": found.reduced_bytes},
+          **_fields(found, "step_time_us", "fits", "peak_memory_bytes", "reduced_bytes")},
       "refused": replication.refused, "not_made": dict(replication.not_made),
       "check": None if replication.check is None else {
           **dataclasses.asdict(replication.check), "text": str(replication.check)}}

@@ -39,6 +39,7 @@ class Baseline:
     seconds: the time that it took.
     gain_us: by how much it lowered the best objective so far (step time plus penalty for memory).
     skipped: why it evaluated no placement, or "".
+    start_us: the best objective before it began; None for the first placer.
   """
 
   step_time_us: Optional[float]
@@ -49,6 +50,7 @@ class Baseline:
   seconds: float = 0.0
   gain_us: float = 0.0
   skipped: str = ""
+  start_us: Optional[float] = None
 
   @classmethod
   def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
@@ -59,7 +61,7 @@ class Baseline:
     result = problem.simulator.simulate(entry.placement)
     return cls(
         result.step_time_us, bool(result.fits), result.peak_memory_bytes, entry.placement,
-        entry.evaluations, entry.seconds, entry.gain_us)
+        entry.evaluations, entry.seconds, entry.gain_us, start_us=entry.start_us)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,7 +206,8 @@ class PlacingResult:
         replicas=None if problem.replicated is None else problem.replicated.replicas,
         peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
         baselines={name: {"step_time_us": row.step_time_us, "fits": row.fits}
-                   for name, row in baselines.items()})
+                   for name, row in baselines.items()},
+        options={"existing_devices": config.existing_devices, "pins": dict(config.pins)})
     return cls(
         placement, simulated.step_time_us, simulated.peak_memory_bytes, bool(simulated.fits),
         baselines, bound_us, evaluations, history=problem.account.history, indices=indices,
@@ -212,7 +215,7 @@ class PlacingResult:
         **more)
 
   def __repr__(self) -> str:
-    """The result in one line."""
+    """Returns the result in one line, which begins with a batch that grew."""
     current_us = self.baselines["current"].step_time_us
     grown = None if self.replication is None else self.replication.grown
     per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""

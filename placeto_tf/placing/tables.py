@@ -1,8 +1,6 @@
-"""The comparison of placers as text and as HTML: what a terminal and a notebook show of a result.
+"""The comparison of placers as text and as HTML, for a terminal and a notebook.
 
 A result is a `PlacingResult`; its class is not imported, because it shows itself by this module.
-
-Legend: D devices.
 """
 
 from __future__ import annotations
@@ -11,21 +9,20 @@ import base64
 from html import escape
 from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
+import pandas as pd
 
-from placeto_tf.clusters import Cluster
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.problem import search_log
-from placeto_tf.simulation import timeline
+from placeto_tf.simulation import Simulator, timeline
 
 _MOST_COLUMNS = 16  # a line of more devices is too long to read
 NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
 
 
 def table(result: Any, *, verbose: bool = False) -> str:
-  """The comparison that the terminal shows.
+  """Returns the comparison that the terminal shows.
 
   Args:
     result: a `PlacingResult`.
@@ -33,7 +30,7 @@ def table(result: Any, *, verbose: bool = False) -> str:
       one that did not run has a note. Otherwise the table has the rows to compare the answer with:
       the graph as it is, the baselines, and the placer that was asked for by name.
   """
-  found = _align(_rows(result, verbose))
+  found = _align(frame(result, verbose))
   found.insert(1, "-" * max(map(len, found)))
   if result.replication is not None:
     found[:0] = [*replica_table(result.replication), ""]
@@ -43,20 +40,26 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
 
 def html(result: Any) -> str:
-  """The comparison and the timeline of the step, for a notebook."""
-  def row(cells: List[str], kind: str) -> str:
-    return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
-
-  titles, *others = _rows(result, verbose=False)
-  caveat = [f"<p>{escape(result.caveat)}</p>"] if result.caveat else []
-  found = [*caveat, "<table>", row(titles, "th"), *(row(cells, "td") for cells in others),
-           "</table>",
-           *(f"<p>{escape(line)}</p>" for line in _lines(result, verbose=False))]
+  """Returns the comparison and the picture of the step, for a notebook."""
+  lines = batch_lines(result.replication) + _lines(result, verbose=False)
+  first = [f"<p>{escape(result.caveat)}</p>"] if result.caveat else []
+  found = [*first, frame(result).to_html(index=False, border=0),
+           *(f"<p>{escape(line)}</p>" for line in lines)]
   if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
-    png = timeline.timeline_png(result.simulated, title=title(result))
     found.append('<img style="max-width: 100%" alt="One simulated step, by device" '
-                 f'src="data:image/png;base64,{base64.b64encode(png).decode()}">')
+                 f'src="data:image/png;base64,{base64.b64encode(picture(result)).decode()}">')
   return "\n".join(found)
+
+
+def picture(result: Any) -> bytes:
+  """Returns a PNG of the step, below that of the graph as it was, on one time axis."""
+  current, before = result.baselines["current"].placement, None
+  # With replicas the original graph has other ops than the placed one.
+  if current is not None and len(current) == result.graph.num_ops:
+    before = Simulator(result.graph, result.costs, result.cluster).simulate(current)
+  return timeline.timeline_png(
+      result.simulated, graph=result.graph, costs=result.costs, before=before,
+      title=f"placed: {_ms(result.step_time_us)}")
 
 
 def _shown(result: Any, verbose: bool) -> Tuple[List[str], List[str]]:
@@ -73,27 +76,50 @@ def _titles() -> Dict[str, str]:
           DATA_PARALLEL: "data parallelism"}
 
 
-def _rows(result: Any, verbose: bool) -> List[List[str]]:
-  """The cells of the table, titles first."""
-  titles = _titles()
+def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
+  """Returns the cells of the table as texts.
+
+  A method that improves a placement has the step time of that placement in the column "from".
+
+  Args:
+    result: a `PlacingResult`.
+    verbose: see `table`.
+  """
+  titles, cluster = _titles(), result.cluster
   current_us = result.baselines["current"].step_time_us
-  rows = [["placer", "step time", "speed-up", *(("gained", "evaluations") if verbose else ()),
-           "fits", *_memory_titles(result.cluster)]]
+  many = cluster.num_devices > _MOST_COLUMNS
+  memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
+
+  def cells(placer: str, row: Any, from_us: Any, gain_us: float) -> Dict[str, str]:
+    if row.step_time_us is None:
+      return {"placer": placer}
+    held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
+    return {
+        "placer": placer, "from": _ms(from_us), "step time": _ms(row.step_time_us),
+        "speed-up": _times(current_us, row.step_time_us),
+        "gained": _ms(gain_us) if gain_us else "", "evaluations": f"{row.evaluations:,}",
+        "fits": "yes" if row.fits else "no",
+        **{name: f"{each / 2**30:.2f}" for name, each in zip(memory, held)}}
+
+  rows = []
   for name in _shown(result, verbose)[1]:
     row = result.baselines[name]
-    work = [_ms(row.gain_us) if row.gain_us else "", f"{row.evaluations:,}"] if verbose else []
-    rows.append([titles[name]] + (
-        ["-"] * (len(rows[0]) - 1) if row.step_time_us is None else
-        _cells(row.step_time_us, current_us, row.fits, row.peak_memory_bytes, work)))
-  rows.append(["best"] + _cells(
-      result.step_time_us, current_us, result.fits, result.peak_memory_bytes,
-      ["", f"{result.evaluations:,}"] if verbose else []))
-  bound = ["lower bound", _ms(result.lower_bound_us), _times(current_us, result.lower_bound_us)]
-  return [*rows, bound + [""] * (len(rows[0]) - len(bound))]
+    from_us = row.start_us if registry.starts_elsewhere(name) else None
+    rows.append(cells(titles[name], row, from_us, row.gain_us))
+  rows.append(cells("best", result, None, 0.0))
+  found = pd.DataFrame(rows).fillna("-")
+  found.loc[len(found)] = {
+      "placer": "lower bound", "step time": _ms(result.lower_bound_us),
+      "speed-up": _times(current_us, result.lower_bound_us)}
+  found = found.fillna("")
+  left_out = [] if verbose else ["gained", "evaluations"]
+  if (found["from"].isin(["-", ""])).all():
+    left_out.append("from")
+  return found.drop(columns=left_out)
 
 
 def _lines(result: Any, verbose: bool) -> List[str]:
-  """What is said below the table."""
+  """The lines below the table."""
   titles, (order, shown) = _titles(), _shown(result, verbose)
   lines = [verdict(result), f"What bounds the step: {result.explanation.causes}."]
   for name in order:
@@ -105,60 +131,43 @@ def _lines(result: Any, verbose: bool) -> List[str]:
 
 
 def replica_table(replication: Any) -> List[str]:
-  """Lines of a table with a row for each form of replicas, and one for data parallelism."""
-  rows = [["replicas", "global batch", "step time", "examples/s", "fits", "GB at most",
-           "evaluations", ""]]
+  """Returns the lines of a table with a row for each form of replicas and for data parallelism."""
+  rows = []
 
-  def add(title, batch, step_time_us, fits, peak_memory_bytes, evaluations, said):
-    rate = f"{batch / step_time_us * 1e6:,.1f}" if batch else "-"
-    rows.append([title, f"{batch:,}" if batch else "-", _ms(step_time_us), rate,
-                 "yes" if fits else "no", f"{peak_memory_bytes.max() / 2**30:.2f}", evaluations,
-                 said])
+  def add(form, batch, row, evaluations, said):
+    rows.append({
+        "replicas": form, "global batch": f"{batch:,}" if batch else "-",
+        "step time": _ms(row.step_time_us),
+        "examples/s": f"{batch / row.step_time_us * 1e6:,.1f}" if batch else "-",
+        "fits": "yes" if row.fits else "no",
+        "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
+        "": said})
 
   chosen = replication.chosen.form if replication.chosen is not None else "1"
   for form, row in replication.rows.items():
-    add(form, row.global_batch, row.step_time_us, row.fits, row.peak_memory_bytes,
-        f"{row.evaluations:,}", "; ".join(filter(None, (
-            "placed" if form == chosen else row.dropped, row.check))))
-  found = replication.data_parallel
-  if found is not None:
-    add("data parallelism", replication.data_parallel_batch, found.step_time_us, found.fits,
-        found.peak_memory_bytes, "1", "mirrored variables, ring all-reduce")
+    said = "placed" if form == chosen else row.dropped
+    add(form, row.global_batch, row, f"{row.evaluations:,}",
+        "; ".join(filter(None, (said, row.check))))
+  if replication.data_parallel is not None:
+    add("data parallelism", replication.data_parallel_batch, replication.data_parallel, "1",
+        "mirrored variables, ring all-reduce")
   for why in dict.fromkeys(replication.not_made.values()):
     forms = [form for form, other in replication.not_made.items() if other == why]
-    rows.append([", ".join(forms), *["-"] * 6, f"not tried: {why}"])
-  lines = _align(rows)
+    rows.append({"replicas": ", ".join(forms), "": f"not tried: {why}"})
+  lines = _align(pd.DataFrame(rows).fillna("-"))
   lines.insert(1, "-" * len(lines[0]))
   return [*batch_lines(replication), *lines]
 
 
 def batch_lines(replication: Any) -> List[str]:
-  """A line that says that a step now takes another batch, or none."""
-  made, one = replication.chosen, replication.rows.get("1")
-  before = None if one is None else one.global_batch
+  """Returns a line that says that a step now takes a larger batch, or none."""
+  made = None if replication is None else replication.chosen
+  before = replication.rows["1"].global_batch if made is not None and (
+      "1" in replication.rows) else None
   if made is None or before is None or made.global_batch == before:
     return []
   return [f"The batch grew from {before:,} to {made.global_batch:,} examples a step: it is part of "
           f"the graph's shapes, and each of {made.replicas} replicas has it whole."]
-
-
-def _cells(
-    step_time_us: float, current_us: Optional[float], fits: bool, peak_memory_bytes: np.ndarray,
-    work: List[str]) -> List[str]:
-  return [_ms(step_time_us), _times(current_us, step_time_us), *work,
-          "yes" if fits else "no", *_memory_cells(peak_memory_bytes)]
-
-
-def _memory_titles(cluster: Cluster) -> List[str]:
-  if cluster.num_devices > _MOST_COLUMNS:
-    return ["GB at most"]
-  return [f"GB {device.name}" for device in cluster.devices]
-
-
-def _memory_cells(held_bytes: np.ndarray) -> List[str]:
-  """Of each device [D], or, of many, the most."""
-  shown = held_bytes if len(held_bytes) <= _MOST_COLUMNS else [held_bytes.max()]
-  return [f"{each / 2**30:.2f}" for each in shown]
 
 
 def verdict(result: Any) -> str:
@@ -193,11 +202,6 @@ def ratio(over: Optional[float], under: Optional[float]) -> float:
   return over / under if over and under else float("nan")
 
 
-def title(result: Any) -> str:
-  """Returns the text above a timeline."""
-  return f"placed: {_ms(result.step_time_us)}"
-
-
 def _times(over: Optional[float], under: Optional[float]) -> str:
   return f"{over / under:.2f}x" if over and under else "-"
 
@@ -208,8 +212,9 @@ def _ms(us: Optional[float]) -> str:
   return ms_text(us, 1 if us < 1e6 else 0)
 
 
-def _align(rows: List[List[str]]) -> List[str]:
-  widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-  words = {0, *(j for j, title in enumerate(rows[0]) if not title)}  # the others hold numbers
-  return ["  ".join(cell.ljust(w) if j in words else cell.rjust(w)
-                    for j, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows]
+def _align(found: pd.DataFrame) -> List[str]:
+  """Lines of a table: the first column and one without a title hold words, the others numbers."""
+  cells = [list(found), *found.to_numpy().tolist()]
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  return ["  ".join(cell.rjust(width) if j and cells[0][j] else cell.ljust(width)
+                    for j, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells]

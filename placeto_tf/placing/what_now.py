@@ -7,6 +7,7 @@ run as they stand.
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any, List, Sequence
 
 from placeto_tf.errors import listed
@@ -139,8 +140,6 @@ def _call(graph: ComputationGraph) -> str:
 def _reading_flags(graph: ComputationGraph) -> str:
   """The flags with which a program reads the same graph from its file."""
   source = graph.origin
-  if source.path is None:
-    return ""
   flags = [f"--feed_shapes={name}:{'x'.join(map(str, shape)) or 'scalar'}"
            for name, shape in source.feed_shapes.items()]
   if source.format in ("graph_def", "meta_graph_def") and len(graph.fetches) <= _MOST_FETCHES:
@@ -153,15 +152,17 @@ def _captures(graph: ComputationGraph) -> bool:
   return graph.origin.format == "concrete_function"
 
 
-def readme(graph: ComputationGraph, devices: Sequence[str]) -> str:
-  """README.md of a result directory.
+def readme(
+    graph: ComputationGraph, devices: Sequence[str], graph_spec: str = "GRAPH",
+    cluster_spec: str = "CLUSTER") -> str:
+  """Returns the README.md of a result directory.
 
   Args:
     graph: that was placed.
     devices: names of the cluster's devices.
+    graph_spec, cluster_spec: the values of --graph and --cluster.
   """
   name = placed_name(graph)
-  path = graph.source.path if graph.source is not None else None
   what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and\n"
           f"devices alone. Its devices are {listed(devices, most=8)}.")
   if "cost_graph" in name:
@@ -181,9 +182,6 @@ placed = placement.apply(function)"""
   restore = """
 Values from a checkpoint instead of the initializer: `saver.restore(session, "your/checkpoint")`.
 """ if "meta" in name else ""
-  stand_in = ("GRAPH and CLUSTER stand for\nthe graph and the cluster that were given"
-              if path is None else
-              "CLUSTER stands for the\ncluster that was given, the graph's path is as it was given")
   return f"""# A placed graph
 
 {what}
@@ -192,11 +190,11 @@ Values from a checkpoint instead of the initializer: `saver.restore(session, "yo
 {code}
 ```
 {restore}
-To time it beside the prediction, where placeto_tf is installed ({stand_in}):
+To time it beside the prediction, where placeto_tf is installed:
 
 ```sh
-python scripts/measure.py --graph={path or "GRAPH"}{_reading_flags(graph)} \\
-    --cluster=CLUSTER --placement=placement.json
+python scripts/measure.py --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\
+    --cluster={shlex.quote(cluster_spec)} --placement=placement.json
 ```
 
 `report.json` has the figures, `timeline.json` one step for https://ui.perfetto.dev, and

@@ -15,7 +15,8 @@ from placeto_tf import place
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.placing import measured_search, registry, run, tables
+from placeto_tf.placements import Placement
+from placeto_tf.placing import measured_search, registry, reports, run, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.policies.placeto.scorer import ScorerWeights
@@ -120,10 +121,23 @@ def test_a_verdict_names_gains_and_losses(step_time_us, begins):
 def test_a_notebook_shows_the_table_and_the_timeline(automatic):
   shown = automatic._repr_html_()
   assert re.findall(r"<th>(.*?)</th>", shown)[:4] == ["placer", "step time", "speed-up", "fits"]
-  assert re.search(r"<tr><td>best</td><td>[\d.]+ ms</td>", shown)
+  assert re.search(r"<td>best</td>\s*<td>[\d.]+ ms</td>", shown)
   assert "What bounds the step" in shown
   png = base64.b64decode(re.search(r'src="data:image/png;base64,(.*?)"', shown).group(1))
   assert Image.open(io.BytesIO(png)).size[0] > 500
+
+
+def test_what_a_method_began_from_and_what_it_was_to_keep_are_in_results(graph, tmp_path):
+  result = place(graph, "k80:2", "annealing", max_evaluations=40, max_groups=8,
+                 existing_devices="ignore", pins=(("branch0/layer0/matmul", "/GPU:1"),))
+  row = result.baselines["annealing"]
+  assert row.start_us >= row.step_time_us and result.baselines["current"].start_us is None
+  shown = tables.frame(result).set_index("placer")
+  assert shown["from"]["annealing"] == tables._ms(row.start_us)
+  kept = {"existing_devices": "ignore", "pins": {"branch0/layer0/matmul": "/GPU:1"}}
+  assert kept.items() <= reports.report(result).items()
+  result.placement.save(str(tmp_path / "placement.json"))
+  assert Placement.load(str(tmp_path / "placement.json")).options == kept
 
 
 def test_events_for_tensorboard_begin_with_the_step_time(graph, tmp_path):

@@ -1,6 +1,5 @@
 """TensorBoard events of a placing run."""
 
-import contextlib
 import types
 
 import numpy as np
@@ -12,10 +11,14 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
 
 import graph_files
-from placeto_tf import place
+from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing import summaries
-from placeto_tf.placing.summaries import PlacingSummaries
+from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.observing import Observer
+from placeto_tf.placing.run import place_with
+from placeto_tf.placing.summaries import Recorded
+from placeto_tf.problem.budget import Budget
 
 
 def _reload(directory):
@@ -28,26 +31,28 @@ def _reload(directory):
 def written_fixture(tmp_path_factory):
   """(result, events, step times in the events while the search ran) of a search."""
   directory = tmp_path_factory.mktemp("events")
-  during = []
-  graph = load_graph(graph_files.meta_graph_def())
-  with contextlib.closing(PlacingSummaries(str(directory))) as summaries:
+  during, writers = [], []
 
-    def progress(problem, stage):
-      summaries(problem, stage)
-      if stage == "annealing" and not during:
-        summaries.flush()
-        during.extend(_reload(directory).Scalars("StepTime/best_ms"))
+  def progress(problem, stage):
+    if stage == "annealing" and not during:
+      writers[0]._writer.flush()
+      during.extend(_reload(directory / "placing").Scalars("StepTime/best_ms"))
 
-    result = place(graph, "k80:2", "annealing", max_evaluations=90, max_groups=8,
-                   progress=progress)
-    summaries.finish(result)
-  return result, _reload(directory), during
+  config = PlacingConfig(method="annealing", max_evaluations=90, max_groups=8,
+                         pins=(("branch0/layer0/matmul", "/GPU:1"),))
+  with Recorded(Observer(progress=progress), str(directory)) as recorded:
+    writers.append(recorded)
+    result = place_with(
+        load_graph(graph_files.meta_graph_def()), Cluster.parse("k80:2"), config,
+        observer=recorded)
+    recorded.finish(result)
+  return result, _reload(directory / "placing"), during
 
 
 def test_step_time_is_written_in_ms_while_the_search_runs(written):
   result, events, during = written
   assert during[0].step == 1
-  assert during[0].value == pytest.approx(result.baselines["current"].step_time_us / 1e3)
+  assert during[0].value == pytest.approx(result.history[0][2] / 1e3)
   scalars = events.Scalars("StepTime/best_ms")
   assert [(each.step, pytest.approx(each.value * 1e3)) for each in scalars] == [
       (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
@@ -58,28 +63,13 @@ def test_charts_are_of_step_times_and_evaluations(written):
       "StepTime/best_ms", "Throughput/evaluations_a_second"}
 
 
-def test_evaluations_a_second_are_written_of_all_and_of_each_run(tmp_path):
-  with contextlib.closing(PlacingSummaries(str(tmp_path))) as writer:
-    for seconds, evaluations, of_runs in (
-        (1.0, 50, ()), (4.0, 100, ()), (5.0, 150, (30, 20)), (14.0, 1100, (580, 420))):
-      writer(types.SimpleNamespace(account=types.SimpleNamespace(
-          history=[], seconds=seconds, evaluations=evaluations, of_runs=of_runs)),
-             "annealing")
-  events = _reload(tmp_path)
-  assert {tag: [(each.step, each.value) for each in events.Scalars(tag)]
-          for tag in events.Tags()["scalars"]} == {
-      "Throughput/evaluations_a_second": [(100, 25.0), (1100, 100.0)],
-      "Throughput/run_0_a_second": [(1100, 58.0)],
-      "Throughput/run_1_a_second": [(1100, 42.0)]}
-
-
-def test_independent_runs_are_counted_one_by_one():
-  counts = []
-  result = place(
-      graph_files.meta_graph_def(), "k80:2", "annealing", max_evaluations=90, max_groups=8,
-      islands=2, progress=lambda problem, _: counts.append(problem.account.of_runs))
-  assert len(counts[-1]) == 2 and min(counts[-1]) > 20
-  assert sum(counts[-1]) < result.evaluations
+def test_evaluations_a_second_are_those_since_they_were_written_last(tmp_path):
+  with Recorded(Observer(), str(tmp_path)) as recorded, recorded.search(Budget(1)) as progress:
+    for seconds, evaluations in ((1.0, 50), (4.0, 100), (5.0, 150), (14.0, 1100)):
+      progress(types.SimpleNamespace(account=types.SimpleNamespace(
+          history=[], seconds=seconds, evaluations=evaluations)), "annealing")
+  found = _reload(tmp_path / "placing").Scalars("Throughput/evaluations_a_second")
+  assert [(each.step, each.value) for each in found] == [(100, 25.0), (1100, 100.0)]
 
 
 def test_settings_are_values_for_the_hparams_tab(written):
@@ -89,11 +79,13 @@ def test_settings_are_values_for_the_hparams_tab(written):
   assert hparams["method"].string_value == "annealing"
   assert hparams["max_evaluations"].number_value == 90
   assert hparams["devices"].number_value == 3
+  assert hparams["pins"].string_value == "branch0/layer0/matmul:/GPU:1"
+  assert hparams["existing_devices"].string_value == "start"
 
 
-def test_timelines_before_and_after_are_pictures(written):
+def test_the_step_is_a_picture(written):
   _, events, _ = written
-  assert set(events.Tags()["images"]) == {"Timeline/before", "Timeline/best"}
+  assert set(events.Tags()["images"]) == {"Timeline/best"}
   image = events.Images("Timeline/best")[0]
   decoded = tf.io.decode_png(image.encoded_image_string)
   assert decoded.shape[:2] == (image.height, image.width)

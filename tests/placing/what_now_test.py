@@ -95,14 +95,15 @@ def test_the_two_lines_and_the_readme_run_what_was_written(kinds, tmp_path):
 @pytest.mark.parametrize("kind", ["meta", "pb", "saved_model"])
 def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path):
   graph, devices, _ = _place(kind, tmp_path)
-  command = re.search(r"```sh\n(.*?)```", what_now.readme(graph, devices), re.DOTALL).group(1)
+  readme = what_now.readme(graph, devices, graph.source.path, "cpu:2")
+  command = re.search(r"```sh\n(.*?)```", readme, re.DOTALL).group(1)
   flags = re.findall(r"--(\w+)=(\S+)", command)
   values = dict(flags)
   again = placeto.load_graph(
       values["graph"], fetches=values["fetches"].split(",") if "fetches" in values else None,
       feed_shapes=shared_flags.parse_feed_shapes(
           [value for name, value in flags if name == "feed_shapes"]))
-  assert values["placement"] == "placement.json"
+  assert values["placement"] == "placement.json" and values["cluster"] == "cpu:2"
   assert again.op_names == graph.op_names and again.feeds == graph.feeds
 
 
