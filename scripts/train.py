@@ -96,8 +96,13 @@ def main() -> None:
 
   with tqdm.tqdm(total=config.iterations, file=sys.stderr, disable=not sys.stderr.isatty(),
                  unit="update", dynamic_ncols=True) as bar:
+    bar.set_description_str("making problems and evaluating the start")
+    if bar.disable:
+      print("Making problems and evaluating the start, which may take minutes ...",
+            file=sys.stderr, flush=True)
 
     def show(iteration: int, figures: Mapping[str, float]) -> None:
+      bar.set_description_str("training", refresh=False)
       bar.update(iteration - bar.n)
       if iteration % config.watch_every == 0 or iteration in (1, config.iterations):
         bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)
