@@ -59,7 +59,7 @@ class Observer:
     by_seconds = budget.max_seconds is not None
     with tqdm_auto.tqdm(
         total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
-        unit="s" if by_seconds else "placements", mininterval=0.5, desc="Placing",
+        unit="s" if by_seconds else "placements", mininterval=0.5, delay=0.01,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:
       shown = ("", 0.0)  # the placer, and when
 
