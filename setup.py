@@ -71,6 +71,7 @@ setup(
                   "tf-agents>=0.19,<0.20; python_version < '3.12'",
                   "tensorflow-gnn>=1.0.3,<1.1; python_version < '3.12'"],
         "ray": [RAY],
+        "scotch": ["pyscotch>=7.0.5,<8; platform_system == 'Linux'"],
         "test": [GYMNASIUM, "hypothesis>=6", "mypy>=1.8,<2", "pytest>=7", "pytest-xdist>=3.8", RAY,
                  "ruff>=0.12,<1"]},
     entry_points={

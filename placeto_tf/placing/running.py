@@ -4,7 +4,7 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 
 1. the start that the caller gives, which counts as one evaluation;
 2. the best placement that the problem has seen;
-3. for a policy, the best baseline; for a search and `auto`, their own best construction.
+3. the best of one device, the expert, METIS and list schedules (`best_start`); `auto` makes more.
 
 All other methods make their own placements, whatever was evaluated before.
 
@@ -35,7 +35,7 @@ from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.search.independent_runs import ONE_RUN, Runs, run_independently
-from placeto_tf.search.starts import best_start, of_a_start, reference_placers
+from placeto_tf.search.starts import best_start
 
 
 def problem_of(
@@ -78,7 +78,7 @@ def problem_of(
 def prepare(
     problem: PlacementProblem, method: Method, budget: Budget, seed: int = 0, *,
     start: Optional[np.ndarray] = None) -> None:
-  """Evaluates the start that the caller gives, or the references for a policy without a start.
+  """Evaluates the start that the caller gives, or the usual ones for a policy without a start.
 
   Args:
     problem: counts evaluations.
@@ -88,9 +88,8 @@ def prepare(
   """
   if start is not None and method.kind.takes_start:
     problem.evaluate_ops(start)
-  elif method.kind is Kind.POLICY and problem.account.best_placement is None:
-    for placer in reference_placers().values():
-      placer(problem, of_a_start(problem.account, budget), seed)
+  elif method.kind is Kind.POLICY:
+    best_start(problem, budget, seed)
 
 
 def run(

@@ -51,7 +51,7 @@ class Kind(enum.Enum):
   CONSTRUCTION = "constructs one placement, or the best of a few"
   SEARCH = "goes on from the best placement so far, or from the best construction"
   STANDALONE = "searches from starts of its own"
-  POLICY = "learned; goes on from the best placement so far, or from the best baseline"
+  POLICY = "learned; goes on from the best placement so far, or from the best construction"
   ONE_SHOT = "learned; draws whole placements, for which no other placement is a start"
 
   @property

@@ -1,0 +1,37 @@
+"""Scotch, where it is installed: what it cuts and balances, and that a seed decides."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyscotch", reason="pyscotch, an optional extra, is not installed")
+
+from placeto_tf.problem.budget import Budget  # noqa: E402
+from placeto_tf.search import scotch  # noqa: E402
+from random_problem import random_problem  # noqa: E402
+
+
+def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
+  problem = random_problem(num_ops=300, devices="k80:3")
+  found = scotch.map_ops(problem, Budget())
+  work = np.bincount(found, problem.costs.compute_us[:, 0], minlength=4)
+  assert work[3] == 0 and work[:3].max() < 1.3 * work[:3].mean()  # nothing on the host
+
+  def cut_bytes(placement):
+    apart = placement[problem.graph.edge_producers] != placement[problem.graph.edge_consumers]
+    return problem.costs.edge_bytes(problem.graph)[apart].sum()
+
+  drawn = np.random.default_rng(0).integers(0, 3, 300)
+  assert cut_bytes(found) < 0.8 * cut_bytes(drawn)
+  assert problem.account.evaluations == 1
+
+
+def test_equal_seeds_give_equal_placements():
+  problem = random_problem(num_ops=300, devices="k80:1+v100:1")
+  found = [scotch.map_ops(problem, Budget(), seed=3) for _ in range(2)]
+  np.testing.assert_array_equal(*found)
+
+
+def test_ops_stay_where_they_may_be():
+  problem = random_problem(num_ops=60, devices="k80:2")
+  found = scotch.map_ops(problem)
+  assert problem.allowed_ops[np.arange(60), found].all()
