@@ -1,6 +1,7 @@
 """Shapes that follow from the graph although grappler's inference does not find them.
 
   StackPop, TensorListPopBack   the shape of what was pushed: what the gradient of a loop reads
+  OptionalGetValue              the shape of what was kept: what the gradient of a branch reads
   Reshape                       one unknown dimension, from the number of elements
   Unique                        at most all elements of its input
   UnsortedSegmentSum, ...       at most as many segments as there are indices
@@ -35,7 +36,7 @@ _LISTS = ("TensorListLength", "TensorListStack")
 _LIST_SOURCES = ("TensorListReserve", "TensorListFromTensor")
 _CANDIDATES = frozenset(
     _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
-    + ("TensorListPopBack", "Reshape", "SplitV", "FusedBatchNormV3"))
+    + ("TensorListPopBack", "OptionalGetValue", "Reshape", "SplitV", "FusedBatchNormV3"))
 
 _Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]
 
@@ -75,6 +76,10 @@ class Guesser:
     """Dimensions of an output whose shape is not known, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
       return [0] if port == 5 else None
+    if node.op == "OptionalGetValue":  # what a branch kept for its gradient
+      kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
+      parts = data_inputs(kept) if kept is not None else []
+      return _known_dims(outputs, parse(parts[port])) if port < len(parts) else None
     if node.op in POPS:
       element = self.pushed(node)
       return _known_dims(outputs, element) if element else None

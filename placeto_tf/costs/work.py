@@ -52,7 +52,7 @@ _PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
     """.split(), "T")}
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
 # What was pushed has the shape that is popped; the reserve of a batch normalization is empty.
-_SURE_GUESSES = (*POPS, "FusedBatchNormV3")
+_SURE_GUESSES = (*POPS, "OptionalGetValue", "FusedBatchNormV3")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
 # A GPU of any kind, for the dearer side of a conditional.
 _NOMINAL_US_PER_OP, _NOMINAL_FLOPS_PER_US, _NOMINAL_BYTES_PER_US = 5.0, 5e6, 5e5
@@ -160,6 +160,9 @@ def count_work(
   notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
       graph, flops, launches, unestimated, counter, answer.guessed)
   counter.unknown_shapes.update(dict.fromkeys(answer.growing))
+  if seen is not None:  # what did not run has no shape
+    for i in np.flatnonzero(executions == 0).tolist():
+      counter.unknown_shapes.pop(graph.op_names[i], None)
   unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
   guessed = any(nodes[name].op not in _SURE_GUESSES for name, _ in answer.guessed) or bool(
       answer.capped and trip_count is None)

@@ -90,6 +90,17 @@ def test_stack_element_is_what_was_pushed_on_that_stack():
   assert _guess(nodes, shapes) == {("pop1", 0): [1], ("pop2", 0): [3]}
 
 
+def test_what_a_branch_kept_for_its_gradient_has_the_shape_it_had():
+  nodes = [
+      ("x", "Op", []), ("y", "Op", []), ("none", "OptionalNone", []),
+      ("kept", "OptionalFromValue", ["x", "y"]), ("merge", "Merge", ["kept", "none"]),
+      ("switch", "Switch", ["merge", "p"]), ("p", "Op", []),
+      ("got", "OptionalGetValue", ["switch:1"])]
+  shapes = {"x": [[2, 3]], "y": [[5]], "kept": [[]], "none": [[]], "merge": [[], []],
+            "switch": [[], []], "p": [[]], "got": [None, None]}
+  assert _guess(nodes, shapes) == {("got", 0): [2, 3], ("got", 1): [5]}
+
+
 def test_a_lookup_has_the_shape_of_its_keys_and_of_its_default_value():
   nodes = [("t", "HashTableV2", []), ("keys", "Op", []), ("default", "Const", []),
            ("found", "LookupTableFindV2", ["t", "keys", "default"])]
